@@ -1,0 +1,1 @@
+"""The four services; each runs alone as `python -m services.<name>`."""

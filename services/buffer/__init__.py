@@ -1,0 +1,1 @@
+"""The buffer service: which task is next, experiences, batches, checkpoints rows."""

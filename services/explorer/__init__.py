@@ -1,0 +1,1 @@
+"""The explorer service: runs the model on tasks and scores the answers."""

@@ -1,0 +1,1 @@
+"""The trainer service: improves the model from batches of experiences."""

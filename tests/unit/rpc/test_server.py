@@ -1,0 +1,146 @@
+"""A server answers with the right codes, says how it is, and ends in order."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
+from trinity.errors import (
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    UserError,
+)
+from trinity.rpc.channel import open_channel
+from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.settings import ServiceSettings
+
+NAME = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
+
+
+class FailingTrainer(trainer_pb2_grpc.TrainerServiceServicer):
+    """Raises what the test asks for."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    async def GetTrainerStatus(
+        self, request: trainer_pb2.GetTrainerStatusRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.GetTrainerStatusResponse:
+        if self.error:
+            raise self.error
+        return trainer_pb2.GetTrainerStatusResponse(step=3)
+
+
+@dataclass
+class Setup:
+    server: RunningServer
+    channel: grpc.aio.Channel
+    trainer: FailingTrainer
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    trainer = FailingTrainer()
+    servicer = Servicer(
+        name=NAME,
+        add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
+        implementation=trainer,
+    )
+    async with (
+        serve(ServiceSettings(), [servicer]) as server,
+        open_channel(server.address) as channel,
+    ):
+        yield Setup(server, channel, trainer)
+
+
+async def call(setup: Setup) -> trainer_pb2.GetTrainerStatusResponse:
+    stub = trainer_pb2_grpc.TrainerServiceStub(setup.channel)
+    return await stub.GetTrainerStatus(trainer_pb2.GetTrainerStatusRequest(), timeout=5)
+
+
+async def health_of(setup: Setup, name: str) -> int:
+    stub = health_pb2_grpc.HealthStub(setup.channel)
+    reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+    return int(reply.status)
+
+
+async def test_a_call_is_answered(setup: Setup) -> None:
+    assert (await call(setup)).step == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequest("x"), grpc.StatusCode.INVALID_ARGUMENT),
+        (NotFound("x"), grpc.StatusCode.NOT_FOUND),
+        (PreconditionFailed("x"), grpc.StatusCode.FAILED_PRECONDITION),
+    ],
+)
+async def test_each_error_has_its_code_and_its_text(
+    setup: Setup, error: Exception, code: grpc.StatusCode
+) -> None:
+    setup.trainer.error = error
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(setup)
+    assert (caught.value.code(), caught.value.details()) == (code, "x")
+
+
+async def test_an_outage_behind_the_service_is_retried_then_unavailable(setup: Setup) -> None:
+    setup.trainer.error = Unavailable("the database does not answer")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(setup)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_an_unexpected_error_leaks_nothing(setup: Setup) -> None:
+    setup.trainer.error = RuntimeError("password=hunter2")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(setup)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert "hunter2" not in str(caught.value.details())
+
+
+async def test_garbage_is_an_invalid_argument_and_one_log_line(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    garbage = setup.channel.unary_unary(f"/{NAME}/GetTrainerStatus")
+    for _ in range(50):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await garbage(b"\xff\xff\xff", timeout=5)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert len([r for r in caplog.records if r.name.startswith("trinity")]) <= 1
+    assert (await call(setup)).step == 3
+
+
+async def test_live_is_not_ready(setup: Setup) -> None:
+    assert await health_of(setup, "") == health_pb2.HealthCheckResponse.SERVING
+    assert await health_of(setup, NAME) == health_pb2.HealthCheckResponse.NOT_SERVING
+    await setup.server.health.set_ready(True)
+    assert await health_of(setup, NAME) == health_pb2.HealthCheckResponse.SERVING
+    await setup.server.health.set_ready(False, "the broker is away")
+    assert await health_of(setup, NAME) == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_a_port_in_use_is_named(setup: Setup) -> None:
+    settings = ServiceSettings(listen=setup.server.address)
+    with pytest.raises(UserError, match=setup.server.address):
+        async with serve(settings, []):
+            pass
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.168.1.5:9000", "[::]:0", "example.org:1"])
+async def test_only_loopback_is_bound(address: str) -> None:
+    with pytest.raises(UserError, match="loopback"):
+        async with serve(ServiceSettings(listen=address), []):
+            pass
+
+
+async def test_an_address_without_a_port_is_refused() -> None:
+    with pytest.raises(UserError, match="host:port"):
+        async with serve(ServiceSettings(listen="localhost"), []):
+            pass

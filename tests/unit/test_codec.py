@@ -1,0 +1,140 @@
+"""Experiences cross the wire unchanged, and what cannot be is refused."""
+
+import numpy as np
+import pytest
+
+from trinity.api.v1 import experience_pb2
+from trinity.codec import (
+    SampleRef,
+    experience_from_proto,
+    experience_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
+)
+from trinity.types import (
+    EID,
+    Alignment,
+    Array,
+    Experience,
+    FinishReason,
+    Pair,
+    SamplingParams,
+    Sequence,
+    VersionSpan,
+)
+
+REF = SampleRef(
+    tenant="t",
+    experiment_id="5b8f6a5e-0d0b-4f0c-9a4b-9f6f1a1c2d3e",
+    assignment_id="0f6f2a0c-7b1f-4d55-8f2e-6a1c2d3e4f50",
+    taskset="sums",
+    task_index=7,
+)
+
+
+def a_sequence() -> Sequence:
+    return Sequence(
+        tokens=np.array([5, 6, 7, 8], np.int32),
+        prompt_length=2,
+        action_mask=np.array([True, False]),
+        rollout_logprobs=np.array([-0.25, 0.0], np.float32),
+        prompt_text="1+1=",
+        response_text="2",
+    )
+
+
+def an_experience() -> Experience:
+    return Experience(
+        body=a_sequence(),
+        eid=EID(stage="rft", explore_step=3, position=1, run=2, attempt=4, step=0),
+        reward=1.0,
+        reward_parts={"accuracy": 1.0},
+        finish_reason=FinishReason.STOP,
+        version_spans=(VersionSpan(start=0, end=2, version=9, incarnation=1),),
+        sampling=SamplingParams(temperature=0.7, seed=2**62 + 1),
+        arrays={"teacher": Array(np.arange(6, dtype=np.float64).reshape(2, 3), Alignment.RESPONSE)},
+        info={"note": "kept", "depth": {"n": 1.0}},
+        metrics={"turns": 2.0},
+    )
+
+
+def test_an_experience_crosses_the_wire_unchanged() -> None:
+    sent = an_experience()
+    message = experience_to_proto(sent, REF)
+    received = experience_from_proto(
+        experience_pb2.Experience.FromString(message.SerializeToString())
+    )
+    assert experience_to_proto(received, REF) == message
+    assert received.eid == sent.eid
+    assert received.sampling == sent.sampling
+    assert received.info == sent.info
+    np.testing.assert_array_equal(received.sequence.tokens, sent.sequence.tokens)
+    np.testing.assert_array_equal(received.arrays["teacher"].data, sent.arrays["teacher"].data)
+
+
+def test_the_same_sample_always_gets_the_same_id() -> None:
+    first, again = (experience_to_proto(an_experience(), REF).id for _ in range(2))
+    other = an_experience()
+    other.eid = EID(stage="rft", explore_step=3, position=1, run=3, attempt=4)
+    assert first == again != experience_to_proto(other, REF).id
+
+
+def test_a_pair_crosses_whole() -> None:
+    sent = an_experience()
+    sent.body = Pair(chosen=a_sequence(), rejected=a_sequence())
+    received = experience_from_proto(experience_to_proto(sent, REF))
+    assert isinstance(received.body, Pair)
+
+
+def test_an_awaited_reward_stays_absent() -> None:
+    sent = an_experience()
+    sent.reward = None
+    message = experience_to_proto(sent, REF)
+    assert message.reward_state == experience_pb2.REWARD_STATE_AWAITING_FEEDBACK
+    assert experience_from_proto(message).reward is None
+
+
+@pytest.mark.parametrize("dtype", ["?", "u1", "i2", "i4", "i8", "f2", "f4", "f8", ">f4"])
+def test_arrays_of_every_type_and_byte_order_keep_their_values(dtype: str) -> None:
+    data = np.array([[0, 1], [1, 0]], dtype)
+    received = tensor_from_proto(tensor_to_proto(Array(data))).data
+    np.testing.assert_array_equal(received, data)
+
+
+def test_bfloat16_is_read_as_float32() -> None:
+    tensor = experience_pb2.Tensor(
+        dtype=experience_pb2.Tensor.DTYPE_BFLOAT16,
+        alignment=experience_pb2.Tensor.ALIGNMENT_SAMPLE,
+        shape=[1],
+        data=b"\x80\x3f",
+    )
+    assert tensor_from_proto(tensor).data.tolist() == [1.0]
+
+
+def test_a_tensor_of_the_wrong_length_is_refused() -> None:
+    tensor = tensor_to_proto(Array(np.zeros(3, np.float32)))
+    tensor.shape[0] = 4
+    with pytest.raises(ValueError, match="needs 16 bytes, has 12"):
+        tensor_from_proto(tensor)
+
+
+@pytest.mark.parametrize("shape", [[-1], [2**62, 2**62], [1] * 9])
+def test_an_impossible_shape_is_refused(shape: list[int]) -> None:
+    tensor = tensor_to_proto(Array(np.zeros(1, np.float32)))
+    tensor.shape[:] = shape
+    with pytest.raises(ValueError):
+        tensor_from_proto(tensor)
+
+
+def test_an_experience_whose_mask_does_not_fit_is_refused() -> None:
+    broken = an_experience()
+    broken.sequence.action_mask = np.array([True])
+    with pytest.raises(ValueError, match="action_mask"):
+        experience_to_proto(broken, REF)
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    message = experience_to_proto(an_experience(), REF)
+    message.reward = float("nan")
+    with pytest.raises(ValueError, match="finite"):
+        experience_from_proto(message)

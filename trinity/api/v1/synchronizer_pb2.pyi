@@ -1,0 +1,303 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ExperimentState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EXPERIMENT_STATE_UNSPECIFIED: _ClassVar[ExperimentState]
+    EXPERIMENT_STATE_RUNNING: _ClassVar[ExperimentState]
+    EXPERIMENT_STATE_FINISHED: _ClassVar[ExperimentState]
+    EXPERIMENT_STATE_FAILED: _ClassVar[ExperimentState]
+    EXPERIMENT_STATE_CANCELLED: _ClassVar[ExperimentState]
+
+class StageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STAGE_STATE_UNSPECIFIED: _ClassVar[StageState]
+    STAGE_STATE_PENDING: _ClassVar[StageState]
+    STAGE_STATE_RUNNING: _ClassVar[StageState]
+    STAGE_STATE_FINISHED: _ClassVar[StageState]
+    STAGE_STATE_FAILED: _ClassVar[StageState]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_EXPLORER: _ClassVar[Role]
+    ROLE_TRAINER: _ClassVar[Role]
+    ROLE_BUFFER: _ClassVar[Role]
+EXPERIMENT_STATE_UNSPECIFIED: ExperimentState
+EXPERIMENT_STATE_RUNNING: ExperimentState
+EXPERIMENT_STATE_FINISHED: ExperimentState
+EXPERIMENT_STATE_FAILED: ExperimentState
+EXPERIMENT_STATE_CANCELLED: ExperimentState
+STAGE_STATE_UNSPECIFIED: StageState
+STAGE_STATE_PENDING: StageState
+STAGE_STATE_RUNNING: StageState
+STAGE_STATE_FINISHED: StageState
+STAGE_STATE_FAILED: StageState
+ROLE_UNSPECIFIED: Role
+ROLE_EXPLORER: Role
+ROLE_TRAINER: Role
+ROLE_BUFFER: Role
+
+class Stage(_message.Message):
+    __slots__ = ("name", "state", "roles", "finished_roles", "final_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_ROLES_FIELD_NUMBER: _ClassVar[int]
+    FINAL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: StageState
+    roles: _containers.RepeatedScalarFieldContainer[Role]
+    finished_roles: _containers.RepeatedScalarFieldContainer[Role]
+    final_version: Version
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[StageState, str]] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., finished_roles: _Optional[_Iterable[_Union[Role, str]]] = ..., final_version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class Experiment(_message.Message):
+    __slots__ = ("id", "tenant", "label", "state", "reason", "stages", "start_count")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    START_COUNT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    tenant: str
+    label: str
+    state: ExperimentState
+    reason: str
+    stages: _containers.RepeatedCompositeFieldContainer[Stage]
+    start_count: int
+    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ...) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Version.Kind]
+        KIND_FULL: _ClassVar[Version.Kind]
+        KIND_LORA: _ClassVar[Version.Kind]
+        KIND_DELTA: _ClassVar[Version.Kind]
+    KIND_UNSPECIFIED: Version.Kind
+    KIND_FULL: Version.Kind
+    KIND_LORA: Version.Kind
+    KIND_DELTA: Version.Kind
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BASE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    version: int
+    incarnation: int
+    kind: Version.Kind
+    base_version: int
+    path: str
+    manifest_sha256: bytes
+    weights_sha256: bytes
+    parent_version: int
+    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ...) -> None: ...
+
+class CreateExperimentRequest(_message.Message):
+    __slots__ = ("tenant", "label", "plan_json")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    label: str
+    plan_json: str
+    def __init__(self, tenant: _Optional[str] = ..., label: _Optional[str] = ..., plan_json: _Optional[str] = ...) -> None: ...
+
+class CreateExperimentResponse(_message.Message):
+    __slots__ = ("experiment", "resumed")
+    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    experiment: Experiment
+    resumed: bool
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., resumed: _Optional[bool] = ...) -> None: ...
+
+class GetExperimentRequest(_message.Message):
+    __slots__ = ("experiment_id",)
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
+
+class GetExperimentResponse(_message.Message):
+    __slots__ = ("experiment", "plan_json")
+    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    experiment: Experiment
+    plan_json: str
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., plan_json: _Optional[str] = ...) -> None: ...
+
+class WatchExperimentsRequest(_message.Message):
+    __slots__ = ("tenant",)
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    def __init__(self, tenant: _Optional[str] = ...) -> None: ...
+
+class WatchExperimentsResponse(_message.Message):
+    __slots__ = ("experiments",)
+    EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
+    experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ...) -> None: ...
+
+class WatchExperimentRequest(_message.Message):
+    __slots__ = ("experiment_id",)
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
+
+class WatchExperimentResponse(_message.Message):
+    __slots__ = ("experiment", "versions")
+    EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    experiment: Experiment
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class PublishVersionRequest(_message.Message):
+    __slots__ = ("experiment_id", "version")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    version: Version
+    def __init__(self, experiment_id: _Optional[str] = ..., version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class PublishVersionResponse(_message.Message):
+    __slots__ = ("pinned_versions",)
+    PINNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    pinned_versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RetireVersionsRequest(_message.Message):
+    __slots__ = ("experiment_id", "versions")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, experiment_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class RetireVersionsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Wait(_message.Message):
+    __slots__ = ("owner", "waits_for", "reason", "waited_seconds", "deadline_seconds")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WAITED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    deadline_seconds: float
+    def __init__(self, owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    role: Role
+    address: str
+    experiment_id: str
+    stage: str
+    activity: str
+    version: int
+    pinned_versions: _containers.RepeatedScalarFieldContainer[int]
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    silent_seconds: float
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("interval_seconds",)
+    INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    interval_seconds: float
+    def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
+
+class FinishRoleRequest(_message.Message):
+    __slots__ = ("experiment_id", "stage", "role", "final_version")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    stage: str
+    role: Role
+    final_version: Version
+    def __init__(self, experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., final_version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class FinishRoleResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: StageState
+    def __init__(self, state: _Optional[_Union[StageState, str]] = ...) -> None: ...
+
+class FailStageRequest(_message.Message):
+    __slots__ = ("experiment_id", "stage", "role", "reason")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    stage: str
+    role: Role
+    reason: str
+    def __init__(self, experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FailStageResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CancelExperimentRequest(_message.Message):
+    __slots__ = ("experiment_id", "reason")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    reason: str
+    def __init__(self, experiment_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CancelExperimentResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ("experiment_id",)
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("experiments", "members")
+    EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...

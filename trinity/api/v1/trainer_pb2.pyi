@@ -1,0 +1,29 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetTrainerStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetTrainerStatusResponse(_message.Message):
+    __slots__ = ("trainer_id", "experiment_id", "stage", "activity", "incarnation", "step", "num_ranks", "num_gang_starts")
+    TRAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_RANKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_GANG_STARTS_FIELD_NUMBER: _ClassVar[int]
+    trainer_id: str
+    experiment_id: str
+    stage: str
+    activity: str
+    incarnation: int
+    step: int
+    num_ranks: int
+    num_gang_starts: int
+    def __init__(self, trainer_id: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., num_ranks: _Optional[int] = ..., num_gang_starts: _Optional[int] = ...) -> None: ...

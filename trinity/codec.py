@@ -1,0 +1,348 @@
+"""Between the domain's dataclasses and the wire's messages; raises ValueError on what cannot be."""
+
+import math
+import uuid
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf import json_format, struct_pb2
+
+from trinity.api.v1 import buffer_pb2, experience_pb2
+from trinity.types import (
+    EID,
+    Alignment,
+    Array,
+    ArrayData,
+    BlobRef,
+    Experience,
+    FinishReason,
+    JsonObject,
+    Pair,
+    SamplingParams,
+    Sequence,
+    StageKey,
+    VersionSpan,
+    experience_id,
+)
+
+T = TypeVar("T", bound=np.generic)
+Tensor = experience_pb2.Tensor
+MAX_AXES = 8
+
+# bfloat16 has no numpy type: its bits travel as uint16 and are widened to float32 when read.
+DTYPES: dict[experience_pb2.Tensor.Dtype, str] = {
+    Tensor.DTYPE_BOOL: "|b1",
+    Tensor.DTYPE_UINT8: "|u1",
+    Tensor.DTYPE_INT16: "<i2",
+    Tensor.DTYPE_INT32: "<i4",
+    Tensor.DTYPE_INT64: "<i8",
+    Tensor.DTYPE_FLOAT16: "<f2",
+    Tensor.DTYPE_BFLOAT16: "<u2",
+    Tensor.DTYPE_FLOAT32: "<f4",
+    Tensor.DTYPE_FLOAT64: "<f8",
+}
+DTYPE_CODES = {
+    np.dtype(name): code for code, name in DTYPES.items() if code != Tensor.DTYPE_BFLOAT16
+}
+ALIGNMENTS = {
+    Alignment.TOKEN: Tensor.ALIGNMENT_TOKEN,
+    Alignment.RESPONSE: Tensor.ALIGNMENT_RESPONSE,
+    Alignment.SEQUENCE: Tensor.ALIGNMENT_SEQUENCE,
+    Alignment.SAMPLE: Tensor.ALIGNMENT_SAMPLE,
+}
+ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
+FINISH_REASONS = {
+    FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: experience_pb2.FINISH_REASON_ABORT,
+    FinishReason.PROMPT_TRUNCATED: experience_pb2.FINISH_REASON_PROMPT_TRUNCATED,
+}
+FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRef:
+    """What a sample belongs to; together with its EID it gives the sample's id."""
+
+    tenant: str
+    experiment_id: str
+    assignment_id: str
+    taskset: str
+    task_index: int
+
+
+def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
+    """Raises: ValueError for an element type that has no place on the wire."""
+    data = np.ascontiguousarray(array.data)
+    little = data.dtype.newbyteorder("<")
+    code = DTYPE_CODES.get(little)
+    if code is None:
+        raise ValueError(f"arrays of type {data.dtype} cannot travel")
+    return experience_pb2.Tensor(
+        dtype=code,
+        shape=array.data.shape,
+        data=data.astype(little, copy=False).tobytes(),
+        alignment=ALIGNMENTS[array.alignment],
+    )
+
+
+def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
+    """Raises: ValueError when type, shape, length and alignment do not fit together."""
+    name = DTYPES.get(tensor.dtype)
+    alignment = ALIGNMENT_NAMES.get(tensor.alignment)
+    if name is None or alignment is None:
+        raise ValueError("a tensor has no element type or no alignment")
+    if len(tensor.shape) > MAX_AXES or any(length < 0 for length in tensor.shape):
+        raise ValueError(f"a tensor has the impossible shape {list(tensor.shape)}")
+    expected = math.prod(tensor.shape) * np.dtype(name).itemsize
+    if expected != len(tensor.data):
+        raise ValueError(
+            f"a tensor of shape {list(tensor.shape)} needs {expected} bytes, has {len(tensor.data)}"
+        )
+    data: ArrayData = np.frombuffer(tensor.data, dtype=name).reshape(tuple(tensor.shape))
+    if tensor.dtype == Tensor.DTYPE_BFLOAT16:
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    return Array(data, alignment)
+
+
+def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
+    """Raises: ValueError when the arrays' lengths do not fit together."""
+    check_sequence(sequence)
+    return experience_pb2.Sequence(
+        tokens=tensor_to_proto(Array(sequence.tokens.astype(np.int32), Alignment.TOKEN)),
+        prompt_length=sequence.prompt_length,
+        action_mask=tensor_to_proto(
+            Array(sequence.action_mask.astype(np.bool_), Alignment.RESPONSE)
+        ),
+        rollout_logprobs=tensor_to_proto(
+            Array(sequence.rollout_logprobs.astype(np.float32), Alignment.RESPONSE)
+        ),
+        prompt_text=sequence.prompt_text,
+        response_text=sequence.response_text,
+    )
+
+
+def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
+    """Raises: ValueError when the arrays' lengths do not fit together."""
+    sequence = Sequence(
+        tokens=_typed(message.tokens, "tokens", np.dtype(np.int32)),
+        prompt_length=message.prompt_length,
+        action_mask=_typed(message.action_mask, "action_mask", np.dtype(np.bool_)),
+        rollout_logprobs=_typed(message.rollout_logprobs, "rollout_logprobs", np.dtype(np.float32)),
+        prompt_text=message.prompt_text,
+        response_text=message.response_text,
+    )
+    check_sequence(sequence)
+    return sequence
+
+
+def _typed(
+    tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
+) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
+    data = tensor_from_proto(tensor).data
+    if data.dtype != dtype or data.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional {dtype}, is {data.ndim}-d {data.dtype}")
+    return data.astype(dtype, copy=False)
+
+
+def check_sequence(sequence: Sequence) -> None:
+    """Raises: ValueError when lengths do not fit together or a log-probability is not a number."""
+    length = len(sequence.tokens)
+    if not 1 <= sequence.prompt_length <= length:
+        raise ValueError(f"prompt_length {sequence.prompt_length} is outside 1..{length}")
+    for name, array in (
+        ("action_mask", sequence.action_mask),
+        ("rollout_logprobs", sequence.rollout_logprobs),
+    ):
+        if array.shape != (sequence.response_length,):
+            raise ValueError(
+                f"{name} has shape {array.shape}, the response {sequence.response_length} tokens"
+            )
+    if not np.isfinite(sequence.rollout_logprobs[sequence.action_mask]).all():
+        raise ValueError("rollout_logprobs holds values that are not finite")
+
+
+def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb2.Experience:
+    """Raises: ValueError when the sample contradicts itself or has no EID."""
+    eid = experience.eid
+    if eid is None:
+        raise ValueError("the experience has no EID")
+    message = experience_pb2.Experience(
+        id=str(experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)),
+        eid=eid_to_proto(eid),
+        tenant=ref.tenant,
+        experiment_id=ref.experiment_id,
+        assignment_id=ref.assignment_id,
+        taskset=ref.taskset,
+        task_index=ref.task_index,
+        reward=experience.reward,
+        reward_parts=experience.reward_parts,
+        finish_reason=FINISH_REASONS[experience.finish_reason],
+        version_spans=[span_to_proto(span) for span in experience.version_spans],
+        chat_template_sha256=experience.chat_template_sha256,
+        tools_sha256=experience.tools_sha256,
+        arrays={name: tensor_to_proto(array) for name, array in experience.arrays.items()},
+        info=_struct(experience.info),
+        metrics=experience.metrics,
+        blobs=[_blob_to_proto(blob) for blob in experience.blobs],
+        reward_state=_reward_state(experience),
+        reward_revision=experience.reward_revision,
+        trace_id=experience.trace_id,
+    )
+    if experience.sampling is not None:
+        message.sampling.CopyFrom(sampling_to_proto(experience.sampling))
+    _set_body(message, experience.body)
+    return message
+
+
+def experience_from_proto(message: experience_pb2.Experience) -> Experience:
+    """Raises: ValueError when the message contradicts itself."""
+    reason = FINISH_REASON_NAMES.get(message.finish_reason)
+    if reason is None:
+        raise ValueError("the experience has no finish reason")
+    if message.HasField("reward") and not math.isfinite(message.reward):
+        raise ValueError(f"the reward {message.reward} is not a finite number")
+    return Experience(
+        body=_body_from_proto(message),
+        eid=eid_from_proto(message.eid),
+        reward=message.reward if message.HasField("reward") else None,
+        reward_parts=dict(message.reward_parts),
+        finish_reason=reason,
+        version_spans=tuple(span_from_proto(span) for span in message.version_spans),
+        sampling=sampling_from_proto(message.sampling) if message.HasField("sampling") else None,
+        chat_template_sha256=message.chat_template_sha256,
+        tools_sha256=message.tools_sha256,
+        arrays={name: tensor_from_proto(tensor) for name, tensor in message.arrays.items()},
+        info=json_format.MessageToDict(message.info),
+        metrics=dict(message.metrics),
+        blobs=tuple(_blob_from_proto(blob) for blob in message.blobs),
+        reward_revision=message.reward_revision,
+        trace_id=message.trace_id,
+    )
+
+
+def _reward_state(experience: Experience) -> experience_pb2.RewardState:
+    if experience.reward is None:
+        return experience_pb2.REWARD_STATE_AWAITING_FEEDBACK
+    return experience_pb2.REWARD_STATE_FINAL
+
+
+def _struct(values: JsonObject) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update(values)
+    return struct
+
+
+def _set_body(message: experience_pb2.Experience, body: Sequence | Pair) -> None:
+    if isinstance(body, Sequence):
+        message.sequence.CopyFrom(sequence_to_proto(body))
+        return
+    message.pair.chosen.CopyFrom(sequence_to_proto(body.chosen))
+    message.pair.rejected.CopyFrom(sequence_to_proto(body.rejected))
+
+
+def _body_from_proto(message: experience_pb2.Experience) -> Sequence | Pair:
+    match message.WhichOneof("body"):
+        case "sequence":
+            return sequence_from_proto(message.sequence)
+        case "pair":
+            return Pair(
+                chosen=sequence_from_proto(message.pair.chosen),
+                rejected=sequence_from_proto(message.pair.rejected),
+            )
+        case _:
+            raise ValueError("the experience has neither a sequence nor a pair")
+
+
+def eid_to_proto(eid: EID) -> experience_pb2.Eid:
+    """The same place on the wire."""
+    return experience_pb2.Eid(
+        stage=eid.stage,
+        explore_step=eid.explore_step,
+        position=eid.position,
+        run=eid.run,
+        attempt=eid.attempt,
+        step=eid.step,
+        suffix=eid.suffix,
+    )
+
+
+def eid_from_proto(message: experience_pb2.Eid) -> EID:
+    """The same place in the domain."""
+    return EID(
+        stage=message.stage,
+        explore_step=message.explore_step,
+        position=message.position,
+        run=message.run,
+        attempt=message.attempt,
+        step=message.step,
+        suffix=message.suffix,
+    )
+
+
+def span_to_proto(span: VersionSpan) -> experience_pb2.VersionSpan:
+    """The same span on the wire."""
+    return experience_pb2.VersionSpan(
+        start=span.start, end=span.end, version=span.version, incarnation=span.incarnation
+    )
+
+
+def span_from_proto(message: experience_pb2.VersionSpan) -> VersionSpan:
+    """The same span in the domain."""
+    return VersionSpan(
+        start=message.start,
+        end=message.end,
+        version=message.version,
+        incarnation=message.incarnation,
+    )
+
+
+def sampling_to_proto(sampling: SamplingParams) -> experience_pb2.SamplingParams:
+    """The same parameters on the wire."""
+    return experience_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        seed=sampling.seed,
+    )
+
+
+def sampling_from_proto(message: experience_pb2.SamplingParams) -> SamplingParams:
+    """The same parameters in the domain."""
+    return SamplingParams(
+        temperature=message.temperature,
+        top_p=message.top_p,
+        top_k=message.top_k,
+        max_tokens=message.max_tokens,
+        seed=message.seed,
+    )
+
+
+def _blob_to_proto(blob: BlobRef) -> experience_pb2.Blob:
+    return experience_pb2.Blob(
+        name=blob.name, sha256=blob.sha256, size=blob.size, media_type=blob.media_type
+    )
+
+
+def _blob_from_proto(message: experience_pb2.Blob) -> BlobRef:
+    return BlobRef(
+        name=message.name, sha256=message.sha256, size=message.size, media_type=message.media_type
+    )
+
+
+def stage_key_to_proto(key: StageKey) -> buffer_pb2.StageKey:
+    """The same stage on the wire."""
+    return buffer_pb2.StageKey(tenant=key.tenant, experiment_id=key.experiment_id, stage=key.stage)
+
+
+def stage_key_from_proto(message: buffer_pb2.StageKey) -> StageKey:
+    """Raises: ValueError when a part is missing or the experiment's id is no UUID."""
+    if not message.tenant or not message.stage:
+        raise ValueError("the stage's key needs tenant, experiment_id and stage")
+    try:
+        experiment_id = str(uuid.UUID(message.experiment_id))
+    except ValueError as error:
+        raise ValueError(f"experiment_id {message.experiment_id!r} is not a UUID") from error
+    return StageKey(tenant=message.tenant, experiment_id=experiment_id, stage=message.stage)

@@ -1,0 +1,48 @@
+"""Errors that travel between the parts of the system.
+
+TrinityError
+├── UserError             a mistake of the person who runs it; one sentence, exit code 2
+├── RunFailed             the run ended without reaching its goal; exit code 1
+├── ManifestError         files do not match their manifest
+└── RpcError              an answer of a service other than success
+    ├── InvalidRequest        the request is malformed; do not retry
+    ├── NotFound              what it names does not exist
+    ├── PreconditionFailed    the caller acts on a state that is gone; it must stop or look again
+    └── Unavailable           something the service needs does not answer; retry after a pause
+"""
+
+
+class TrinityError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class UserError(TrinityError):
+    """A user's mistake: names the thing, where it stands and what to do."""
+
+
+class RunFailed(TrinityError):
+    """A run that started and could not end well; the text is the reason to show."""
+
+
+class ManifestError(TrinityError):
+    """Files are missing, cut short or changed since their manifest was written."""
+
+
+class RpcError(TrinityError):
+    """An answer of a service other than success; the text goes to the caller."""
+
+
+class InvalidRequest(RpcError):
+    """The request is malformed or contradicts itself; do not retry."""
+
+
+class NotFound(RpcError):
+    """What the request names does not exist."""
+
+
+class PreconditionFailed(RpcError):
+    """The caller acts on a state that is gone; it must stop or look again."""
+
+
+class Unavailable(RpcError):
+    """A database or broker the service needs does not answer; retry after a pause."""

@@ -1,0 +1,59 @@
+"""Logging of a service: one line a message on standard output, values in `extra`."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Literal
+
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in STANDARD_FIELDS}
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL logger: message key=value ...`, then the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
+        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
+        return line + extras + trace
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; fields of `extra` stand beside the standard ones."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _timestamp(record),
+            "level": record.levelname,
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:
+    """Send this process's log to standard output; libraries stay at WARNING."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter(service) if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("trinity", "services", "__main__"):
+        logging.getLogger(name).setLevel(level)

@@ -1,0 +1,1 @@
+"""gRPC as every service uses it: server, channels, health, errors."""

@@ -1,0 +1,49 @@
+"""Channels to other services: keepalive, size limits, retries while a service restarts."""
+
+import json
+from collections.abc import Sequence
+
+import grpc
+
+from trinity.rpc.limits import KEEPALIVE, SIZES
+
+# Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
+# nothing when it answers so. Longer outages are the caller's to wait out, under a named wait.
+RETRY_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{}],
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "2s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
+
+
+def _options() -> Sequence[tuple[str, str | int]]:
+    return [
+        *KEEPALIVE,
+        *SIZES,
+        ("grpc.service_config", RETRY_CONFIG),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel for asyncio code; close it when done."""
+    return grpc.aio.insecure_channel(address, options=_options())
+
+
+def open_sync_channel(address: str) -> grpc.Channel:
+    """A channel for threads; close it when done."""
+    return grpc.insecure_channel(address, options=_options())

@@ -1,0 +1,23 @@
+"""The limits that servers and channels agree on."""
+
+from collections.abc import Sequence
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_METADATA_BYTES = 16 * 1024
+CHUNK_BYTES = 1024 * 1024
+CALL_SECONDS = 10.0
+"""Deadline of a call that has no reason to take long."""
+MAX_WAIT_SECONDS = 60.0
+"""Longest a long poll may wait for something to happen."""
+
+KEEPALIVE: Sequence[tuple[str, int]] = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+SIZES: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+)

@@ -1,0 +1,60 @@
+"""The life of a service process: settings, logs, signals, ordered end, exit code."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from trinity.errors import UserError
+from trinity.logs import configure_logging
+from trinity.settings import ServiceSettings
+
+logger = logging.getLogger(__name__)
+
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+ServiceMain = Callable[[SettingsT, asyncio.Event], Awaitable[None]]
+
+USER_MISTAKE = 2
+CRASH = 1
+
+
+def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[SettingsT]) -> int:
+    """Run `main(settings, stop)` until it returns; SIGTERM and SIGINT set `stop`.
+
+    `main` returns when `stop` is set, after an ordered shutdown; an exception in it ends the
+    process. Answers the exit code: 0 in order, 2 for a user's mistake, 1 for a crash.
+    """
+    try:
+        settings = settings_type.from_environment()
+        configure_logging(name, settings.log_level, settings.log_format)
+        asyncio.run(_run(settings, main))
+    except UserError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return USER_MISTAKE
+    except Exception as error:
+        if mistake := _user_error_in(error):
+            sys.stderr.write(f"{name}: {mistake}\n")
+            return USER_MISTAKE
+        logger.exception("the service crashed")
+        return CRASH
+    logger.info("stopped")
+    return 0
+
+
+async def _run(settings: SettingsT, main: ServiceMain[SettingsT]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await main(settings, stop)
+
+
+def _user_error_in(error: BaseException) -> UserError | None:
+    """A user's mistake raised inside a task group arrives wrapped."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((e for e in map(_user_error_in, error.exceptions) if e), None)
+    return None

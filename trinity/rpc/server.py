@@ -1,0 +1,126 @@
+"""Run a gRPC server until told to stop: guarded handlers, health, graceful drain."""
+
+import ipaddress
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from trinity.errors import UserError
+from trinity.rpc.guard import GuardedServer
+from trinity.rpc.health import Health
+from trinity.rpc.limits import KEEPALIVE, SIZES
+from trinity.settings import ServiceSettings
+
+logger = logging.getLogger(__name__)
+
+SERVER_OPTIONS: Sequence[tuple[str, int]] = (
+    *KEEPALIVE,
+    *SIZES,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", 1_000),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servicer:
+    """A service to serve: its full name, the generated `add_...` function, the implementation."""
+
+    name: str
+    add: Callable[[Any, Any], None]
+    implementation: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server that answers."""
+
+    address: str
+    health: Health
+
+    @property
+    def port(self) -> int:
+        """The port it is bound to."""
+        return int(self.address.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def serve(
+    settings: ServiceSettings, servicers: Sequence[Servicer]
+) -> AsyncIterator[RunningServer]:
+    """Serve until the block ends, then drain: not ready, no new calls, calls in flight finish.
+
+    Raises: UserError when the address is not loopback or is in use.
+    """
+    host, port = split_address(settings.listen)
+    _refuse_open_address(settings.listen, host)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    guarded = GuardedServer(server)
+    for servicer in servicers:
+        servicer.add(servicer.implementation, guarded)
+    health = Health(tuple(servicer.name for servicer in servicers))
+    health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+    bound = _bind(server, host, port)
+    await health.start()
+    await server.start()
+    logger.info("serving", extra={"address": f"{host}:{bound}"})
+    try:
+        yield RunningServer(address=f"{host}:{bound}", health=health)
+    finally:
+        await health.stop()
+        await server.stop(settings.drain_seconds)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`.
+
+    Raises: UserError when it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"address {address!r} is not host:port")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _refuse_open_address(address: str, host: str) -> None:
+    """Plain gRPC has no authentication, so nothing outside this machine may reach it."""
+    if host == "localhost":
+        return
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise UserError(
+            f"refusing to listen on {address}: only loopback addresses are allowed "
+            "without TLS and tokens; use 127.0.0.1"
+        )
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Bind, telling a port in use (which grpcio only logs) from other errors."""
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = server.add_insecure_port(target)
+    except RuntimeError as error:
+        raise UserError(_why_not(host, port)) from error
+    if not bound:
+        raise UserError(_why_not(host, port))
+    return int(bound)
+
+
+def _why_not(host: str, port: int) -> str:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, port))
+    except OSError as error:
+        return f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
+    return f"cannot listen on {host}:{port}"

@@ -1,0 +1,91 @@
+"""Base of every service's settings: typed, frozen, read once from the environment."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from trinity.errors import UserError
+
+FILE_SUFFIX = "_FILE"
+
+
+class ServiceSettings(BaseSettings):
+    """Fields all services share. Subclasses add their own and set `env_prefix`.
+
+    Any field may instead be given as a file that holds its value: `<PREFIX><FIELD>_FILE=path`.
+    """
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+    listen: str = "127.0.0.1:0"
+    """Address the gRPC server binds, host:port; port 0 picks a free one."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least severe messages that are logged."""
+
+    log_format: Literal["text", "json"] = "text"
+    """Lines for people, or one JSON object a line."""
+
+    drain_seconds: float = Field(default=5.0, ge=0)
+    """How long calls in flight may run on after SIGTERM."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Fill fields given as files; pydantic-settings only knows whole directories of secrets."""
+        prefix = cls._prefix()
+        merged = dict(values)
+        for name in cls.model_fields:
+            path = os.environ.get(f"{prefix}{name.upper()}{FILE_SUFFIX}")
+            if prefix and path:
+                merged[name] = _read_secret(Path(path), f"{prefix}{name.upper()}{FILE_SUFFIX}")
+        return merged
+
+    @model_validator(mode="after")
+    def _refuse_unknown_variables(self) -> Self:
+        """pydantic-settings ignores a misspelt variable; a service must not."""
+        prefix = self._prefix()
+        if not prefix:
+            return self
+        known = {f"{prefix}{name.upper()}" for name in type(self).model_fields}
+        known |= {name + FILE_SUFFIX for name in known}
+        if unknown := sorted(n for n in os.environ if n.startswith(prefix) and n not in known):
+            raise ValueError(f"unknown settings {', '.join(unknown)}; known are {sorted(known)}")
+        return self
+
+    @classmethod
+    def _prefix(cls) -> str:
+        return cls.model_config.get("env_prefix", "")
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the settings.
+
+        Raises: UserError naming each variable that is unknown, missing or out of bounds.
+        """
+        try:
+            return cls()
+        except ValidationError as error:
+            raise UserError(_explain(error, cls._prefix())) from error
+
+
+def _read_secret(path: Path, variable: str) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
+
+
+def _explain(error: ValidationError, prefix: str) -> str:
+    """One sentence for each thing that is wrong, by the variable's name."""
+    parts = []
+    for item in error.errors(include_url=False, include_context=False):
+        variable = f"{prefix}{'__'.join(str(part).upper() for part in item['loc'])}"
+        message = item["msg"].removeprefix("Value error, ")
+        parts.append(f"{variable}: {message}" if item["loc"] else message)
+    return "settings: " + "; ".join(parts)

@@ -1,0 +1,177 @@
+"""The vocabulary that users and services share: tasks, sequences, experiences, run results.
+
+Shapes: L tokens of a sequence, P of them prompt, R = L - P response tokens.
+"""
+
+import uuid
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
+JsonObject = dict[str, JsonValue]
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float32]
+ArrayData = npt.NDArray[np.generic]
+
+EXPERIENCE_NAMESPACE = uuid.UUID("0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a10")
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended; aborted and prompt-truncated ones never train."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    PROMPT_TRUNCATED = "prompt_truncated"
+
+
+class Alignment(StrEnum):
+    """What the first axis of an array runs along."""
+
+    TOKEN = "token"
+    RESPONSE = "response"
+    SEQUENCE = "sequence"
+    SAMPLE = "sample"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageKey:
+    """Names a stage of an experiment."""
+
+    tenant: str
+    experiment_id: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EID:
+    """Where in an experiment a sample came from."""
+
+    stage: str
+    explore_step: int
+    position: int
+    run: int
+    attempt: int = 0
+    step: int = 0
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """The weights that produced response tokens [start, end)."""
+
+    start: int
+    end: int
+    version: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """What the engine samples with; temperature 0 is greedy, top_k -1 and top_p 1 are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_tokens: int = 16
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array that travels with an experience; services pass unknown ones through unchanged."""
+
+    data: ArrayData
+    alignment: Alignment = Alignment.SAMPLE
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequence:
+    """A prompt and its continuation, exactly the engine's token ids.
+
+    tokens [L] int32; action_mask [R] is true where the policy chose the token;
+    rollout_logprobs [R] float32, after temperature and truncation, natural log.
+    """
+
+    tokens: IntArray
+    prompt_length: int
+    action_mask: BoolArray
+    rollout_logprobs: FloatArray
+    prompt_text: str = ""
+    response_text: str = ""
+
+    @property
+    def response_length(self) -> int:
+        """R, the number of tokens after the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+
+@dataclass(slots=True, kw_only=True)
+class Pair:
+    """A preference between two continuations of one prompt; never split."""
+
+    chosen: Sequence
+    rejected: Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRef:
+    """Content over 1 MiB, stored under its SHA-256."""
+
+    name: str
+    sha256: bytes
+    size: int
+    media_type: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Experience:
+    """One training sample of a run; workflows fill `reward`, `info` and `metrics`.
+
+    `reward` None means that feedback comes later: the sample is not batched until then.
+    """
+
+    body: Sequence | Pair
+    eid: EID | None = None
+    reward: float | None = None
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    finish_reason: FinishReason = FinishReason.STOP
+    version_spans: tuple[VersionSpan, ...] = ()
+    sampling: SamplingParams | None = None
+    chat_template_sha256: bytes = b""
+    tools_sha256: bytes = b""
+    arrays: dict[str, Array] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    blobs: tuple[BlobRef, ...] = ()
+    reward_revision: int = 0
+    trace_id: str = ""
+
+    @property
+    def sequence(self) -> Sequence:
+        """The body of a sample that is one sequence.
+
+        Raises: TypeError for a preference pair.
+        """
+        if not isinstance(self.body, Sequence):
+            raise TypeError("this experience holds a pair, not a sequence")
+        return self.body
+
+    @property
+    def response_text(self) -> str:
+        """The response as text."""
+        return self.sequence.response_text
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as text."""
+        return self.sequence.prompt_text
+
+
+def experience_id(assignment_id: str, run: int, attempt: int, step: int, suffix: str) -> uuid.UUID:
+    """The id that the same sample always gets, however often it is sent."""
+    return uuid.uuid5(EXPERIENCE_NAMESPACE, f"{assignment_id}/{run}/{attempt}/{step}/{suffix}")
