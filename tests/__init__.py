@@ -1,0 +1,1 @@
+"""Tests, by how much of the system they start."""

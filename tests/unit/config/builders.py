@@ -1,0 +1,69 @@
+"""Small configurations, models and data files for the tests of `trinity.config`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from trinity.config import Config, StagePlan, load_config, plan_experiment
+from trinity.config.merging import deep_merge
+
+GRPO: dict[str, object] = {
+    "project": "demo",
+    "name": "sums",
+    "model": {"model_path": "/models/tiny", "max_model_len": 24},
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 8},
+    "buffer": {
+        "batch_size": 4,
+        "total_steps": 10,
+        "explorer_input": {
+            "default_workflow_type": "simple_workflow",
+            "taskset": {"name": "train", "path": "/data/train.jsonl"},
+        },
+    },
+}
+SFT: dict[str, object] = {
+    "project": "demo",
+    "name": "warm",
+    "mode": "train",
+    "model": {"model_path": "/models/tiny", "max_model_len": 24},
+    "algorithm": {"algorithm_type": "sft"},
+    "buffer": {
+        "train_batch_size": 16,
+        "total_steps": 5,
+        "trainer_input": {"experience_buffer": {"storage_type": "file", "path": "/data/sft.jsonl"}},
+    },
+}
+
+
+def config(base: Mapping[str, object] = GRPO, /, **changes: object) -> Config:
+    """`base` with `changes` laid deeply over it."""
+    return Config.model_validate(deep_merge(base, changes))
+
+
+def stage(base: Mapping[str, object] = GRPO, /, **changes: object) -> StagePlan:
+    """The plan of the single stage of `config(...)`."""
+    return plan_experiment(config(base, **changes)).stages[0]
+
+
+def load(directory: Path, text: str) -> Config:
+    """What `load_config` makes of a file with this text."""
+    file = directory / "x.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file)
+
+
+def write_rows(file: Path, *rows: object) -> str:
+    """A jsonl file; answers its path."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+def write_model(directory: Path, **architecture: object) -> str:
+    """A directory that looks like a model; answers its path."""
+    directory.mkdir(parents=True)
+    config = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 64}
+    (directory / "config.json").write_text(json.dumps({**config, **architecture}))
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ x }}"}))
+    (directory / "model.safetensors").write_bytes(b"")
+    return str(directory)

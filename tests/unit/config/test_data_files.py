@@ -1,0 +1,66 @@
+"""Which files belong to a path, a split and a subset."""
+
+from pathlib import Path
+
+import datasets
+import pytest
+
+from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import count_rows, first_row
+from trinity.errors import UserError
+
+
+def names(root: Path, split: str, subset: str | None = None) -> list[str]:
+    return [str(f.relative_to(root)) for f in find_data_files(str(root), split, subset)]
+
+
+def touch(root: Path, *files: str) -> Path:
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).touch()
+    return root
+
+
+def test_a_single_file_is_every_split(tmp_path: Path) -> None:
+    touch(tmp_path, "test.jsonl")
+    file = tmp_path / "test.jsonl"
+    assert find_data_files(str(file), "train") == (file,)
+
+
+def test_shards_of_a_split_come_in_order(tmp_path: Path) -> None:
+    touch(tmp_path, "data/train-1.parquet", "data/train-0.parquet", "data/test-0.parquet")
+    assert names(tmp_path, "train") == ["data/train-0.parquet", "data/train-1.parquet"]
+
+
+def test_files_without_a_split_in_their_names_are_train(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jsonl", "README.md", ".hidden.json", "dataset_info.json")
+    assert names(tmp_path, "train") == ["a.jsonl"]
+    with pytest.raises(UserError, match="belongs to split `test`"):
+        names(tmp_path, "test")
+
+
+def test_a_subset_is_a_directory_and_so_may_a_split_be(tmp_path: Path) -> None:
+    touch(tmp_path, "main/train/rows.jsonl", "main/test/rows.jsonl")
+    assert names(tmp_path, "test", "main") == ["main/test/rows.jsonl"]
+
+
+def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, "notes.txt")
+    with pytest.raises(UserError, match=r"holds no .jsonl or .json or .parquet or .arrow file"):
+        names(tmp_path, "train")
+    with pytest.raises(UserError, match="of no known kind"):
+        find_data_files(str(tmp_path / "notes.txt"), "train")
+
+
+def test_what_datasets_saved_is_read_back(tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list([{"prompt": str(i)} for i in range(5)])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "test": rows.select([3])}).save_to_disk(
+        str(tmp_path / "two")
+    )
+    one = find_data_files(str(tmp_path / "one"), "train")
+    test = find_data_files(str(tmp_path / "two"), "test")
+    assert (count_rows(one), first_row(one)) == (5, {"prompt": "0"})
+    assert (count_rows(test), first_row(test)) == (1, {"prompt": "3"})
+    with pytest.raises(UserError, match="has no split `dev`: it has test or train"):
+        find_data_files(str(tmp_path / "two"), "dev")

@@ -1,0 +1,13 @@
+"""Importing the configuration costs no service its memory."""
+
+import subprocess
+import sys
+
+
+def test_importing_the_configuration_brings_no_heavy_library() -> None:
+    code = (
+        "import sys, trinity.config; "
+        "print([m for m in ('torch', 'pyarrow', 'transformers', 'datasets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

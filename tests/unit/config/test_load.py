@@ -1,0 +1,152 @@
+"""A file becomes a configuration, or sentences about what is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.config.builders import load
+from trinity.config import load_config
+from trinity.errors import UserError
+
+
+def complaint(directory: Path, text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load(directory, text)
+    return str(caught.value).replace(str(directory), "DIR")
+
+
+def test_what_the_user_wrote_is_kept_and_the_rest_has_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path, "name: x\nmodel: {model_path: /m}\nbuffer: {batch_size: 7}\n")
+    assert (config.name, config.model.model_path, config.buffer.batch_size) == ("x", "/m", 7)
+    assert config.buffer.train_batch_size == 0
+    assert config.seed == 42
+
+
+def test_interpolation_reads_environment_and_other_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITY_TEST_BATCH", "12")
+    monkeypatch.delenv("TRINITY_TEST_ABSENT", raising=False)
+    config = load(
+        tmp_path,
+        "name: ${oc.env:TRINITY_TEST_ABSENT,fallback}\n"
+        "model: {max_prompt_tokens: 9, max_response_tokens: '${model.max_prompt_tokens}'}\n"
+        "buffer: {batch_size: '${oc.env:TRINITY_TEST_BATCH}'}\n",
+    )
+    assert config.name == "fallback"
+    assert config.model.max_response_tokens == 9
+    assert config.buffer.batch_size == 12
+
+
+def test_scientific_notation_is_a_number(tmp_path: Path) -> None:
+    config = load(tmp_path, "algorithm: {optimizer: {lr: 5e-4}}")
+    assert config.algorithm.optimizer.lr == 5e-4
+
+
+def test_overrides_go_on_top_by_dotted_key(tmp_path: Path) -> None:
+    text = "buffer: {total_steps: 100, batch_size: 2}\nstages: [{stage_name: a}, {stage_name: b}]"
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    config = load_config(file, {"buffer.total_steps": 3, "stages[1].trainer.total_steps": 4})
+    assert (config.buffer.total_steps, config.buffer.batch_size) == (3, 2)
+    assert config.stages[1].trainer.total_steps == 4
+    assert load_config(file, {"buffer": {"total_steps": 5}}).buffer.batch_size == 2
+
+
+def test_a_configuration_cannot_be_changed(tmp_path: Path) -> None:
+    config = load(tmp_path, "name: x")
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(config, "name", "y")  # noqa: B010 - mypy refuses the plain form, rightly
+
+
+def test_an_unknown_key_names_the_nearest_one_and_its_line(tmp_path: Path) -> None:
+    assert complaint(tmp_path, "name: x\nbuffer:\n  batchsize: 3\n") == (
+        "unknown key `buffer.batchsize` in DIR/x.yaml:3: did you mean `buffer.batch_size`?"
+    )
+
+
+def test_a_key_of_another_section_is_found_there(tmp_path: Path) -> None:
+    assert complaint(tmp_path, "buffer: {repeat_times: 3}").endswith(
+        "did you mean `algorithm.repeat_times`?"
+    )
+
+
+def test_an_unknown_key_inside_a_stage_and_a_list_is_named_with_its_place(tmp_path: Path) -> None:
+    text = "stages:\n- stage_name: a\n  buffer:\n    explorer_input:\n      eval_tasksets:\n"
+    assert complaint(tmp_path, text + "      - {pth: x}\n") == (
+        "unknown key `stages[0].buffer.explorer_input.eval_tasksets[0].pth` in DIR/x.yaml:6: "
+        "did you mean `stages[0].buffer.explorer_input.eval_tasksets[0].path`?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("mode: explore", "mode: explore"),
+        ("synchronizer: {sync_method: nccl}", "synchronizer.sync_method: nccl"),
+        ("stages: [{stage_name: a, mode: bench}]", "stages[0].mode: bench"),
+        ("data_processor: {}", "data_processor"),
+        ("trainer: {ulysses_sequence_parallel_size: 1}", "trainer.ulysses_sequence_parallel_size"),
+    ],
+)
+def test_what_will_come_later_is_not_supported_yet(tmp_path: Path, text: str, key: str) -> None:
+    assert f"`{key}` in DIR/x.yaml:1 is not supported yet" in complaint(tmp_path, text)
+
+
+def test_nccl_is_answered_with_what_to_write(tmp_path: Path) -> None:
+    said = complaint(tmp_path, "synchronizer: {sync_method: nccl}")
+    assert said.endswith("give 'checkpoint'")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("buffer:\n  batch_size: -1", "`buffer.batch_size` in DIR/x.yaml:2 must be greater than 0"),
+        ("buffer:\n  total_steps: yes", "`buffer.total_steps` in DIR/x.yaml:2 must be a number"),
+        ("buffer: {batch_size: many}", "must be a valid integer, not 'many'"),
+        ("name: 2024", "`name` in DIR/x.yaml:1 must be a text"),
+        ("name: ../x", "`name` in DIR/x.yaml:1 must match"),
+        ("explorer:", "`explorer` in DIR/x.yaml:1 must be a section of keys"),
+        ("stages: [{mode: both}]", "`stages[0].stage_name` is missing"),
+        ("monitor: {monitor_type: x}", "must be 'tensorboard' or 'none', not 'x'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_key_and_line(tmp_path: Path, text: str, said: str) -> None:
+    assert said in complaint(tmp_path, text)
+
+
+def test_several_mistakes_come_one_a_line(tmp_path: Path) -> None:
+    said = complaint(tmp_path, "nmae: x\nbuffer: {batch_size: 0}\nmode: all\n")
+    assert len(said.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("name: x\nname: y", "is not valid YAML"),
+        ("- 1\n- 2", "is a list"),
+        ("just words", "unknown key `just words`"),
+        ("1: 2", "unknown key `1`"),
+        ("name: ${oc.env:TRINITY_TEST_ABSENT}", "`name` in DIR/x.yaml:1: "),
+        ("name: ${nothing.here}", "`name` in DIR/x.yaml:1: "),
+        ("name: ${broken", "`name` in DIR/x.yaml:1: "),
+        ("name: ???", "`name` in DIR/x.yaml:1: "),
+    ],
+)
+def test_a_file_that_is_no_configuration_gets_a_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    answer = complaint(tmp_path, text)
+    assert said in answer
+    assert len(answer.splitlines()) == 1
+
+
+def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the configuration .*none.yaml: No such file"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path, "# nothing\n").mode == "both"

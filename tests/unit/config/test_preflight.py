@@ -1,0 +1,218 @@
+"""What is known to fail is said before any engine starts."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.unit.config.builders import GRPO, SFT, config, write_model, write_rows
+from trinity.config import check_inputs, plan_experiment
+from trinity.errors import UserError
+
+TASK: object = {"prompt": "1+1=", "response": "2"}
+MESSAGES: object = {"message": [{"role": "user", "content": "1+1="}]}
+
+
+def check(root: Path, base: dict[str, object] = GRPO, /, **changes: object) -> str:
+    """What `check_inputs` says, empty if it is content."""
+    here: dict[str, object] = {"checkpoint_root_dir": str(root), **changes}
+    try:
+        check_inputs(plan_experiment(config(base, **here)))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def grpo(model: str, taskset: dict[str, object], **buffer: object) -> dict[str, object]:
+    return {
+        "model": {"model_path": model},
+        "buffer": {"explorer_input": {"taskset": taskset}, **buffer},
+    }
+
+
+def sft(model: str, **experience_buffer: object) -> dict[str, object]:
+    return {
+        "model": {"model_path": model},
+        "buffer": {"trainer_input": {"experience_buffer": experience_buffer}},
+    }
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return write_model(tmp_path / "model")
+
+
+def test_good_inputs_are_accepted(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "train.jsonl", TASK)
+    assert check(tmp_path, **grpo(model, {"path": path})) == ""
+
+
+def test_every_mistake_of_all_stages_gets_a_line_once(tmp_path: Path, model: str) -> None:
+    (Path(model) / "tokenizer.json").unlink()
+    two: object = [{"stage_name": "a"}, {"stage_name": "b"}]
+    said = check(tmp_path, **grpo(model, {"path": str(tmp_path / "none.jsonl")}), stages=two)
+    assert [line.split(":")[0] for line in said.splitlines()] == [
+        f"the model {model} has no tokenizer (such as tokenizer.json)",
+        "stage `a`, taskset `train`",
+        "stage `b`, taskset `train`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("{oops", "train.jsonl:1 is not valid JSON"),
+        ("[1, 2]", "is no object with columns"),
+        ('{"question": "x", "response": "2"}', "no column `prompt`, only `question`, `response`"),
+        ('{"prompt": "x", "answer": "2"}', "no column `response`, only `prompt`, `answer`"),
+    ],
+)
+def test_a_taskset_that_cannot_be_read_is_named(
+    tmp_path: Path, model: str, lines: str, said: str
+) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text(lines)
+    answer = check(tmp_path, **grpo(model, {"path": str(file)}))
+    assert answer.startswith("stage `main`, taskset `train`: ")
+    assert said in answer
+
+
+def test_a_taskset_without_truths_says_so_with_an_empty_key(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "train.jsonl", {"prompt": "x"})
+    taskset: dict[str, object] = {"path": path, "format": {"response_key": ""}}
+    assert check(tmp_path, **grpo(model, taskset)) == ""
+
+
+def test_too_few_tasks_for_one_step_are_counted(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "train.jsonl", TASK, TASK)
+    said = check(tmp_path, **grpo(model, {"path": path}, total_steps=None))
+    assert "its 2 rows make no train step with `buffer.batch_size: 4`" in said
+    assert check(tmp_path, **grpo(model, {"path": path}, total_steps=None, total_epochs=2)) == ""
+
+
+def test_a_submitted_taskset_has_no_file(tmp_path: Path, model: str) -> None:
+    taskset: dict[str, object] = {"storage_type": "client", "path": None}
+    assert check(tmp_path, **grpo(model, taskset)) == ""
+
+
+def test_parquet_and_json_lists_are_read(tmp_path: Path, model: str) -> None:
+    parquet = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(
+        pyarrow.table({"prompt": ["x"] * 4, "response": ["y"] * 4}), parquet
+    )
+    listed = tmp_path / "rows.json"
+    listed.write_text(json.dumps([TASK] * 4))
+    for file in (parquet, listed):
+        assert check(tmp_path, **grpo(model, {"path": str(file)}, total_steps=None)) == ""
+    parquet.write_bytes(b"no parquet")
+    assert "cannot be read" in check(tmp_path, **grpo(model, {"path": str(parquet)}))
+
+
+def test_a_directory_is_read_by_split(tmp_path: Path, model: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_rows(data / "train.jsonl", TASK)
+    write_rows(data / "test-00000.jsonl", {"other": 1})
+    assert check(tmp_path, **grpo(model, {"path": str(data)})) == ""
+    assert "no column" in check(tmp_path, **grpo(model, {"path": str(data), "split": "test"}))
+    missing = check(tmp_path, **grpo(model, {"path": str(data), "split": "dev"}))
+    assert "belongs to split `dev`: it has test-00000.jsonl or train.jsonl" in missing
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (MESSAGES, ""),
+        ({"message": json.dumps([{"role": "user", "content": "x"}])}, ""),
+        ({"message": "{"}, "is no JSON"),
+        ({"message": [{"text": "x"}]}, "no list of messages"),
+        ({"messages": []}, "no column `message`, only `messages`: set `format.messages_key`"),
+        (TASK, "or `format.prompt_type: plaintext`"),
+    ],
+)
+def test_sft_rows_hold_messages(tmp_path: Path, model: str, row: object, said: str) -> None:
+    path = write_rows(tmp_path / "sft.jsonl", row)
+    answer = check(tmp_path, SFT, **sft(model, path=path))
+    assert said in answer
+    assert bool(answer) == bool(said)
+
+
+def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "sft.jsonl", TASK)
+    plaintext: object = {"prompt_type": "plaintext"}
+    assert check(tmp_path, SFT, **sft(model, path=path, format=plaintext)) == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("config.json", None, "has no readable config.json"),
+        ("config.json", "{", "is damaged"),
+        ("model.safetensors", None, "has no *.safetensors file"),
+        ("model.safetensors.index.json", "{}", "is damaged"),
+        (
+            "model.safetensors.index.json",
+            '{"weight_map": {"w": "model-2.safetensors"}}',
+            "lacks its shard model-2.safetensors",
+        ),
+        ("tokenizer.json", None, "has no tokenizer"),
+        ("tokenizer_config.json", None, "has no chat template: give `model.chat_template_path`"),
+    ],
+)
+def test_an_incomplete_model_is_named(
+    tmp_path: Path, model: str, file: str, text: str | None, said: str
+) -> None:
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    if text is None:
+        (Path(model) / file).unlink()
+    else:
+        (Path(model) / file).write_text(text)
+    answer = check(tmp_path, SFT, **sft(model, path=path))
+    assert said in answer
+    assert model in answer
+
+
+def test_heads_that_the_engine_does_not_run_are_refused_without_a_gpu(tmp_path: Path) -> None:
+    narrow = write_model(tmp_path / "narrow", hidden_size=64)
+    taskset: dict[str, object] = {"path": write_rows(tmp_path / "t.jsonl", TASK)}
+    said = check(tmp_path, **grpo(narrow, taskset))
+    assert "has heads of 16, which vLLM does not run without a GPU" in said
+    assert check(tmp_path, **grpo(narrow, taskset), cluster={"gpu_per_node": 2}) == ""
+
+
+def test_sequences_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+    short = write_model(tmp_path / "short", max_position_embeddings=8)
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    assert "exceeds the 8 positions" in check(tmp_path, SFT, **sft(short, path=path))
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    absent = str(tmp_path / "absent")
+    said = check(tmp_path, SFT, **sft(absent, path=path))
+    assert said == (
+        f"there is no model directory {absent}: create it or correct `model.model_path`"
+    )
+
+
+def test_a_hub_name_is_taken_unless_the_hub_is_switched_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    given = sft("Qwen/Tiny", path=write_rows(tmp_path / "sft.jsonl", MESSAGES))
+    assert check(tmp_path, SFT, **given) == ""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "nor in the hub's cache" in check(tmp_path, SFT, **given)
+    write_model(tmp_path / "cache/models--Qwen--Tiny/snapshots/abc")
+    assert check(tmp_path, SFT, **given) == ""
+
+
+def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path, model: str) -> None:
+    (tmp_path / "demo").write_text("in the way")
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    assert "change `checkpoint_root_dir`" in check(tmp_path, SFT, **sft(model, path=path))

@@ -1,0 +1,119 @@
+"""What a run shows follows from its events, however often they are replayed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.unit.progress.builders import empty_view, opened, trained, whole_run
+from trinity.progress import figures
+from trinity.progress.curves import draw_curves, smooth
+from trinity.progress.lines import LineReporter, evaluation_line
+from trinity.progress.screen import render
+from trinity.progress.summary import summarize, write_summary
+from trinity.progress.tensorboard import TensorBoardMonitor
+from trinity.progress.view import RunView
+
+
+def finished_view() -> RunView:
+    view = empty_view()
+    for event in whole_run():
+        view.apply(event)
+    return view
+
+
+def test_a_step_trained_again_after_a_crash_counts_once() -> None:
+    view = finished_view()
+    view.apply(trained(16, "rft", 3, replayed=True))
+    assert view.stages["rft"].last_step == 3
+    assert view.stages["rft"].num_tokens == 300
+
+
+def test_an_event_of_an_unknown_stage_is_ignored() -> None:
+    view = empty_view()
+    view.apply(opened(1, "gone", 5))
+    assert view.last_event == 1
+
+
+def test_time_shares_leave_out_the_whole_step() -> None:
+    shares = figures.time_shares(finished_view().stages["rft"])
+    assert shares == [("read_experience", 0.75), ("train_step", 0.25)]
+
+
+def test_the_time_left_follows_the_latest_pace() -> None:
+    view = empty_view()
+    for event in whole_run()[:11]:
+        view.apply(event)
+    assert figures.seconds_left(view.stages["rft"]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3_725, "1:02:05")])
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert figures.clock(seconds) == text
+
+
+def test_plain_lines_show_samples_and_evaluations() -> None:
+    lines: list[str] = []
+    view, reporter = empty_view(), LineReporter(lines.append)
+    for event in whole_run():
+        view.apply(event)
+        reporter.event(view, event)
+    text = "\n".join(lines)
+    assert "'1+1=' -> '2'  (reward 1)" in text
+    assert "accuracy 0.900 ± 0.010  (n=1000)" in text
+    assert "[rft] step 3/3" in text
+
+
+def test_the_screen_names_the_stage_the_reward_and_the_time() -> None:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(render(finished_view(), "examples/addition"))
+    console.file.close()
+    text = console.export_text()
+    for part in ("rft", "3/3", "reward", "accuracy", "read_experience 75%"):
+        assert part in text
+
+
+def test_the_summary_names_first_best_and_final(tmp_path: Path) -> None:
+    summary = summarize(
+        finished_view(), label="a/b", state="finished", reason="", seconds={"total": 9.0}
+    )
+    write_summary(summary, tmp_path / "summary.json")
+    written = json.loads((tmp_path / "summary.json").read_text())
+    accuracies = [
+        written[f"{which}_evaluation"]["metrics"]["accuracy"]["mean"]
+        for which in ("first", "best", "final")
+    ]
+    assert accuracies == [0.6, 0.9, 0.85]
+    assert written["steps"] == 5
+    assert written["versions"]["python"]
+
+
+def test_the_picture_is_drawn_and_nothing_without_steps(tmp_path: Path) -> None:
+    draw_curves(finished_view(), tmp_path / "curves.png", "a/b")
+    draw_curves(empty_view(), tmp_path / "none.png", "a/b")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_smoothing_starts_with_what_there_is() -> None:
+    assert smooth([1.0, 3.0, 5.0], window=2) == [1.0, 2.0, 4.0]
+
+
+def test_a_resumed_run_shows_each_step_once_in_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):
+        monitor = TensorBoardMonitor(tmp_path / "tb")
+        for event in whole_run():
+            monitor.event(event)
+        monitor.close()
+    events = EventAccumulator(str(tmp_path / "tb" / "rft")).Reload()
+    assert [point.step for point in events.Scalars("actor/loss")] == [1, 2, 3]
+    assert [point.step for point in events.Scalars("eval/held_out/accuracy")] == [0, 2, 3]
+
+
+def test_failed_runs_are_shown_beside_the_figure() -> None:
+    done = replace(finished_view().evaluations[0], num_failed=3)
+    assert "(3 runs failed)" in evaluation_line(done)

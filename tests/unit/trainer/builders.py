@@ -1,0 +1,93 @@
+"""Models, plans and batches small enough for a test."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from services.trainer.rows import TrainBatch, TrainRow
+from trinity.config import Config, StagePlan, plan_experiment
+
+VOCABULARY = 48
+
+
+def save_tiny_model(directory: Path, seed: int = 0) -> Path:
+    """A random Qwen2 of 50 thousand parameters, without a tokenizer."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        initializer_range=0.2,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        Qwen2ForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+def grpo_plan(model: Path, **algorithm: object) -> StagePlan:
+    """A grpo stage on that model."""
+    return make_plan(model, {"algorithm_type": "grpo", "repeat_times": 8, **algorithm})
+
+
+def make_plan(
+    model: Path, algorithm: Mapping[str, object], trainer: Mapping[str, object] | None = None
+) -> StagePlan:
+    """The one stage of an experiment with these sections."""
+    is_sft = algorithm["algorithm_type"] == "sft"
+    taskset = {"name": "tasks", "path": str(model), "default_workflow_type": "math_workflow"}
+    data = {"experience_buffer": {"name": "rows", "storage_type": "file", "path": str(model)}}
+    config = Config.model_validate(
+        {
+            "mode": "train" if is_sft else "both",
+            "checkpoint_root_dir": str(model.parent / "checkpoints"),
+            "algorithm": {"optimizer": {"lr": 1e-3}, **algorithm},
+            "model": {"model_path": str(model), "max_prompt_tokens": 16, "max_response_tokens": 16},
+            "trainer": {
+                "dtype": "float32",
+                "rank_num": 1,
+                "max_token_len_per_gpu": 8192,
+                **(trainer or {}),
+            },
+            "cluster": {"node_num": 1, "gpu_per_node": 0},
+            "buffer": {
+                "batch_size": 2,
+                "total_steps": 10,
+                **({"trainer_input": data} if is_sft else {"explorer_input": {"taskset": taskset}}),
+            },
+        }
+    )
+    return plan_experiment(config).stages[0]
+
+
+def random_batch(num_rows: int, seed: int = 0, step: int = 1, max_response: int = 12) -> TrainBatch:
+    """Rows of all lengths, with gaps in their masks."""
+    generator = np.random.default_rng(seed)
+    rows = [_random_row(position, generator, max_response) for position in range(num_rows)]
+    return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
+
+
+def _random_row(position: int, generator: np.random.Generator, max_response: int) -> TrainRow:
+    prompt = int(generator.integers(2, 9))
+    response = int(generator.integers(2, max_response + 1))
+    mask = generator.random(response) < 0.8
+    mask[-1] = True
+    return TrainRow(
+        position=position,
+        tokens=generator.integers(2, VOCABULARY, prompt + response).astype(np.int32),
+        prompt_length=prompt,
+        mask=mask,
+        old_logprobs=generator.normal(-3.9, 0.2, response).astype(np.float32),
+        advantages=np.full(response, generator.normal(), dtype=np.float32),
+    )

@@ -1,0 +1,48 @@
+"""`trinity run --dry-run`: what would be done, after everything that can be checked was."""
+
+from trinity.config import StagePlan
+from trinity.launch.prepare import Prepared
+
+
+def describe(prepared: Prepared) -> None:
+    """Print the plan; nothing is started or written."""
+    plan = prepared.plan
+    for note in prepared.notes:
+        print(note)
+    verb = "resume" if prepared.resumes else "start"
+    print(f"would {verb} {plan.label} (tenant {plan.tenant}, seed {plan.seed})")
+    print(f"  in {plan.job_dir}")
+    for stage in plan.stages:
+        for line in _stage_lines(stage):
+            print(line)
+    print("the configuration, the model and the data are in order; nothing was started")
+
+
+def _stage_lines(stage: StagePlan) -> list[str]:
+    algorithm = stage.algorithm
+    steps = stage.total_train_steps or "as many as the data gives"
+    start = stage.model_path if stage.index == 0 else "the weights of the stage before"
+    lines = [
+        f"stage {stage.index + 1}: {stage.name} (mode {stage.mode}, {algorithm.algorithm_type})",
+        f"  starts from    {start}",
+        f"  train steps    {steps}, {stage.train_batch_size} rows each",
+        f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
+        f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
+    ]
+    if stage.taskset is None:
+        return [*lines, f"  data           {stage.experience_buffer.path}"]
+    rollout = stage.config.explorer.rollout_model
+    sync = stage.config.synchronizer
+    task = stage.taskset
+    lines += [
+        f"  tasks          {task.path or task.name}, {stage.config.buffer.batch_size} a step, "
+        f"{algorithm.repeat_times} rollouts each",
+        f"  workflow       {task.workflow}, reward {task.reward or 'of the workflow'}",
+        f"  rollout        {rollout.engine_num} engine(s) {rollout.engine_type}, {rollout.dtype}",
+        f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
+        f"offset {sync.sync_offset}",
+    ]
+    for evaluation in stage.eval_tasksets:
+        every = stage.config.explorer.eval_interval
+        lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")
+    return lines

@@ -1,0 +1,43 @@
+"""`trinity`: the commands, and how mistakes become exit codes."""
+
+import sys
+
+import typer
+
+from trinity.cli.run import run
+from trinity.cli.status import status
+from trinity.cli.version import version
+from trinity.errors import TrinityError, UserError
+
+USER_MISTAKE = 2
+FAILURE = 1
+
+app = typer.Typer(
+    help="Reinforcement fine-tuning of language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+app.command()(status)
+app.command()(version)
+
+
+def main() -> None:
+    """Entry point; exit code 2 for a user's mistake, 1 for a run that failed."""
+    try:
+        app()
+    except UserError as error:
+        sys.exit(_fail(error, USER_MISTAKE))
+    except TrinityError as error:
+        sys.exit(_fail(error, FAILURE))
+
+
+def _fail(error: Exception, code: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {error}\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""`trinity status`: where a run stands and who waits for whom, from another terminal."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trinity.api.v1 import (
+    buffer_pb2,
+    buffer_pb2_grpc,
+    synchronizer_pb2,
+    synchronizer_pb2_grpc,
+)
+from trinity.config import load_config, plan_experiment
+from trinity.errors import RunFailed, UserError
+from trinity.rpc.channel import open_channel
+from trinity.rpc.limits import CALL_SECONDS
+
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run lies in `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
+
+def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
+    """Show the stages, the members and what each of them waits for."""
+    directory = _job_dir(config, job_dir)
+    addresses = _addresses(directory)
+    try:
+        now, work = asyncio.run(_ask(addresses["synchronizer"], addresses["buffer"]))
+    except grpc.aio.AioRpcError as error:
+        raise RunFailed(
+            f"the run in {directory} does not answer: {error.details()}; its logs are in "
+            f"{directory / 'log'}"
+        ) from error
+    _show(now, work)
+
+
+def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    if job_dir is not None:
+        return job_dir
+    if config is not None:
+        return plan_experiment(load_config(config)).job_path
+    return _only_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+
+
+def _only_run(root: Path) -> Path:
+    """The directory of the one run that goes on below `root`."""
+    found = sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{RUN_FILE}"))
+    if not found:
+        raise UserError(f"no run is going on below {root}: give its --config or its --job-dir")
+    if len(found) > 1:
+        listed = ", ".join(str(path) for path in found)
+        raise UserError(f"several runs are going on ({listed}): give one's --job-dir")
+    return found[0]
+
+
+def _addresses(directory: Path) -> dict[str, str]:
+    path = directory / RUN_FILE
+    try:
+        addresses = json.loads(path.read_text())["addresses"]
+    except FileNotFoundError:
+        raise UserError(f"no run is going on in {directory}: {path} does not exist") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    return {name: str(address) for name, address in addresses.items()}
+
+
+async def _ask(
+    synchronizer: str, buffer: str
+) -> tuple[synchronizer_pb2.GetStatusResponse, buffer_pb2.GetBufferStatusResponse]:
+    async with open_channel(synchronizer) as to_synchronizer, open_channel(buffer) as to_buffer:
+        now: synchronizer_pb2.GetStatusResponse
+        now = await synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer).GetStatus(
+            synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS
+        )
+        work: buffer_pb2.GetBufferStatusResponse
+        work = await buffer_pb2_grpc.BufferServiceStub(to_buffer).GetBufferStatus(
+            buffer_pb2.GetBufferStatusRequest(), timeout=CALL_SECONDS
+        )
+    return now, work
+
+
+def _show(
+    now: synchronizer_pb2.GetStatusResponse, work: buffer_pb2.GetBufferStatusResponse
+) -> None:
+    console = Console()
+    for experiment in now.experiments:
+        state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
+        reason = f": {experiment.reason}" if experiment.reason else ""
+        console.print(f"[bold]{experiment.label}[/bold]  {state}{reason}")
+        for stage in experiment.stages:
+            console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
+    console.print(_work_table(work))
+    console.print(_member_table(now))
+    waits = [wait for member in now.members for wait in member.waits]
+    console.print(_wait_table(waits) if waits else "nobody waits for anybody")
+
+
+def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:
+    table = Table("stage", "explore step", "trained step", "pending", "leased", "ready", "stream")
+    for stage in work.stages:
+        counts = (
+            stage.explore_step,
+            stage.trained_step,
+            stage.num_pending,
+            stage.num_leased,
+            stage.num_ready,
+            stage.num_stream_pending,
+        )
+        table.add_row(stage.key.stage, *(str(count) for count in counts))
+    return table
+
+
+def _member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
+    table = Table("member", "address", "stage", "doing", "version", "heard")
+    for member in now.members:
+        role = _name(synchronizer_pb2.Role.Name(member.role))
+        heard = f"{member.silent_seconds:.1f} s ago"
+        table.add_row(
+            role, member.address, member.stage, member.activity, str(member.version), heard
+        )
+    return table
+
+
+def _wait_table(waits: list[synchronizer_pb2.Wait]) -> Table:
+    table = Table("waits", "for", "because", "since", "gives up in")
+    for wait in waits:
+        limit = f"{wait.deadline_seconds:.0f} s" if wait.deadline_seconds else "never"
+        since = f"{wait.waited_seconds:.1f} s"
+        table.add_row(wait.owner, wait.waits_for, wait.reason, since, limit)
+    return table
+
+
+def _name(constant: str) -> str:
+    """`EXPERIMENT_STATE_RUNNING` as `running`."""
+    return constant.rpartition("_")[2].lower()

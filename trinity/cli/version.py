@@ -1,0 +1,9 @@
+"""`trinity version`: what is installed."""
+
+from trinity.progress.summary import installed_versions
+
+
+def version() -> None:
+    """Show the version of this project and of every package that can change a result."""
+    for name, number in installed_versions().items():
+        print(f"{name:20} {number}")

@@ -1,0 +1,50 @@
+"""Section `buffer`: how much is explored and trained, and on which data."""
+
+from typing import Literal
+
+from trinity.config.experience_buffer import ExperienceBufferConfig
+from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.taskset import TasksetConfig
+
+
+class ExplorerInput(Section):
+    """The explorer's tasks."""
+
+    taskset: TasksetConfig | None = None
+    """Tasks to train on."""
+    eval_tasksets: tuple[TasksetConfig, ...] = ()
+    """Tasks to evaluate on, never trained on."""
+    default_workflow_type: str | None = None
+    """Workflow of tasksets that name none."""
+    default_eval_workflow_type: str | None = None
+    """Workflow of evaluation tasksets that name none; goes before the one above."""
+    default_reward_fn_type: str | None = None
+    """Reward of tasksets that name none."""
+
+
+class TrainerInput(Section):
+    """The trainer's rows."""
+
+    experience_buffer: ExperienceBufferConfig = ExperienceBufferConfig()
+    """Where they come from."""
+
+
+class BufferConfig(Section):
+    """Sizes, ends and data."""
+
+    batch_size: Positive = 1
+    """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""
+    train_batch_size: NonNegative = 0
+    """Experiences of one train step; 0 is `batch_size` times `algorithm.repeat_times`."""
+    total_epochs: Positive = 1
+    """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
+    total_steps: Positive | None = None
+    """Explore steps (in mode train, train steps)."""
+    explorer_input: ExplorerInput = ExplorerInput()
+    """The explorer's tasks."""
+    trainer_input: TrainerInput = TrainerInput()
+    """The trainer's rows."""
+    max_refill_rounds: NonNegative = 3
+    """How often a step whose experiences were filtered away draws further tasks."""
+    short_batch: Literal["train", "fail"] = "train"
+    """What becomes of a batch that stays short after that."""

@@ -1,0 +1,99 @@
+"""Whether tasksets and experience buffers hold rows with the columns that are asked of them."""
+
+import json
+from collections.abc import Mapping
+
+from trinity.config.data_files import find_data_files
+from trinity.config.data_format import FormatConfig
+from trinity.config.data_rows import Row, count_rows, first_row
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.errors import UserError
+
+
+def check_taskset(taskset: ResolvedTaskset, stage: StagePlan) -> None:
+    """Its files, their first row, and, for training, whether they are enough for one step."""
+    if taskset.path is None:
+        return
+    files = find_data_files(taskset.path, taskset.split, taskset.subset_name)
+    row = first_row(files)
+    columns = taskset.format
+    for key, column in {
+        "prompt_key": columns.prompt_key,
+        "response_key": columns.response_key,
+        "system_prompt_key": columns.system_prompt_key,
+        "workflow_key": columns.workflow_key,
+        "reward_fn_key": columns.reward_fn_key,
+    }.items():
+        _check_column(row, key, column)
+    if not taskset.is_eval and stage.total_train_steps is None:
+        _check_size(count_rows(files), stage)
+
+
+def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
+    """Its files, their first row, and whether they are enough for one step."""
+    if buffer.path is None:
+        return
+    files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
+    row = first_row(files)
+    if buffer.format.prompt_type == "messages":
+        _check_messages(row, buffer.format)
+    else:
+        for key, column in {
+            "prompt_key": buffer.format.prompt_key,
+            "response_key": buffer.format.response_key,
+            "system_prompt_key": buffer.format.system_prompt_key,
+        }.items():
+            _check_column(row, key, column)
+    if stage.total_train_steps is None:
+        _check_size(count_rows(files), stage)
+
+
+def _check_column(row: Row, key: str, column: str | None) -> None:
+    if column and column not in row:
+        raise UserError(
+            f"its rows have no column `{column}`, only {_columns(row)}: set `format.{key}`"
+        )
+
+
+def _check_messages(row: Row, columns: FormatConfig) -> None:
+    key = columns.messages_key
+    if key not in row:
+        advice = f"its rows have no column `{key}`, only {_columns(row)}: set `format.messages_key`"
+        if columns.prompt_key in row and columns.response_key in row:
+            advice += ", or `format.prompt_type: plaintext`"
+        raise UserError(advice)
+    messages = row[key]
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except ValueError as error:
+            raise UserError(f"column `{key}` of its first row is no JSON ({error})") from error
+    if not _are_messages(messages):
+        raise UserError(
+            f"column `{key}` of its first row is no list of messages with `role` and `content`"
+        )
+
+
+def _are_messages(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
+    )
+
+
+def _check_size(rows: int, stage: StagePlan) -> None:
+    if stage.num_train_steps(rows) < 1:
+        batch = stage.train_batch_size
+        size, key = (batch, "train_batch_size")
+        if stage.needs_rollout:
+            size, key = stage.config.buffer.batch_size, "batch_size"
+        raise UserError(
+            f"its {rows} rows make no train step with `buffer.{key}: {size}` and "
+            f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
+            "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
+        )
+
+
+def _columns(row: Row) -> str:
+    return ", ".join(f"`{column}`" for column in row) or "empty ones"

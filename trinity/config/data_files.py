@@ -1,0 +1,86 @@
+"""Which files hold the rows of a path, a split and a subset."""
+
+import json
+import re
+from pathlib import Path
+
+from trinity.errors import UserError
+
+SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
+_SPLIT_WORDS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
+_NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+
+
+def find_data_files(path: str, split: str, subset_name: str | None = None) -> tuple[Path, ...]:
+    """The files in order. A single file is its own split.
+
+    In a directory: what `datasets` saved there; else the subdirectory called like the split; else
+    files whose names hold the split as a word; else, for `train`, all if no name holds a split.
+    """
+    root = Path(path)
+    if root.is_file():
+        if root.suffix not in SUFFIXES:
+            raise UserError(f"{root} is of no known kind: give a {_or(SUFFIXES)} file")
+        return (root,)
+    directory = root / subset_name if subset_name else root
+    if not directory.is_dir():
+        raise UserError(
+            f"there is no file or directory {directory}: correct the path, "
+            "or download the dataset there first"
+        )
+    if (directory / "dataset_dict.json").is_file() or (directory / split).is_dir():
+        directory = _split_directory(directory, split)
+    if (directory / "state.json").is_file():
+        return _saved_dataset(directory)
+    return _files_of_split(directory, split, all_are_split=directory.name == split)
+
+
+def _split_directory(directory: Path, split: str) -> Path:
+    if not (directory / split).is_dir():
+        found = sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
+        raise UserError(f"{directory} has no split `{split}`: it has {_or(found) or 'none'}")
+    return directory / split
+
+
+def _saved_dataset(directory: Path) -> tuple[Path, ...]:
+    try:
+        state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        files = tuple(directory / entry["filename"] for entry in state["_data_files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{directory / 'state.json'} is damaged: save the dataset again") from error
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file} is missing: save the dataset again")
+    return files
+
+
+def _files_of_split(directory: Path, split: str, *, all_are_split: bool) -> tuple[Path, ...]:
+    files = _data_files_below(directory)
+    if not files:
+        raise UserError(f"{directory} holds no {_or(SUFFIXES)} file: put the rows there")
+    named = {file: _words(file.stem) & (_SPLIT_WORDS | {split.lower()}) for file in files}
+    chosen = tuple(file for file in files if split.lower() in named[file])
+    if not chosen and (all_are_split or split == "train") and not any(named.values()):
+        chosen = files
+    if not chosen:
+        names = _or(sorted(file.name for file in files)[:8])
+        raise UserError(f"no file of {directory} belongs to split `{split}`: it has {names}")
+    return chosen
+
+
+def _data_files_below(directory: Path) -> tuple[Path, ...]:
+    places = [place for place in (directory, directory / "data") if place.is_dir()]
+    found = (file for place in places for file in sorted(place.iterdir()) if file.is_file())
+    return tuple(
+        file
+        for file in found
+        if file.suffix in SUFFIXES and file.name not in _NO_DATA and not file.name.startswith(".")
+    )
+
+
+def _words(stem: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", stem.lower()))
+
+
+def _or(names: list[str] | tuple[str, ...]) -> str:
+    return " or ".join(names)

@@ -1,0 +1,50 @@
+"""Subsections `format`, `data_selector` and `rollout_args`: rows read, drawn and sampled."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from trinity.config.section import NonNegative, Positive, Section
+
+
+class FormatConfig(Section):
+    """Which column means what."""
+
+    prompt_type: Literal["messages", "plaintext"] = "messages"
+    """For sft: a row holds a list of messages, or a prompt and a response as text."""
+    prompt_key: str = "prompt"
+    """Column of the prompt."""
+    response_key: str = "response"
+    """Column of the response, in a taskset the truth; empty for tasks without one."""
+    system_prompt_key: str | None = None
+    """Column of the system prompt."""
+    system_prompt: str | None = None
+    """System prompt of rows that have none of their own."""
+    messages_key: str = "message"
+    """Column of the messages: a list, or its JSON text."""
+    workflow_key: str = ""
+    """Column that chooses a row's workflow."""
+    reward_fn_key: str = ""
+    """Column that chooses a row's reward."""
+
+
+class DataSelectorConfig(Section):
+    """The order in which rows are drawn."""
+
+    selector_type: Literal["sequential", "shuffle"] = "sequential"
+    """In the file's order, or a new permutation each epoch."""
+    seed: NonNegative | None = None
+    """Seed of the permutations, unless the experiment's."""
+
+
+class GenerationConfig(Section):
+    """Sampling of one taskset; what is left out is the model's."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling."""
+    top_k: int | None = Field(default=None, ge=-1)
+    """Sampling among the k likeliest tokens; -1 is off."""
+    max_tokens: Positive | None = None
+    """Longest response, unless `model.max_response_tokens`."""

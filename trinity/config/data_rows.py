@@ -1,0 +1,104 @@
+"""A look into data files: the first row and how many there are, without loading them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from trinity.errors import UserError
+
+Row = Mapping[str, object]
+
+
+def first_row(files: tuple[Path, ...]) -> Row:
+    """The first row of the first file that has one."""
+    for file in files:
+        row = next(_json_rows(file) if _is_json(file) else _arrow_rows(file), None)
+        if row is not None:
+            return row
+    raise UserError(f"{', '.join(map(str, files))} is empty: it needs at least one row")
+
+
+def count_rows(files: tuple[Path, ...]) -> int:
+    """Rows of all files together."""
+    return sum(_count(file) for file in files)
+
+
+def _count(file: Path) -> int:
+    if not _is_json(file):
+        return _count_arrow(file)
+    if _is_json_list(file):
+        return len(_json_list(file))
+    with file.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _is_json(file: Path) -> bool:
+    return file.suffix in (".json", ".jsonl")
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    if _is_json_list(file):
+        for number, value in enumerate(_json_list(file), start=1):
+            yield _as_row(value, f"row {number} of {file}")
+        return
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _as_row(_parse(line, f"{file}:{number}"), f"{file}:{number}")
+
+
+def _is_json_list(file: Path) -> bool:
+    if file.suffix != ".json":
+        return False
+    with file.open("rb") as stream:
+        return stream.read(4096).lstrip().startswith(b"[")
+
+
+def _json_list(file: Path) -> list[object]:
+    values = _parse(file.read_bytes(), str(file))
+    assert isinstance(values, list)
+    return values
+
+
+def _parse(text: bytes, where: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where} is not valid JSON ({error}): correct it") from error
+
+
+def _as_row(value: object, where: str) -> Row:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is no object with columns: write one `{{...}}` a row")
+    return value
+
+
+def _arrow_rows(file: Path) -> Iterator[Row]:
+    try:
+        import pyarrow  # weighs 40 MB, for these files only
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f"reading {file} needs pyarrow: pip install 'trinity-services[buffer]'"
+        ) from error
+
+    try:
+        if file.suffix == ".parquet":
+            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1):
+                yield from batch.to_pylist()
+            return
+        with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
+            for batch in stream:
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise UserError(f"{file} cannot be read ({error}): write it again") from error
+
+
+def _count_arrow(file: Path) -> int:
+    import pyarrow
+    import pyarrow.parquet
+
+    if file.suffix == ".parquet":
+        return int(pyarrow.parquet.ParquetFile(file).metadata.num_rows)
+    with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
+        return sum(batch.num_rows for batch in stream)

@@ -1,0 +1,123 @@
+"""Whether a model's directory holds what the engines will ask of it."""
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trinity.config.model_files import local_model_directory
+from trinity.config.plan import StagePlan
+from trinity.errors import UserError
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention takes without a GPU."""
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+
+
+class _Architecture(BaseModel):
+    """What matters here of a model's `config.json`."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    num_attention_heads: int | None = Field(default=None, gt=0)
+    hidden_size: int | None = Field(default=None, gt=0)
+    head_dim: int | None = None
+    max_position_embeddings: int | None = None
+    rope_scaling: object = None
+
+    @property
+    def head_size(self) -> int | None:
+        """Width of an attention head; None if the model does not say it in the usual way."""
+        if self.head_dim or self.hidden_size is None or self.num_attention_heads is None:
+            return self.head_dim
+        return self.hidden_size // self.num_attention_heads
+
+
+def check_model(stage: StagePlan) -> None:
+    """Raise for the first thing that is missing or does not fit."""
+    directory = local_model_directory(stage.model_path)
+    if directory is None:
+        return
+    architecture = _read_architecture(directory)
+    _check_weights(directory)
+    _check_tokenizer(directory, stage)
+    _check_architecture(architecture, stage)
+
+
+def _read_architecture(directory: Path) -> _Architecture:
+    file = directory / "config.json"
+    try:
+        return _Architecture.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise UserError(
+            f"the model {directory} has no readable config.json ({error.strerror}): "
+            "give a directory in Hugging Face's layout"
+        ) from error
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        raise UserError(f"{file} is damaged ({reason}): save the model again") from error
+
+
+def _check_weights(directory: Path) -> None:
+    if not any(directory.glob("*.safetensors")):
+        raise UserError(
+            f"the model {directory} has no *.safetensors file: save its weights in that format"
+        )
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{index} is damaged: save the model again") from error
+    for shard in sorted(shards):
+        if not (directory / shard).is_file():
+            raise UserError(f"the model {directory} lacks its shard {shard}: copy it there")
+
+
+def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        raise UserError(
+            f"the model {directory} has no tokenizer (such as tokenizer.json): save one with it"
+        )
+    if stage.chat_template is None and not _has_chat_template(directory):
+        raise UserError(
+            f"the tokenizer of {directory} has no chat template: give `model.chat_template_path`"
+        )
+
+
+def _has_chat_template(directory: Path) -> bool:
+    if any((directory / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    file = directory / "tokenizer_config.json"
+    try:
+        return bool(json.loads(file.read_text(encoding="utf-8")).get("chat_template"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} is damaged: save the tokenizer again") from error
+
+
+def _check_architecture(architecture: _Architecture, stage: StagePlan) -> None:
+    longest = architecture.max_position_embeddings
+    if longest and not architecture.rope_scaling and stage.max_model_len > longest:
+        raise UserError(
+            f"`model.max_model_len: {stage.max_model_len}` exceeds the {longest} positions of the "
+            f"model {stage.model_path}: give {longest} or less"
+        )
+    if not stage.needs_rollout:
+        return
+    heads = architecture.num_attention_heads
+    tensor_parallel = stage.config.explorer.rollout_model.tensor_parallel_size
+    if heads and heads % tensor_parallel:
+        raise UserError(
+            f"`explorer.rollout_model.tensor_parallel_size: {tensor_parallel}` does not divide the "
+            f"{heads} attention heads of the model {stage.model_path}: give a divisor"
+        )
+    head_size = architecture.head_size
+    if head_size and stage.config.cluster.gpu_per_node == 0 and head_size not in CPU_HEAD_SIZES:
+        raise UserError(
+            f"the model {stage.model_path} has heads of {head_size}, which vLLM does not run "
+            f"without a GPU: give a model with heads of {', '.join(map(str, CPU_HEAD_SIZES))}"
+        )

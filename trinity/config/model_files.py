@@ -1,0 +1,67 @@
+"""Where the model is: a directory, or a name on the hub that may be in the local cache."""
+
+import os
+import re
+from pathlib import Path
+
+from trinity.config.model import ModelConfig
+from trinity.errors import UserError
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_OFF = {"", "0", "no", "off", "false"}
+
+
+def located_model(model: ModelConfig, stage: str) -> str:
+    """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays what it is."""
+    path = model.model_path
+    if not path:
+        raise UserError(
+            f"stage `{stage}`: `model.model_path` is missing: "
+            "give the directory of a model in Hugging Face's layout"
+        )
+    directory = Path(path).expanduser()
+    is_hub_name = _HUB_NAME.fullmatch(path) and not Path(path).parent.exists()
+    return path if is_hub_name and not directory.exists() else str(directory.absolute())
+
+
+def chat_template_of(model: ModelConfig, stage: str) -> str | None:
+    """The text of the user's chat template, None for the tokenizer's own."""
+    if model.chat_template_path is None:
+        return model.custom_chat_template
+    if model.custom_chat_template is not None:
+        raise UserError(
+            f"stage `{stage}`: `model.custom_chat_template` and `model.chat_template_path` "
+            "are both given: remove one"
+        )
+    try:
+        return Path(model.chat_template_path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"stage `{stage}`: `model.chat_template_path: {model.chat_template_path}` "
+            f"cannot be read ({error}): give a text file"
+        ) from error
+
+
+def local_model_directory(model_path: str) -> Path | None:
+    """The directory of a planned `model_path`; None for a model that is still on the hub."""
+    if os.path.isabs(model_path):
+        if not Path(model_path).is_dir():
+            raise UserError(
+                f"there is no model directory {model_path}: create it or correct `model.model_path`"
+            )
+        return Path(model_path)
+    snapshot = _newest_snapshot(model_path)
+    if snapshot is None and os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF:
+        raise UserError(
+            f"`model.model_path: {model_path}` is neither a directory nor in the hub's cache, and "
+            "HF_HUB_OFFLINE keeps it from being fetched: fetch it first, or unset the variable"
+        )
+    return snapshot
+
+
+def _newest_snapshot(hub_name: str) -> Path | None:
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    snapshots = cache / f"models--{hub_name.replace('/', '--')}" / "snapshots"
+    found = [entry for entry in snapshots.glob("*") if entry.is_dir()]
+    return max(found, key=lambda entry: entry.stat().st_mtime, default=None)

@@ -1,0 +1,20 @@
+"""The nearest valid name for one that is not."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name most like `name`, if any is."""
+    return next(iter(difflib.get_close_matches(name, list(valid), n=1)), None)
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """End of a sentence that offers the nearest valid name, or all of them."""
+    names = list(valid)
+    near = nearest(name, names)
+    if near is not None:
+        return f": did you mean `{near}`?"
+    if not names:
+        return ": remove it"
+    return ": give " + " or ".join(f"`{n}`" for n in names)

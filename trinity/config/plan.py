@@ -1,0 +1,194 @@
+"""What follows from a configuration: the object that services act on, as JSON on the wire."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trinity.config.algorithm import EntropyLossFn, KlLossFn, LossAggMode
+from trinity.config.data_format import FormatConfig
+from trinity.config.learning_rate import LearningRateSchedule
+from trinity.config.mode import Mode
+from trinity.config.root import Config
+from trinity.config.section import Args
+from trinity.config.steps import train_steps_from
+
+Role = Literal["trainer", "explorer"]
+
+
+class _Derived(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class Sampling(_Derived):
+    """How one taskset's responses are sampled, all defaults filled in."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    """-1 is off."""
+    max_tokens: int
+    min_tokens: int
+
+
+class Selector(_Derived):
+    """The order in which rows are drawn."""
+
+    selector_type: Literal["sequential", "shuffle"]
+    seed: int
+
+
+class ResolvedTaskset(_Derived):
+    """Tasks with their workflow, reward and sampling."""
+
+    name: str
+    storage_type: Literal["file", "client"]
+    path: str | None
+    """Absolute; None for tasks that a client submits."""
+    split: str
+    subset_name: str | None
+    is_eval: bool
+    repeat_times: int
+    """Runs of each task."""
+    workflow: str
+    """Name or dotted path."""
+    workflow_args: Args
+    reward: str | None
+    """Name or dotted path; None leaves it to the workflow."""
+    reward_args: Args
+    format: FormatConfig
+    sampling: Sampling
+    selector: Selector
+
+
+class ResolvedExperienceBuffer(_Derived):
+    """Where the trainer's rows come from."""
+
+    name: str
+    storage_type: Literal["queue", "file"]
+    path: str | None
+    """Absolute; None for what the explorer makes."""
+    split: str
+    subset_name: str | None
+    format: FormatConfig
+    selector: Selector
+    max_read_timeout: float
+
+
+class ResolvedAlgorithm(_Derived):
+    """The algorithm's parts; arguments are complete, the user's over the function's own."""
+
+    algorithm_type: str
+    repeat_times: int
+    advantage_fn: str
+    advantage_fn_args: Args
+    policy_loss_fn: str
+    policy_loss_fn_args: Args
+    kl_loss_fn: KlLossFn
+    kl_loss_fn_args: Args
+    entropy_loss_fn: EntropyLossFn
+    entropy_loss_fn_args: Args
+    loss_agg_mode: LossAggMode
+
+
+class StagePlan(_Derived):
+    """One stage: its merged configuration and what follows from it.
+
+    stage = ExperimentPlan.model_validate_json(text).stages[0]
+    stage.required_version(explore_step=5)
+    stage.learning_rate(step=1, total_train_steps=stage.num_train_steps(num_rows=2000))
+    """
+
+    index: int
+    name: str
+    mode: Mode
+    roles: tuple[Role, ...]
+    """The services whose end ends the stage."""
+    config: Config
+    """The merged configuration of this stage, without `stages`."""
+    algorithm: ResolvedAlgorithm
+    model_path: str
+    """Absolute directory or hub name; a later stage starts from the weights of the one before."""
+    chat_template: str | None
+    """Text of the chat template, if not the tokenizer's."""
+    max_model_len: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+    min_response_tokens: int
+    train_batch_size: int
+    """Experiences (mode train: rows) of one train step."""
+    rows_per_explore_step: int
+    """Experiences one explore step makes if none is filtered; 0 without an explorer."""
+    total_explore_steps: int | None
+    """None if the taskset's size decides: see `num_explore_steps`."""
+    total_train_steps: int | None
+    """None if the data's size decides: see `num_train_steps`."""
+    trainer_rank_num: int
+    max_token_len_per_gpu: int
+    """Tokens of one micro-batch."""
+    taskset: ResolvedTaskset | None
+    """What the explorer trains on; None in mode train."""
+    eval_tasksets: tuple[ResolvedTaskset, ...]
+    experience_buffer: ResolvedExperienceBuffer
+    lr_schedule: LearningRateSchedule
+
+    @property
+    def algorithm_type(self) -> str:
+        """Name of the algorithm."""
+        return self.algorithm.algorithm_type
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss looks at the model the stage started from."""
+        return self.algorithm.kl_loss_fn != "none"
+
+    @property
+    def needs_rollout(self) -> bool:
+        """Whether the stage has an explorer."""
+        return "explorer" in self.roles
+
+    def required_version(self, explore_step: int) -> int:
+        """Version of the weights that explore step `explore_step`, from 1 on, rolls out."""
+        sync = self.config.synchronizer
+        rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
+        train_step = max(0, rows_before // self.train_batch_size)
+        return train_step // sync.sync_interval * sync.sync_interval
+
+    def num_explore_steps(self, num_tasks: int) -> int:
+        """Explore steps of this stage with a taskset of `num_tasks`."""
+        if self.total_explore_steps is not None:
+            return self.total_explore_steps
+        return self.config.buffer.total_epochs * num_tasks // self.config.buffer.batch_size
+
+    def num_train_steps(self, num_rows: int) -> int:
+        """Train steps of this stage; `num_rows` counts tasks, in mode train rows of the file."""
+        if self.total_train_steps is not None:
+            return self.total_train_steps
+        buffer = self.config.buffer
+        if not self.needs_rollout:
+            return buffer.total_epochs * num_rows // self.train_batch_size
+        rows = self.num_explore_steps(num_rows) * self.rows_per_explore_step
+        return train_steps_from(rows, self.train_batch_size, buffer.short_batch)
+
+    def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
+        """Rate of train step `step`, from 1 on; the total counts where the plan has none."""
+        return self.lr_schedule.at(step, self.total_train_steps or total_train_steps)
+
+
+class ExperimentPlan(_Derived):
+    """The experiment: where it lives and its stages."""
+
+    tenant: str
+    label: str
+    """`project/name` or `project/group/name`."""
+    seed: int
+    job_dir: str
+    """Absolute directory of everything the run leaves."""
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def job_path(self) -> Path:
+        """`job_dir` as a path."""
+        return Path(self.job_dir)

@@ -1,0 +1,31 @@
+"""From a configuration to the plan of an experiment."""
+
+from datetime import datetime
+from pathlib import Path
+
+from trinity.config.merging import stages_of
+from trinity.config.plan import ExperimentPlan
+from trinity.config.resolve_data import absolute
+from trinity.config.root import Config
+from trinity.config.stage_planning import plan_stage
+
+
+def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
+    """All that follows from `config`; `now` names a run that must not continue an old one."""
+    stages = tuple(plan_stage(stage) for stage in stages_of(config))
+    parts = [part for part in (config.project, config.group) if part]
+    parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
+    name = config.name
+    if not config.continue_from_checkpoint and _is_used(parent / name):
+        name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
+    return ExperimentPlan(
+        tenant=config.tenant,
+        label="/".join([*parts, name]),
+        seed=config.seed,
+        job_dir=str(parent / name),
+        stages=stages,
+    )
+
+
+def _is_used(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())

@@ -1,0 +1,53 @@
+"""What can be known to fail before any engine starts."""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from trinity.config.data_check import check_experience_buffer, check_taskset
+from trinity.config.model_check import check_model
+from trinity.config.plan import ExperimentPlan
+from trinity.errors import UserError
+
+
+def check_inputs(plan: ExperimentPlan) -> None:
+    """Look at the run's directory, models and data; raise with a line for each mistake."""
+    mistakes: list[str] = []
+    for what, check in _checks(plan):
+        try:
+            check()
+        except UserError as error:
+            mistakes.append(f"{what}{error}")
+        except OSError as error:
+            mistakes.append(f"{what}{error.filename} cannot be read: {error.strerror or error}")
+    if mistakes:
+        raise UserError("\n".join(dict.fromkeys(mistakes)))
+
+
+def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Each check with the beginning of its sentence."""
+    yield "", partial(_check_writable, Path(plan.job_dir))
+    for stage in plan.stages:
+        yield "", partial(check_model, stage)
+        buffer = stage.experience_buffer
+        what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
+        yield what, partial(check_experience_buffer, buffer, stage)
+        for taskset in (stage.taskset, *stage.eval_tasksets):
+            if taskset is not None:
+                what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
+                yield what, partial(check_taskset, taskset, stage)
+
+
+def _check_writable(job_dir: Path) -> None:
+    existing = next(place for place in (job_dir, *job_dir.parents) if place.exists())
+    if not existing.is_dir():
+        raise UserError(
+            f"the run's directory {job_dir} cannot be made, {existing} is a file: "
+            "change `checkpoint_root_dir`"
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(
+            f"the run's directory {job_dir} cannot be written, {existing} is read-only: "
+            "change `checkpoint_root_dir`"
+        )

@@ -1,0 +1,33 @@
+"""How many training processes a stage gets."""
+
+from trinity.config.root import Config
+from trinity.errors import UserError
+
+
+def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
+    """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
+    wanted = config.trainer.rank_num
+    gpus = config.cluster.node_num * config.cluster.gpu_per_node
+    ranks = wanted or 1
+    if gpus:
+        left = gpus - _rollout_gpus(config)
+        if left < max(wanted, 1):
+            raise UserError(
+                f"stage `{stage}`: rollout takes {gpus - left} of {gpus} GPUs (`cluster.node_num` "
+                f"x `cluster.gpu_per_node`), which leaves {max(left, 0)} for `trainer.rank_num: "
+                f"{wanted}`: give more GPUs, fewer engines or fewer ranks"
+            )
+        ranks = wanted or left
+    if train_batch_size < ranks:
+        raise UserError(
+            f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {ranks} ranks: "
+            "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
+        )
+    return ranks
+
+
+def _rollout_gpus(config: Config) -> int:
+    if config.mode != "both":
+        return 0
+    rollout = config.explorer.rollout_model
+    return rollout.engine_num * rollout.tensor_parallel_size

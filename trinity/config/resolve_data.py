@@ -1,0 +1,154 @@
+"""Tasksets and the experience buffer with names, paths, workflows and sampling filled in."""
+
+from pathlib import Path
+
+from trinity.config.buffer import ExplorerInput
+from trinity.config.data_format import DataSelectorConfig
+from trinity.config.lengths import Lengths
+from trinity.config.mode import Mode
+from trinity.config.model import ModelConfig
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling, Selector
+from trinity.config.root import Config
+from trinity.config.taskset import TasksetConfig
+from trinity.errors import UserError
+
+
+def absolute(path: str) -> str:
+    """`path` from the root on, `~` expanded; relative ones lie under the current directory."""
+    return str(Path(path).expanduser().absolute())
+
+
+def resolve_train_taskset(config: Config, lengths: Lengths, stage: str) -> ResolvedTaskset:
+    """The tasks to train on."""
+    given = config.buffer.explorer_input
+    if given.taskset is None:
+        raise UserError(
+            f"stage `{stage}`: `buffer.explorer_input.taskset` is missing: "
+            "`mode: both` needs tasks to explore"
+        )
+    return _resolve(
+        given.taskset,
+        config=config,
+        lengths=lengths,
+        key=f"stage `{stage}`: `buffer.explorer_input.taskset",
+        default_name="taskset",
+        is_eval=False,
+    )
+
+
+def resolve_eval_tasksets(
+    config: Config, lengths: Lengths, stage: str
+) -> tuple[ResolvedTaskset, ...]:
+    """The tasks to evaluate on."""
+    return tuple(
+        _resolve(
+            taskset,
+            config=config,
+            lengths=lengths,
+            key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
+            default_name=f"eval_taskset_{i}",
+            is_eval=True,
+        )
+        for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
+    )
+
+
+def check_names(tasksets: tuple[ResolvedTaskset, ...], stage: str) -> None:
+    """A taskset's name is its key in the buffer."""
+    names = [taskset.name for taskset in tasksets]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"stage `{stage}`: two tasksets of `buffer.explorer_input` are called `{name}`: "
+                "give each its own `name`"
+            )
+
+
+def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> ResolvedExperienceBuffer:
+    """The trainer's rows."""
+    given = config.buffer.trainer_input.experience_buffer
+    key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
+    needed = "queue" if mode == "both" else "file"
+    if given.storage_type != needed:
+        raise UserError(
+            f"{key}.storage_type: {given.storage_type}` does not go with `mode: {mode}`: "
+            f"give `storage_type: {needed}`"
+        )
+    _check_path(given.path, wanted=needed == "file", key=key, storage_type=needed)
+    return ResolvedExperienceBuffer(
+        name=given.name or "experience_buffer",
+        storage_type=given.storage_type,
+        path=absolute(given.path) if given.path else None,
+        split=given.split,
+        subset_name=given.subset_name,
+        format=given.format,
+        selector=_selector(given.data_selector, config.seed),
+        max_read_timeout=given.max_read_timeout,
+    )
+
+
+def _resolve(
+    given: TasksetConfig,
+    *,
+    config: Config,
+    lengths: Lengths,
+    key: str,
+    default_name: str,
+    is_eval: bool,
+) -> ResolvedTaskset:
+    _check_path(
+        given.path, wanted=given.storage_type == "file", key=key, storage_type=given.storage_type
+    )
+    defaults = config.buffer.explorer_input
+    workflow = given.default_workflow_type or _default_workflow(defaults, is_eval)
+    if workflow is None:
+        raise UserError(
+            f"{key}.default_workflow_type` is missing: name a workflow there "
+            "or in `buffer.explorer_input.default_workflow_type`"
+        )
+    return ResolvedTaskset(
+        name=given.name or default_name,
+        storage_type=given.storage_type,
+        path=absolute(given.path) if given.path else None,
+        split=given.split,
+        subset_name=given.subset_name,
+        is_eval=is_eval,
+        repeat_times=given.repeat_times if is_eval else config.algorithm.repeat_times,
+        workflow=workflow,
+        workflow_args=given.workflow_args,
+        reward=given.default_reward_fn_type or defaults.default_reward_fn_type,
+        reward_args=given.reward_fn_args,
+        format=given.format,
+        sampling=_sampling(given, config.model, lengths),
+        selector=_selector(given.data_selector, config.seed),
+    )
+
+
+def _check_path(path: str | None, *, wanted: bool, key: str, storage_type: str) -> None:
+    if wanted and not path:
+        raise UserError(f"{key}.path` is missing: `storage_type: {storage_type}` reads it")
+    if path and not wanted:
+        raise UserError(f"{key}.path` goes with `storage_type: file` only: remove one of the two")
+
+
+def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
+    for_eval = defaults.default_eval_workflow_type if is_eval else None
+    return for_eval or defaults.default_workflow_type
+
+
+def _sampling(given: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
+    own = given.rollout_args
+    max_tokens = lengths.response if own.max_tokens is None else own.max_tokens
+    return Sampling(
+        temperature=model.temperature if own.temperature is None else own.temperature,
+        top_p=model.top_p if own.top_p is None else own.top_p,
+        top_k=model.top_k if own.top_k is None else own.top_k,
+        max_tokens=max_tokens,
+        min_tokens=min(lengths.min_response, max_tokens - 1),
+    )
+
+
+def _selector(given: DataSelectorConfig, seed: int) -> Selector:
+    return Selector(
+        selector_type=given.selector_type, seed=seed if given.seed is None else given.seed
+    )

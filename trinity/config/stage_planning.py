@@ -1,0 +1,118 @@
+"""From the merged configuration of one stage to its plan."""
+
+from trinity.config.algorithm import OptimizerConfig
+from trinity.config.algorithm_defaults import resolve_algorithm
+from trinity.config.learning_rate import LearningRateSchedule
+from trinity.config.lengths import Lengths, resolve_lengths
+from trinity.config.merging import Stage
+from trinity.config.model_files import chat_template_of, located_model
+from trinity.config.plan import ResolvedTaskset, Role, StagePlan
+from trinity.config.ranks import resolve_rank_num
+from trinity.config.resolve_data import (
+    check_names,
+    resolve_eval_tasksets,
+    resolve_experience_buffer,
+    resolve_train_taskset,
+)
+from trinity.config.root import Config
+from trinity.config.steps import total_steps
+from trinity.errors import UserError
+
+
+def plan_stage(stage: Stage) -> StagePlan:
+    """All that follows from one stage's configuration."""
+    config, name = stage.config, stage.name
+    algorithm = resolve_algorithm(config.algorithm, config.mode, name)
+    lengths = resolve_lengths(config.model, name)
+    batch = _train_batch_size(config, name)
+    rows = _rows_per_explore_step(config)
+    steps = total_steps(config, train_batch_size=batch, rows_per_explore_step=rows)
+    taskset, eval_tasksets = _tasksets(config, lengths, name)
+    return StagePlan(
+        index=stage.index,
+        name=name,
+        mode=config.mode,
+        roles=_roles(config),
+        config=config,
+        algorithm=algorithm,
+        model_path=located_model(config.model, name),
+        chat_template=chat_template_of(config.model, name),
+        max_model_len=lengths.model,
+        max_prompt_tokens=lengths.prompt,
+        max_response_tokens=lengths.response,
+        min_response_tokens=lengths.min_response,
+        train_batch_size=batch,
+        rows_per_explore_step=rows,
+        total_explore_steps=steps.explore,
+        total_train_steps=steps.train,
+        trainer_rank_num=resolve_rank_num(config, batch, name),
+        max_token_len_per_gpu=_max_token_len(config, lengths, name),
+        taskset=taskset,
+        eval_tasksets=eval_tasksets,
+        experience_buffer=resolve_experience_buffer(config, config.mode, name),
+        lr_schedule=_lr_schedule(config.algorithm.optimizer),
+    )
+
+
+def _roles(config: Config) -> tuple[Role, ...]:
+    return ("trainer", "explorer") if config.mode == "both" else ("trainer",)
+
+
+def _rows_per_explore_step(config: Config) -> int:
+    if config.mode != "both":
+        return 0
+    return config.buffer.batch_size * config.algorithm.repeat_times
+
+
+def _train_batch_size(config: Config, stage: str) -> int:
+    given = config.buffer.train_batch_size
+    if given == 0 and config.mode == "train":
+        raise UserError(
+            f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
+            "explore step to derive it from, give the rows of one train step"
+        )
+    return given or _rows_per_explore_step(config)
+
+
+def _tasksets(
+    config: Config, lengths: Lengths, stage: str
+) -> tuple[ResolvedTaskset | None, tuple[ResolvedTaskset, ...]]:
+    if config.mode != "both":
+        return None, ()
+    taskset = resolve_train_taskset(config, lengths, stage)
+    eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
+    check_names((taskset, *eval_tasksets), stage)
+    if eval_tasksets:
+        _check_eval_interval(config, stage)
+    return taskset, eval_tasksets
+
+
+def _check_eval_interval(config: Config, stage: str) -> None:
+    """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
+    interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
+    if interval % sync:
+        multiple = max(1, round(interval / sync)) * sync
+        raise UserError(
+            f"stage `{stage}`: `explorer.eval_interval: {interval}` is not a multiple of "
+            f"`synchronizer.sync_interval: {sync}`: give {multiple}"
+        )
+
+
+def _max_token_len(config: Config, lengths: Lengths, stage: str) -> int:
+    given = config.trainer.max_token_len_per_gpu
+    if given is not None and given < lengths.model:
+        raise UserError(
+            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than one sequence "
+            f"of {lengths.model} tokens: give {lengths.model} or more"
+        )
+    return given or 2 * lengths.model
+
+
+def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
+    return LearningRateSchedule(
+        lr=optimizer.lr,
+        kind=optimizer.lr_scheduler_type,
+        warmup_steps=optimizer.lr_warmup_steps,
+        warmup_ratio=optimizer.lr_warmup_steps_ratio,
+        min_ratio=optimizer.min_lr_ratio,
+    )

@@ -1,0 +1,39 @@
+"""Section `stages`: what differs from the global configuration in each stage of the experiment."""
+
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+from trinity.config.algorithm import AlgorithmConfig
+from trinity.config.buffer import BufferConfig
+from trinity.config.cluster import ClusterConfig
+from trinity.config.explorer import ExplorerConfig
+from trinity.config.mode import Mode
+from trinity.config.model import ModelConfig
+from trinity.config.monitor import MonitorConfig
+from trinity.config.section import Section
+from trinity.config.synchronizer import SynchronizerConfig
+from trinity.config.trainer import TrainerConfig
+
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class StageConfig(Section):
+    """Keys that a stage gives replace the global ones, lists whole; all others hold on.
+
+    Which keys it gives is what pydantic saw when it was built (`model_fields_set`), so a stage must
+    not be rebuilt from a dump that spells out defaults.
+    """
+
+    stage_name: StageName
+    """Unique in the experiment."""
+    mode: Mode | None = None
+    """Which services work in this stage."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    model: ModelConfig = ModelConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    buffer: BufferConfig = BufferConfig()
+    explorer: ExplorerConfig = ExplorerConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    synchronizer: SynchronizerConfig = SynchronizerConfig()
+    monitor: MonitorConfig = MonitorConfig()

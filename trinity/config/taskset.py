@@ -1,0 +1,41 @@
+"""Subsections `buffer.explorer_input.taskset` and `.eval_tasksets`: the tasks to roll out."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from trinity.config.data_format import DataSelectorConfig, FormatConfig, GenerationConfig
+from trinity.config.section import Args, Positive, Section
+
+DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
+
+
+class TasksetConfig(Section):
+    """Tasks, and the workflow and reward that go with them."""
+
+    name: DataName = ""
+    """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
+    storage_type: Literal["file", "client"] = "file"
+    """Read from files, or submitted over gRPC under this name."""
+    path: str | None = None
+    """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory."""
+    split: str = "train"
+    """Which split of a directory."""
+    subset_name: str | None = None
+    """Which subset (a subdirectory) of a directory."""
+    repeat_times: Positive = 1
+    """Runs of each task in an evaluation; training has `algorithm.repeat_times`."""
+    format: FormatConfig = FormatConfig()
+    """Which column means what."""
+    rollout_args: GenerationConfig = GenerationConfig()
+    """Sampling that differs from the model's."""
+    workflow_args: Args = Field(default_factory=dict)
+    """Arguments of the workflow."""
+    reward_fn_args: Args = Field(default_factory=dict)
+    """Arguments of the reward."""
+    default_workflow_type: str | None = None
+    """Workflow by name or dotted path."""
+    default_reward_fn_type: str | None = None
+    """Reward by name or dotted path; without one the workflow has its own."""
+    data_selector: DataSelectorConfig = DataSelectorConfig()
+    """The order in which tasks are drawn."""

@@ -1,0 +1,1 @@
+"""Launch an experiment on this machine and follow it to its end."""

@@ -1,0 +1,103 @@
+"""Follow an experiment from outside: its progress events, its state, and what the processes do."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.progress.reporter import Reporter
+from trinity.progress.tensorboard import Monitor
+from trinity.progress.view import RunView
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+SETTLE_SECONDS = 10.0
+"""How long the events of an ended experiment may take to arrive."""
+
+# Answers that only mean that a service is being restarted.
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
+
+RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """Feeds a view, a reporter and a monitor from an experiment's streams, through restarts."""
+
+    experiment: synchronizer_pb2.Experiment
+    buffer: buffer_pb2_grpc.BufferServiceStub
+    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub
+    view: RunView
+    reporter: Reporter
+    monitor: Monitor
+
+    async def until_ended(self) -> synchronizer_pb2.Experiment:
+        """Follow until the experiment has ended and its events are taken in; answers its end."""
+        events = asyncio.create_task(self._again(self._read_events))
+        try:
+            ended = await self._until_not_running()
+            await self._settle()
+            return ended
+        finally:
+            events.cancel()
+            await asyncio.gather(events, return_exceptions=True)
+
+    async def _until_not_running(self) -> synchronizer_pb2.Experiment:
+        request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self.experiment.id)
+        while True:
+            try:
+                async for answer in self.synchronizer.WatchExperiment(request):
+                    self._report_stages(answer.experiment)
+                    if self.experiment.state != RUNNING:
+                        return self.experiment
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in PASSING:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _report_stages(self, now: synchronizer_pb2.Experiment) -> None:
+        before = {stage.name: stage.state for stage in self.experiment.stages}
+        for stage in now.stages:
+            if stage.state == before.get(stage.name):
+                continue
+            if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING:
+                self.reporter.say(f"[{stage.name}] started")
+            if stage.state == synchronizer_pb2.STAGE_STATE_FINISHED:
+                self.reporter.say(f"[{stage.name}] finished")
+        self.experiment = now
+
+    async def _again(self, read: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await read()
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in PASSING:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read_events(self) -> None:
+        request = buffer_pb2.WatchProgressRequest(
+            tenant=self.experiment.tenant,
+            experiment_id=self.experiment.id,
+            after_event=self.view.last_event,
+        )
+        async for answer in self.buffer.WatchProgress(request):
+            for event in answer.events:
+                self.view.apply(event)
+                self.reporter.event(self.view, event)
+                self.monitor.event(event)
+            self.reporter.refresh(self.view)
+
+    async def _settle(self) -> None:
+        """Wait until no event has come for a moment: the state's end may overtake the last ones."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_SECONDS
+        seen = -1
+        while seen != self.view.last_event and loop.time() < deadline:
+            seen = self.view.last_event
+            await asyncio.sleep(RETRY_SECONDS)

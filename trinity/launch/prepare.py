@@ -1,0 +1,50 @@
+"""From a YAML file to a checked plan, before anything is started."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.config import ExperimentPlan, check_inputs, load_config, plan_experiment
+from trinity.launch.resume import check_resumable, holds_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan whose inputs were looked at."""
+
+    plan: ExperimentPlan
+    resumes: bool
+    notes: tuple[str, ...]
+
+
+def prepare(path: Path, max_steps: int | None) -> Prepared:
+    """Load, plan and check.
+
+    `max_steps` caps the train steps of every stage; the trial gets a name of its own so that it
+    never mixes with the real run. Raises: UserError.
+    """
+    config = load_config(path)
+    name = config.name
+    notes: tuple[str, ...] = ()
+    if max_steps is not None:
+        name = f"{config.name}-max-steps-{max_steps}"
+        notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
+        config = load_config(path, {"name": name})
+    plan = plan_experiment(config)
+    if plan.job_path.name != name:
+        notes = (*notes, f"continue_from_checkpoint is false: starting anew as {plan.label}")
+    if max_steps is not None:
+        plan = capped(plan, max_steps)
+    check_inputs(plan)
+    check_resumable(plan)
+    return Prepared(plan=plan, resumes=holds_run(plan.job_path), notes=notes)
+
+
+def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:
+    """The plan with no stage longer than `max_steps` train steps."""
+    stages = tuple(
+        stage.model_copy(
+            update={"total_train_steps": min(stage.total_train_steps or max_steps, max_steps)}
+        )
+        for stage in plan.stages
+    )
+    return plan.model_copy(update={"stages": stages})

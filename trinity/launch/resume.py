@@ -1,0 +1,76 @@
+"""Whether a configuration may go on where an earlier run in the same directory stopped."""
+
+import json
+from pathlib import Path
+
+from trinity.config import ExperimentPlan
+from trinity.errors import UserError
+from trinity.types import JsonValue
+
+PLAN_FILE = "config.json"
+
+# Keys that may differ from the run being resumed: they change how long it goes on, what it writes
+# and how it is watched, not what has been computed so far.
+CHANGEABLE = (
+    "continue_from_checkpoint",
+    "explorer.max_retry_times",
+    "explorer.max_timeout",
+    "explorer.runner_per_model",
+    "log",
+    "monitor",
+    "synchronizer.sync_timeout",
+    "trainer.max_checkpoints_to_keep",
+    "trainer.save_interval",
+)
+
+
+def check_resumable(plan: ExperimentPlan) -> None:
+    """Compare with the plan that the directory's run was started with.
+
+    Raises: UserError naming the keys that may not change within a run.
+    """
+    path = plan.job_path / PLAN_FILE
+    if not path.exists():
+        return
+    before = json.loads(path.read_text())
+    now = json.loads(plan.model_dump_json())
+    changed: set[str] = set()
+    stages = zip(before["stages"], now["stages"], strict=False)
+    if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
+        changed.add("stages")
+    for old, new in stages:
+        changed |= _differences(old["config"], new["config"])
+    if before["seed"] != now["seed"]:
+        changed.add("seed")
+    if refused := sorted(key for key in changed if not _may_change(key)):
+        raise UserError(
+            f"{plan.job_dir} holds a run with other settings of {', '.join(refused)}: "
+            "resume it with those it was started with, or give the experiment another `name`"
+        )
+
+
+def remember(plan: ExperimentPlan) -> None:
+    """Keep the plan for the next start."""
+    path = plan.job_path / PLAN_FILE
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(plan.model_dump_json(indent=1))
+    temporary.replace(path)
+
+
+def holds_run(job_dir: Path) -> bool:
+    """Whether a run was started in this directory before."""
+    return (job_dir / PLAN_FILE).exists()
+
+
+def _may_change(key: str) -> bool:
+    return any(key == allowed or key.startswith(allowed + ".") for allowed in CHANGEABLE)
+
+
+def _differences(old: JsonValue, new: JsonValue, at: str = "") -> set[str]:
+    """Dotted keys at which two JSON values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: set[str] = set()
+        for key in old.keys() | new.keys():
+            found |= _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))
+        return found
+    return set() if old == new else {at}

@@ -1,0 +1,194 @@
+"""`trinity run`: start the stack, start the experiment, follow it to its end, leave the results."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.config import ExperimentPlan
+from trinity.errors import RunFailed
+from trinity.launch.follow import FINISHED, Follower
+from trinity.launch.resume import remember
+from trinity.local.messages import EventKind
+from trinity.local.stack import LocalStack
+from trinity.progress.curves import draw_curves
+from trinity.progress.reporter import Reporter
+from trinity.progress.summary import RunSummary, summarize, write_summary
+from trinity.progress.tensorboard import Monitor, NoMonitor, TensorBoardMonitor
+from trinity.progress.view import RunView
+from trinity.rpc.channel import open_channel
+from trinity.rpc.limits import CALL_SECONDS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CANCEL_SECONDS = 3.0
+
+
+class Interrupted(Exception):
+    """The person pressed Ctrl-C."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One start of an experiment on this machine."""
+
+    plan: ExperimentPlan
+    reporter: Reporter
+    seconds: dict[str, float] = field(default_factory=dict)
+    _interrupted: bool = False
+
+    async def execute(self) -> RunSummary:
+        """Run to the end.
+
+        Raises: RunFailed with the reason and the log to read; Interrupted after an ordered stop.
+        """
+        self.plan.job_path.mkdir(parents=True, exist_ok=True)
+        remember(self.plan)
+        view = RunView.of(self.plan)
+        with self._phase("total"):
+            async with self._stack() as stack:
+                ended = await self._until_signal(self._on(stack, view))
+        return self._leave_results(view, ended)
+
+    @contextlib.asynccontextmanager
+    async def _stack(self) -> AsyncIterator[LocalStack]:
+        self.reporter.say("starting the broker, the database and the four services")
+        began = time.monotonic()
+        level = self.plan.stages[0].config.log.level
+        async with LocalStack(job_dir=self.plan.job_path, log_level=level) as stack:
+            self.seconds["start"] = round(time.monotonic() - began, 2)
+            self.reporter.say(f"all services answer after {self.seconds['start']:.1f} s")
+            try:
+                yield stack
+            finally:
+                self.reporter.say("stopping the services")
+
+    async def _on(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
+        addresses = stack.addresses
+        monitor = self._monitor()
+        async with (
+            open_channel(addresses.synchronizer) as to_synchronizer,
+            open_channel(addresses.buffer) as to_buffer,
+        ):
+            synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
+            experiment = await self._create(synchronizer)
+            follower = Follower(
+                experiment=experiment,
+                buffer=buffer_pb2_grpc.BufferServiceStub(to_buffer),
+                synchronizer=synchronizer,
+                view=view,
+                reporter=self.reporter,
+                monitor=monitor,
+            )
+            try:
+                return await self._first(follower.until_ended(), self._until_stack_fails(stack))
+            except asyncio.CancelledError:
+                await self._cancel(synchronizer, experiment)
+                raise
+            finally:
+                monitor.close()
+
+    async def _create(
+        self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub
+    ) -> synchronizer_pb2.Experiment:
+        answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
+            synchronizer_pb2.CreateExperimentRequest(
+                tenant=self.plan.tenant,
+                label=self.plan.label,
+                plan_json=self.plan.model_dump_json(),
+            ),
+            timeout=CALL_SECONDS,
+            wait_for_ready=True,
+        )
+        for stage in answer.experiment.stages if answer.resumed else ():
+            if stage.state == synchronizer_pb2.STAGE_STATE_FINISHED:
+                self.reporter.say(f"[{stage.name}] finished before, skipped")
+        return answer.experiment
+
+    async def _cancel(
+        self,
+        synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub,
+        experiment: synchronizer_pb2.Experiment,
+    ) -> None:
+        """Let the services know why they are about to stop; without an answer they stop as well."""
+        request = synchronizer_pb2.CancelExperimentRequest(
+            experiment_id=experiment.id, reason="stopped by the user"
+        )
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await synchronizer.CancelExperiment(request, timeout=CANCEL_SECONDS)
+
+    async def _until_stack_fails(self, stack: LocalStack) -> synchronizer_pb2.Experiment:
+        async for event in stack.events():
+            if event.kind is EventKind.RESTARTED:
+                self.reporter.say(f"restarted {event.process}: {event.reason}")
+            if event.kind is EventKind.FAILED:
+                raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
+        raise RunFailed(f"the supervisor ended; see {self.plan.job_path / 'log'}")
+
+    async def _first(self, *ways: Awaitable[T]) -> T:
+        """Whichever ends first; the others are cancelled."""
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _until_signal(self, way: Awaitable[T]) -> T:
+        """Await, but let SIGINT and SIGTERM end it in order."""
+        task = asyncio.ensure_future(way)
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._interrupt, task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted from None
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self, task: "asyncio.Future[T]") -> None:
+        """Only the first signal counts: cancelling again would cut the ordered stop short."""
+        if not self._interrupted:
+            self._interrupted = True
+            task.cancel()
+
+    def _monitor(self) -> Monitor:
+        if self.plan.stages[0].config.monitor.monitor_type == "none":
+            return NoMonitor()
+        return TensorBoardMonitor(self.plan.job_path / "monitor" / "tensorboard")
+
+    def _leave_results(self, view: RunView, ended: synchronizer_pb2.Experiment) -> RunSummary:
+        finished = ended.state == FINISHED
+        summary = summarize(
+            view,
+            label=self.plan.label,
+            state="finished" if finished else "failed",
+            reason=ended.reason,
+            seconds=self.seconds,
+        )
+        write_summary(summary, self.plan.job_path / "summary.json")
+        draw_curves(view, self.plan.job_path / "curves.png", self.plan.label)
+        if not finished:
+            raise RunFailed(f"{ended.reason}; the logs are in {self.plan.job_path / 'log'}")
+        return summary
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - began, 2)

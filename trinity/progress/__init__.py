@@ -1,0 +1,1 @@
+"""What a run shows and leaves: live progress, curves, summary, TensorBoard."""

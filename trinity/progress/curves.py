@@ -1,0 +1,91 @@
+"""The picture of a run: loss, reward and held-out accuracy over the train steps of its stages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trinity.progress.view import RunView, StageView
+
+SMOOTHING = 9
+INK = "#1f2937"
+FAINT = "#93c5fd"
+STRONG = "#1d4ed8"
+ACCENT = "#b45309"
+
+
+def draw_curves(view: RunView, path: Path, title: str) -> None:
+    """Write a PNG with one panel a stage that was trained; nothing if none was."""
+    stages = [stage for stage in view.stages.values() if stage.steps]
+    if not stages:
+        return
+    # Imported here: matplotlib takes a second, and only the end of a run draws.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    widths = [2 if stage.batches and _rewards(stage)[1] else 1 for stage in stages]
+    figure, axes = pyplot.subplots(
+        1, len(stages), figsize=(4 + 3.2 * sum(widths), 4), width_ratios=widths, squeeze=False
+    )
+    for axis, stage in zip(axes[0], stages, strict=True):
+        _draw_stage(axis, stage)
+    figure.suptitle(title, color=INK)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
+    """Trailing mean over at most `window` values."""
+    return [
+        sum(values[max(0, end - window) : end]) / min(window, end)
+        for end in range(1, len(values) + 1)
+    ]
+
+
+def _rewards(stage: StageView) -> tuple[list[int], list[float]]:
+    steps = [step for step in sorted(stage.batches) if "reward/mean" in stage.batches[step]]
+    return steps, [stage.batches[step]["reward/mean"] for step in steps]
+
+
+def _losses(stage: StageView) -> tuple[list[int], list[float]]:
+    steps = [step for step in sorted(stage.steps) if "actor/loss" in stage.steps[step]]
+    return steps, [stage.steps[step]["actor/loss"] for step in steps]
+
+
+def _draw_stage(axis: Any, stage: StageView) -> None:
+    steps, rewards = _rewards(stage)
+    if rewards:
+        _draw_series(axis, steps, rewards, "reward of the batch")
+        _draw_evaluations(axis, stage)
+        axis.set_ylim(-0.02, max(1.02, *rewards))
+        axis.legend(loc="lower right", frameon=False)
+    else:
+        steps, losses = _losses(stage)
+        _draw_series(axis, steps, losses, "loss")
+        axis.set_ylim(bottom=0)
+    axis.set_title(stage.name, color=INK)
+    axis.set_xlabel("train step")
+    axis.set_ylabel("reward, accuracy" if rewards else "loss")
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_series(axis: Any, steps: list[int], values: list[float], label: str) -> None:
+    axis.plot(steps, values, color=FAINT, linewidth=1)
+    axis.plot(steps, smooth(values), color=STRONG, linewidth=2, label=f"{label} (smoothed)")
+
+
+def _draw_evaluations(axis: Any, stage: StageView) -> None:
+    if not stage.evaluations:
+        return
+    versions = [done.version for done in stage.evaluations]
+    means = [done.headline()[0] for done in stage.evaluations]
+    errors = [2 * done.headline()[1] for done in stage.evaluations]
+    count = stage.evaluations[-1].num_tasks
+    label = f"held-out accuracy ± 2 standard errors (n={count})"
+    axis.errorbar(versions, means, yerr=errors, color=ACCENT, marker="o", capsize=3, label=label)
+    for at in (0, -1):
+        note = f"{means[at]:.2f}"
+        axis.annotate(note, (versions[at], means[at]), xytext=(0, 9), textcoords="offset points")

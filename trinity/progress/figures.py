@@ -1,0 +1,77 @@
+"""Figures that people want to see, computed from a stage's view."""
+
+from trinity.progress.view import Evaluation, StageView
+
+TIME_PREFIX = "time/"
+WHOLE_STEP = "time/step"
+SMOOTHED_STEPS = 10
+
+
+def recent_mean(values: dict[int, dict[str, float]], name: str) -> float | None:
+    """Mean of a metric over the latest steps that have it."""
+    steps = sorted(values)[-SMOOTHED_STEPS:]
+    found = [values[step][name] for step in steps if name in values[step]]
+    return sum(found) / len(found) if found else None
+
+
+def reward(stage: StageView) -> float | None:
+    """Mean reward of the latest batches; None in a stage without rollout."""
+    return recent_mean(stage.batches, "reward/mean")
+
+
+def loss(stage: StageView) -> float | None:
+    """Mean loss of the latest steps."""
+    return recent_mean(stage.steps, "actor/loss")
+
+
+def last_evaluation(stage: StageView) -> Evaluation | None:
+    """The newest evaluation of the stage."""
+    return stage.evaluations[-1] if stage.evaluations else None
+
+
+def seconds_per_step(stage: StageView) -> float | None:
+    """Seconds between the ends of the latest steps."""
+    times = stage.step_millis
+    if len(times) < 2:
+        return None
+    return (times[-1] - times[0]) / (len(times) - 1) / 1000
+
+
+def seconds_left(stage: StageView) -> float | None:
+    """Seconds until the stage's last step at the present pace."""
+    pace = seconds_per_step(stage)
+    if pace is None or not stage.total_steps:
+        return None
+    return max(0, stage.total_steps - stage.last_step) * pace
+
+
+def tokens_per_second(stage: StageView) -> float | None:
+    """Tokens trained on a second, over the latest steps, waiting included."""
+    pace = seconds_per_step(stage)
+    tokens = recent_mean(stage.steps, "perf/total_num_tokens")
+    return tokens / pace if pace and tokens is not None else None
+
+
+def time_shares(stage: StageView) -> list[tuple[str, float]]:
+    """Where the trainer's time goes: parts and their share of the latest steps, largest first."""
+    names = {
+        name
+        for step in sorted(stage.steps)[-SMOOTHED_STEPS:]
+        for name in stage.steps[step]
+        if name.startswith(TIME_PREFIX) and name != WHOLE_STEP
+    }
+    means = {name: recent_mean(stage.steps, name) or 0.0 for name in names}
+    total = sum(means.values())
+    if total <= 0:
+        return []
+    shares = [(name.removeprefix(TIME_PREFIX), mean / total) for name, mean in means.items()]
+    return sorted(shares, key=lambda part: -part[1])
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}:{minutes:02d}:{whole % 60:02d}"
+    return f"{minutes}:{whole % 60:02d}"

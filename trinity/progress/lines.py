@@ -1,0 +1,93 @@
+"""Progress as plain lines, for logs and pipes: what changed, no more than every few steps."""
+
+import time
+from collections.abc import Callable
+
+from trinity.api.v1 import buffer_pb2
+from trinity.progress import figures
+from trinity.progress.view import Evaluation, RunView, StageView
+
+MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
+
+
+class LineReporter:
+    """Writes one line for each thing worth knowing; steps are thinned out by time."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._next_step_line = 0.0
+
+    def say(self, text: str) -> None:
+        """One line of the launcher's own."""
+        self._write(text)
+
+    def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
+        """Report an event that `view` has already taken in."""
+        stage = view.stages.get(event.stage)
+        if stage is None:
+            return
+        match event.WhichOneof("event"):
+            case "opened":
+                total = stage.total_steps or "unbounded"
+                self._write(f"[{stage.name}] {event.opened.num_tasks} tasks, {total} steps")
+            case "samples":
+                for line in sample_lines(stage):
+                    self._write(line)
+            case "step":
+                self._step(stage, event.step)
+            case "evaluation":
+                self._write(evaluation_line(stage.evaluations[-1]))
+            case "notice":
+                self._write(f"[{stage.name}] {event.notice.text}")
+
+    def refresh(self, view: RunView) -> None:
+        """Nothing to redraw."""
+
+    def close(self) -> None:
+        """Nothing to clean up."""
+
+    def _step(self, stage: StageView, step: buffer_pb2.StepTrained) -> None:
+        now = time.monotonic()
+        if now < self._next_step_line and step.step != stage.total_steps:
+            return
+        self._next_step_line = now + MIN_SECONDS_BETWEEN_STEP_LINES
+        self._write(step_line(stage, step.replayed))
+
+
+def step_line(stage: StageView, replayed: bool) -> str:
+    """The stage's state in one line."""
+    parts = [f"[{stage.name}] step {stage.last_step}/{stage.total_steps or '?'}"]
+    if replayed:
+        parts.append("replayed from its recorded batch")
+    if (reward := figures.reward(stage)) is not None:
+        parts.append(f"reward {reward:.3f}")
+    if (loss := figures.loss(stage)) is not None:
+        parts.append(f"loss {loss:.4f}")
+    if (speed := figures.tokens_per_second(stage)) is not None:
+        parts.append(f"{speed:,.0f} tokens/s")
+    if shares := figures.time_shares(stage):
+        parts.append(" ".join(f"{name} {share:.0%}" for name, share in shares[:3]))
+    if (left := figures.seconds_left(stage)) is not None:
+        parts.append(f"{figures.clock(left)} left")
+    return "  ".join(parts)
+
+
+def evaluation_line(done: Evaluation) -> str:
+    """An evaluation in one line."""
+    shown = "  ".join(
+        f"{name} {mean:.3f} ± {error:.3f}" for name, (mean, error) in sorted(done.metrics.items())
+    )
+    failed = f"  ({done.num_failed} runs failed)" if done.num_failed else ""
+    return (
+        f"[{done.stage}] evaluation of version {done.version} on {done.taskset}: {shown}"
+        f"  (n={done.num_tasks}){failed}"
+    )
+
+
+def sample_lines(stage: StageView) -> list[str]:
+    """Decoded samples with their rewards."""
+    lines = [f"[{stage.name}] samples before training:"]
+    for sample in stage.samples:
+        reward = f"reward {sample.reward:g}" if sample.HasField("reward") else "training data"
+        lines.append(f"  {sample.prompt!r} -> {sample.response!r}  ({reward})")
+    return lines

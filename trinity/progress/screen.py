@@ -1,0 +1,102 @@
+"""Progress on a terminal: a panel that stays in place, lines above it for what is worth keeping."""
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trinity.api.v1 import buffer_pb2
+from trinity.progress import figures
+from trinity.progress.lines import evaluation_line, sample_lines
+from trinity.progress.view import RunView, StageView
+
+BAR_WIDTH = 40
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_POINTS = 40
+
+
+class ScreenReporter:
+    """Draws the run with rich; close it before anything else is printed."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+        self._live.start()
+
+    def say(self, text: str) -> None:
+        """One line above the panel."""
+        self._console.print(Text(text))
+
+    def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
+        """Keep what is worth keeping as a line; the rest shows in the panel."""
+        stage = view.stages.get(event.stage)
+        if stage is None:
+            return
+        match event.WhichOneof("event"):
+            case "samples":
+                for line in sample_lines(stage):
+                    self.say(line)
+            case "evaluation":
+                self.say(evaluation_line(stage.evaluations[-1]))
+            case "notice":
+                self.say(f"[{stage.name}] {event.notice.text}")
+
+    def refresh(self, view: RunView) -> None:
+        """Draw the panel anew."""
+        self._live.update(render(view, self._title))
+
+    def close(self) -> None:
+        """Leave the last panel on the screen."""
+        self._live.stop()
+
+
+def render(view: RunView, title: str) -> RenderableType:
+    """The panel: a row for each stage, then the details of the one that runs."""
+    stages = list(view.stages.values())
+    table = Table.grid(padding=(0, 2))
+    for stage in stages:
+        table.add_row(stage.name, _bar(stage), _steps(stage), figures.clock(stage.seconds))
+    started = [stage for stage in stages if stage.opened_millis]
+    details = _details(started[-1]) if started else Text("starting")
+    return Panel(Group(table, Text(), details), title=title, title_align="left")
+
+
+def _bar(stage: StageView) -> RenderableType:
+    return ProgressBar(total=stage.total_steps or 1, completed=stage.last_step, width=BAR_WIDTH)
+
+
+def _steps(stage: StageView) -> str:
+    return f"{stage.last_step}/{stage.total_steps or '?'}"
+
+
+def _details(stage: StageView) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    if (reward := figures.reward(stage)) is not None:
+        grid.add_row("reward", f"{reward:.3f}", _sparks(stage))
+    elif (loss := figures.loss(stage)) is not None:
+        grid.add_row("loss", f"{loss:.4f}", "")
+    if (done := figures.last_evaluation(stage)) is not None:
+        mean, error = done.headline()
+        grid.add_row("accuracy", f"{mean:.3f} ± {error:.3f}", f"at version {done.version}")
+    if (speed := figures.tokens_per_second(stage)) is not None:
+        grid.add_row("tokens/s", f"{speed:,.0f}", "")
+    if shares := figures.time_shares(stage):
+        parts = "  ".join(f"{name} {share:.0%}" for name, share in shares[:5])
+        grid.add_row("time", parts, "")
+    if (left := figures.seconds_left(stage)) is not None:
+        grid.add_row("left", figures.clock(left), "")
+    return grid
+
+
+def _sparks(stage: StageView) -> str:
+    """The reward of the latest batches as a line of blocks."""
+    steps = sorted(stage.batches)[-SPARK_POINTS:]
+    values = [stage.batches[step].get("reward/mean", 0.0) for step in steps]
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(SPARKS[int((value - low) / span * (len(SPARKS) - 1))] for value in values)

