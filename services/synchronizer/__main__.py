@@ -1,0 +1,82 @@
+"""Runs the synchronizer: `python -m services.synchronizer`, or with `migrate` only its schema."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from services.synchronizer import tables
+from services.synchronizer.operations import Operations
+from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
+from services.synchronizer.settings import SynchronizerSettings
+from services.synchronizer.store.database import CHANNEL, Database
+from services.synchronizer.watching import Watching
+from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
+from trinity.migrations import Migrations
+from trinity.notifications import Listener
+from trinity.postgres import async_engine, report_health, wait_until_up
+from trinity.rpc.runner import USER_MISTAKE, run_service
+from trinity.rpc.server import Servicer, serve
+
+MIGRATIONS = Migrations(
+    folder=Path(__file__).parent / "migrations",
+    schema=tables.SCHEMA,
+    program="python -m services.synchronizer migrate",
+)
+
+
+async def migrate(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
+    """Bring the schema to the newest revision."""
+    await _prepare(settings, stop, MIGRATIONS.upgrade)
+
+
+async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
+    """Serve until `stop`; open streams end first, so that the drain does not wait for them."""
+    ready_schema = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
+    if not await _prepare(settings, stop, ready_schema):
+        return
+    dsn = settings.postgres_dsn.get_secret_value()
+    engine = async_engine(dsn, tables.SCHEMA, pool_size=settings.postgres_pool_size)
+    try:
+        async with Listener(dsn, CHANNEL) as listener:
+            watching = Watching(listener)
+            servicer = SynchronizerServicer(
+                operations=Operations(Database(engine)), watching=watching
+            )
+            served = Servicer(
+                name=SERVICE_NAME,
+                add=add_SynchronizerServiceServicer_to_server,
+                implementation=servicer,
+            )
+            async with serve(settings, [served]) as server:
+                await report_health(engine, server.health, stop)
+                watching.close()
+    finally:
+        await engine.dispose()
+
+
+async def _prepare(
+    settings: SynchronizerSettings, stop: asyncio.Event, ready_schema: Callable[[str], None]
+) -> bool:
+    """Wait for the database and see to its schema; false when told to stop instead."""
+    dsn = settings.postgres_dsn.get_secret_value()
+    if not await wait_until_up(dsn, settings.postgres_wait_seconds, stop):
+        return False
+    await asyncio.to_thread(ready_schema, dsn)
+    return True
+
+
+def main() -> int:
+    """Run the command that the arguments name."""
+    match sys.argv[1:]:
+        case []:
+            return run_service("synchronizer", SynchronizerSettings, run)
+        case ["migrate"]:
+            return run_service("synchronizer", SynchronizerSettings, migrate)
+        case arguments:
+            sys.stderr.write(f"synchronizer: unknown arguments {arguments}; try `migrate`\n")
+            return USER_MISTAKE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""What experiments are and how they move: pure rules, each from one state to the next."""
+
+import uuid
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+
+
+class ExperimentState(StrEnum):
+    """Where an experiment stands."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StageState(StrEnum):
+    """Where a stage stands; FAILED is also the stage during which its experiment was cancelled."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class Role(StrEnum):
+    """What a member does."""
+
+    EXPLORER = "explorer"
+    TRAINER = "trainer"
+    BUFFER = "buffer"
+
+
+class VersionKind(StrEnum):
+    """What a version's files hold."""
+
+    FULL = "full"
+    LORA = "lora"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """Published weights of a stage; `path` ends with a manifest of that hash."""
+
+    stage: str
+    version: int
+    incarnation: int
+    kind: VersionKind
+    base_version: int
+    path: str
+    manifest_sha256: bytes
+    weights_sha256: bytes
+    parent_version: int
+
+    def has_content_of(self, other: "Version") -> bool:
+        """Whether both are the same bytes."""
+        return (self.manifest_sha256, self.weights_sha256) == (
+            other.manifest_sha256,
+            other.weights_sha256,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionName:
+    """Which weights, without what they are."""
+
+    stage: str
+    version: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStage:
+    """What a plan says of a stage, as far as the synchronizer cares."""
+
+    name: str
+    roles: tuple[Role, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage; it ends when every one of `roles` is in `finished_roles`."""
+
+    name: str
+    state: StageState = StageState.PENDING
+    roles: tuple[Role, ...]
+    finished_roles: tuple[Role, ...] = ()
+    final_version: Version | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody has anything left to do."""
+        return self.state is StageState.FINISHED or set(self.roles) <= set(self.finished_roles)
+
+    def with_finished_role(self, role: Role, final_version: Version | None) -> "Stage":
+        """Record that a role has done its part; the trainer's says what the stage ended with."""
+        if self.state is StageState.PENDING:
+            raise PreconditionFailed(f"stage {self.name} has not started")
+        if role not in self.roles:
+            raise InvalidRequest(f"role: the {role} has no part in stage {self.name}")
+        if role in self.finished_roles:
+            return self
+        if role is Role.TRAINER:
+            if final_version is None:
+                raise InvalidRequest("final_version: the trainer must name it")
+            return replace(
+                self, finished_roles=(*self.finished_roles, role), final_version=final_version
+            )
+        return replace(self, finished_roles=(*self.finished_roles, role))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One experiment. While it runs, exactly one stage runs: the first that is not finished."""
+
+    id: uuid.UUID
+    tenant: str
+    label: str
+    state: ExperimentState = ExperimentState.RUNNING
+    reason: str = ""
+    stages: tuple[Stage, ...]
+    start_count: int = 1
+
+    @classmethod
+    def started(cls, tenant: str, label: str, plan: tuple[PlannedStage, ...]) -> "Experiment":
+        """A new experiment whose first stage runs."""
+        stages = tuple(Stage(name=stage.name, roles=stage.roles) for stage in plan)
+        return cls(id=uuid.uuid4(), tenant=tenant, label=label, stages=stages)._advanced()
+
+    @property
+    def running_stage(self) -> Stage | None:
+        """The stage at work, if there is one."""
+        return next((s for s in self.stages if s.state is StageState.RUNNING), None)
+
+    def stage(self, name: str) -> Stage:
+        """Find a stage.
+
+        Raises: NotFound.
+        """
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise NotFound(f"experiment {self.label} has no stage {name!r}")
+
+    def resumed(self, plan: tuple[PlannedStage, ...]) -> "Experiment":
+        """Go on where it ended, by a plan of the same stages; a finished one stays finished.
+
+        Raises: PreconditionFailed when the stages have other names.
+        """
+        known, wanted = [s.name for s in self.stages], [s.name for s in plan]
+        if known != wanted:
+            raise PreconditionFailed(
+                f"experiment {self.label} has the stages {', '.join(known)}, the plan has "
+                f"{', '.join(wanted)}: restore the stages, or give the experiment another name"
+            )
+        if self.state is ExperimentState.FINISHED:
+            return self
+        stages = tuple(
+            stage if stage.is_done else replace(stage, roles=planned.roles)
+            for stage, planned in zip(self.stages, plan, strict=True)
+        )
+        return replace(
+            self,
+            state=ExperimentState.RUNNING,
+            reason="",
+            stages=stages,
+            start_count=self.start_count + 1,
+        )._advanced()
+
+    def with_finished_role(
+        self, name: str, role: Role, final_version: Version | None
+    ) -> "Experiment":
+        """Record that a role has done its part, also after the end, for whoever resumes."""
+        changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
+        return changed._advanced() if self.state is ExperimentState.RUNNING else changed
+
+    def failed(self, name: str, reason: str) -> "Experiment":
+        """End with a reason, unless it has ended or the stage is finished."""
+        stage = self.stage(name)
+        if self.state is not ExperimentState.RUNNING or stage.state is StageState.FINISHED:
+            return self
+        return self._ended(ExperimentState.FAILED, reason)
+
+    def cancelled(self, reason: str) -> "Experiment":
+        """End on a person's wish, unless it has ended."""
+        if self.state is not ExperimentState.RUNNING:
+            return self
+        return self._ended(ExperimentState.CANCELLED, reason)
+
+    def _ended(self, state: ExperimentState, reason: str) -> "Experiment":
+        stages = tuple(
+            replace(s, state=StageState.FAILED) if s.state is StageState.RUNNING else s
+            for s in self.stages
+        )
+        return replace(self, state=state, reason=reason, stages=stages)
+
+    def _with_stage(self, changed: Stage) -> "Experiment":
+        stages = tuple(changed if s.name == changed.name else s for s in self.stages)
+        return replace(self, stages=stages)
+
+    def _advanced(self) -> "Experiment":
+        """Finish what is done and run the first stage that is not."""
+        stages = list(self.stages)
+        for index, stage in enumerate(stages):
+            if not stage.is_done:
+                stages[index] = replace(stage, state=StageState.RUNNING)
+                return replace(self, stages=tuple(stages))
+            stages[index] = replace(stage, state=StageState.FINISHED)
+        return replace(self, stages=tuple(stages), state=ExperimentState.FINISHED)
+
+
+def check_publication(new: Version, same: Version | None, newest: tuple[int, int] | None) -> None:
+    """Refuse weights of a trainer that has a successor, or that contradict what is published.
+
+    `same` is what stands under the new one's numbers; `newest` the highest incarnation of the
+    stage with its highest version.
+    """
+    if newest is not None and new.incarnation < newest[0]:
+        raise PreconditionFailed(
+            f"incarnation {newest[0]} has published weights of stage {new.stage}; "
+            f"incarnation {new.incarnation} must stop"
+        )
+    if same is not None:
+        if not same.has_content_of(new):
+            raise PreconditionFailed(
+                f"version {new.version} of stage {new.stage}, incarnation {new.incarnation}, "
+                f"is published with other content"
+            )
+    elif newest is not None and (new.incarnation, new.version) < newest:
+        raise PreconditionFailed(
+            f"incarnation {new.incarnation} has published version {newest[1]} of stage "
+            f"{new.stage}; version {new.version} comes too late"
+        )

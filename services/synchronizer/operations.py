@@ -1,0 +1,177 @@
+"""What the synchronizer can do; each operation is one transaction, so any replica may do it."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.synchronizer.domain import (
+    Experiment,
+    PlannedStage,
+    Role,
+    StageState,
+    Version,
+    VersionName,
+)
+from services.synchronizer.members import GONE, Member
+from services.synchronizer.store import experiments, members, versions
+from services.synchronizer.store.database import Database, notify
+
+MAX_EXPERIMENTS_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """An experiment, and whether it existed before."""
+
+    experiment: Experiment
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """An experiment with its plan as JSON."""
+
+    experiment: Experiment
+    plan_json: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """An experiment with the versions of its running stage that can be loaded."""
+
+    experiment: Experiment
+    versions: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemState:
+    """Experiments and who was heard of lately."""
+
+    experiments: tuple[Experiment, ...]
+    members: tuple[Member, ...]
+
+
+class Operations:
+    """Changes and reads of the synchronizer's state; every one may raise Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, tenant: str, label: str, plan: tuple[PlannedStage, ...], plan_json: str
+    ) -> Created:
+        """Start an experiment, or let the one of that label go on.
+
+        Raises: PreconditionFailed when the known one has other stages.
+        """
+        new = Experiment.started(tenant, label, plan)
+        async with self._database.changing() as connection:
+            if await experiments.insert(connection, new, plan_json):
+                return Created(experiment=new, resumed=False)
+            known = await experiments.locked_by_label(connection, tenant, label)
+            resumed = known.resumed(plan)
+            if await experiments.save(connection, known, resumed):
+                await experiments.replace_plan(connection, known.id, plan_json)
+            return Created(experiment=resumed, resumed=True)
+
+    async def get(self, experiment_id: uuid.UUID) -> Planned:
+        """Raises: NotFound."""
+        async with self._database.reading() as connection:
+            experiment = await experiments.get(connection, experiment_id)
+            plan_json = await experiments.plan_of(connection, experiment_id)
+            return Planned(experiment=experiment, plan_json=plan_json)
+
+    async def running(self, tenant: str) -> tuple[Experiment, ...]:
+        """Experiments that run, oldest first; an empty tenant is all of them."""
+        async with self._database.reading() as connection:
+            return await experiments.running(connection, tenant)
+
+    async def watched(self, experiment_id: uuid.UUID) -> Watched:
+        """Raises: NotFound."""
+        async with self._database.reading() as connection:
+            experiment = await experiments.get(connection, experiment_id)
+            stage = experiment.running_stage
+            if stage is None:
+                return Watched(experiment=experiment, versions=())
+            available = await versions.available(connection, experiment_id, stage.name)
+            return Watched(experiment=experiment, versions=available)
+
+    async def publish(self, experiment_id: uuid.UUID, version: Version) -> tuple[int, ...]:
+        """Announce weights; answers the versions of their stage that live members use.
+
+        Raises: NotFound, PreconditionFailed.
+        """
+        async with self._database.changing() as connection:
+            experiment = await experiments.locked(connection, experiment_id)
+            experiment.stage(version.stage)
+            if await versions.publish(connection, experiment, version):
+                await notify(connection, experiment_id)
+            return await members.pinned_versions(connection, experiment_id, version.stage)
+
+    async def retire(self, experiment_id: uuid.UUID, gone: tuple[VersionName, ...]) -> None:
+        """Record that the files of versions are gone.
+
+        Raises: NotFound.
+        """
+        async with self._database.changing() as connection:
+            experiment = await experiments.locked(connection, experiment_id)
+            if await versions.retire(connection, experiment, gone):
+                await notify(connection, experiment_id)
+
+    async def finish_role(
+        self, experiment_id: uuid.UUID, stage: str, role: Role, final_version: Version | None
+    ) -> StageState:
+        """Record that a role has done its part of a stage; the last one starts the next stage.
+
+        Raises: NotFound, PreconditionFailed.
+        """
+        async with self._database.changing() as connection:
+            known = await experiments.locked(connection, experiment_id)
+            changed = known.with_finished_role(stage, role, final_version)
+            final = changed.stage(stage).final_version
+            if final is not None and final != known.stage(stage).final_version:
+                await versions.publish(connection, known, final)
+            await experiments.save(connection, known, changed)
+            return changed.stage(stage).state
+
+    async def fail(self, experiment_id: uuid.UUID, stage: str, reason: str) -> None:
+        """End an experiment with a reason; the first one stays.
+
+        Raises: NotFound.
+        """
+        await self._change(experiment_id, lambda known: known.failed(stage, reason))
+
+    async def cancel(self, experiment_id: uuid.UUID, reason: str) -> None:
+        """End an experiment on a person's wish.
+
+        Raises: NotFound.
+        """
+        await self._change(experiment_id, lambda known: known.cancelled(reason))
+
+    async def heard(self, member: Member) -> None:
+        """Record a member's description of itself, or its goodbye."""
+        async with self._database.changing() as connection:
+            if member.activity == GONE:
+                await members.forget(connection, member.id)
+            else:
+                await members.heard(connection, member)
+
+    async def state(self, experiment_id: uuid.UUID | None) -> SystemState:
+        """Describe one experiment or the newest ones, and their members.
+
+        Raises: NotFound.
+        """
+        async with self._database.reading() as connection:
+            if experiment_id is None:
+                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED)
+            else:
+                listed = (await experiments.get(connection, experiment_id),)
+            remembered = await members.remembered(connection, experiment_id)
+            return SystemState(experiments=listed, members=remembered)
+
+    async def _change(
+        self, experiment_id: uuid.UUID, rule: Callable[[Experiment], Experiment]
+    ) -> None:
+        async with self._database.changing() as connection:
+            known = await experiments.locked(connection, experiment_id)
+            await experiments.save(connection, known, rule(known))

@@ -1,0 +1,40 @@
+"""The part of an experiment's plan that decides its life cycle."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from services.synchronizer.domain import PlannedStage, Role
+from services.synchronizer.validation import MAX_NAME_LENGTH, text
+from trinity.errors import InvalidRequest
+
+MAX_STAGES = 1_000
+
+
+class _Stage(BaseModel):
+    name: str
+    roles: Annotated[tuple[Literal["trainer", "explorer"], ...], Field(min_length=1)]
+
+
+class _Plan(BaseModel):
+    stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=MAX_STAGES)]
+
+
+def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
+    """Read the stages of a plan; whatever else it holds is for the other services.
+
+    Raises: InvalidRequest.
+    """
+    try:
+        plan = _Plan.model_validate_json(plan_json)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"plan_json: {where}: {first['msg']}") from error
+    names = [text(s.name, "plan_json: a stage's name", MAX_NAME_LENGTH) for s in plan.stages]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidRequest(f"plan_json: two stages are called {min(twice)!r}")
+    return tuple(
+        PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
+        for name, stage in zip(names, plan.stages, strict=True)
+    )

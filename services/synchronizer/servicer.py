@@ -1,0 +1,170 @@
+"""The synchronizer's calls: requests are checked, an operation done, its outcome answered."""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator
+
+import grpc
+
+from services.synchronizer import validation as check
+from services.synchronizer import wire
+from services.synchronizer.domain import Role
+from services.synchronizer.members import HEARTBEAT_SECONDS
+from services.synchronizer.operations import Operations
+from services.synchronizer.plan import planned_stages
+from services.synchronizer.watching import Watching
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
+from trinity.errors import InvalidRequest
+
+logger = logging.getLogger(__name__)
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
+EVERY_EXPERIMENT = ""
+MAX_VERSIONS = 10_000
+
+
+class SynchronizerServicer(SynchronizerServiceServicer):
+    """Answers calls; see the proto for what each promises."""
+
+    def __init__(self, *, operations: Operations, watching: Watching) -> None:
+        self._operations = operations
+        self._watching = watching
+
+    async def CreateExperiment(
+        self, request: pb.CreateExperimentRequest, _: grpc.aio.ServicerContext
+    ) -> pb.CreateExperimentResponse:
+        tenant = check.text(request.tenant, "tenant", check.MAX_NAME_LENGTH)
+        label = check.text(request.label, "label", check.MAX_NAME_LENGTH)
+        plan = planned_stages(request.plan_json)
+        created = await self._operations.create(tenant, label, plan, request.plan_json)
+        experiment = created.experiment
+        logger.info(
+            "experiment resumed" if created.resumed else "experiment created",
+            extra={"experiment": label, "id": experiment.id, "starts": experiment.start_count},
+        )
+        return pb.CreateExperimentResponse(
+            experiment=wire.experiment_to_proto(experiment), resumed=created.resumed
+        )
+
+    async def GetExperiment(
+        self, request: pb.GetExperimentRequest, _: grpc.aio.ServicerContext
+    ) -> pb.GetExperimentResponse:
+        planned = await self._operations.get(_experiment_id(request.experiment_id))
+        return pb.GetExperimentResponse(
+            experiment=wire.experiment_to_proto(planned.experiment), plan_json=planned.plan_json
+        )
+
+    async def WatchExperiments(
+        self, request: pb.WatchExperimentsRequest, _: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchExperimentsResponse]:
+        tenant = check.text(request.tenant, "tenant", check.MAX_NAME_LENGTH, may_be_empty=True)
+        states = self._watching.states(EVERY_EXPERIMENT, lambda: self._operations.running(tenant))
+        async for running in states:
+            yield pb.WatchExperimentsResponse(
+                experiments=[wire.experiment_to_proto(experiment) for experiment in running]
+            )
+
+    async def WatchExperiment(
+        self, request: pb.WatchExperimentRequest, _: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchExperimentResponse]:
+        experiment_id = _experiment_id(request.experiment_id)
+        states = self._watching.states(
+            str(experiment_id), lambda: self._operations.watched(experiment_id)
+        )
+        async for watched in states:
+            yield pb.WatchExperimentResponse(
+                experiment=wire.experiment_to_proto(watched.experiment),
+                versions=[wire.version_to_proto(version) for version in watched.versions],
+            )
+
+    async def PublishVersion(
+        self, request: pb.PublishVersionRequest, _: grpc.aio.ServicerContext
+    ) -> pb.PublishVersionResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        version = wire.version_from_proto(request.version)
+        pinned = await self._operations.publish(experiment_id, version)
+        logger.info(
+            "version published",
+            extra={
+                "experiment_id": experiment_id,
+                "stage": version.stage,
+                "version": version.version,
+                "incarnation": version.incarnation,
+            },
+        )
+        return pb.PublishVersionResponse(pinned_versions=pinned)
+
+    async def RetireVersions(
+        self, request: pb.RetireVersionsRequest, _: grpc.aio.ServicerContext
+    ) -> pb.RetireVersionsResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        if len(request.versions) > MAX_VERSIONS:
+            raise InvalidRequest(f"versions: at most {MAX_VERSIONS} are taken")
+        gone = tuple(wire.version_name_from_proto(v, "versions") for v in request.versions)
+        await self._operations.retire(experiment_id, gone)
+        return pb.RetireVersionsResponse()
+
+    async def Heartbeat(
+        self, request: pb.HeartbeatRequest, _: grpc.aio.ServicerContext
+    ) -> pb.HeartbeatResponse:
+        await self._operations.heard(wire.member_from_proto(request.member))
+        return pb.HeartbeatResponse(interval_seconds=HEARTBEAT_SECONDS)
+
+    async def FinishRole(
+        self, request: pb.FinishRoleRequest, _: grpc.aio.ServicerContext
+    ) -> pb.FinishRoleResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        stage, role = _stage_name(request.stage), wire.role_from_proto(request.role)
+        final_version = None
+        if role is Role.TRAINER:
+            final_version = wire.version_from_proto(request.final_version, "final_version")
+            if final_version.stage != stage:
+                raise InvalidRequest(f"final_version.stage: is not {stage!r}")
+        state = await self._operations.finish_role(experiment_id, stage, role, final_version)
+        logger.info(
+            "role finished",
+            extra={"experiment_id": experiment_id, "stage": stage, "role": role, "state": state},
+        )
+        return pb.FinishRoleResponse(state=wire.STAGE_STATES[state])
+
+    async def FailStage(
+        self, request: pb.FailStageRequest, _: grpc.aio.ServicerContext
+    ) -> pb.FailStageResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        stage, role = _stage_name(request.stage), wire.role_from_proto(request.role)
+        reason = check.sentence(request.reason)
+        if not reason:
+            raise InvalidRequest("reason: is missing")
+        await self._operations.fail(experiment_id, stage, reason)
+        logger.error(
+            "stage failed",
+            extra={"experiment_id": experiment_id, "stage": stage, "role": role, "reason": reason},
+        )
+        return pb.FailStageResponse()
+
+    async def CancelExperiment(
+        self, request: pb.CancelExperimentRequest, _: grpc.aio.ServicerContext
+    ) -> pb.CancelExperimentResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        await self._operations.cancel(experiment_id, check.sentence(request.reason))
+        logger.info("experiment cancelled", extra={"experiment_id": experiment_id})
+        return pb.CancelExperimentResponse()
+
+    async def GetStatus(
+        self, request: pb.GetStatusRequest, _: grpc.aio.ServicerContext
+    ) -> pb.GetStatusResponse:
+        experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
+        state = await self._operations.state(experiment_id)
+        return pb.GetStatusResponse(
+            experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
+            members=[wire.member_to_proto(member) for member in state.members],
+        )
+
+
+def _experiment_id(value: str) -> uuid.UUID:
+    return check.identifier(value, "experiment_id")
+
+
+def _stage_name(value: str) -> str:
+    return check.text(value, "stage", check.MAX_NAME_LENGTH)

@@ -1,0 +1,24 @@
+"""Settings of the synchronizer."""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from trinity.settings import ServiceSettings
+
+
+class SynchronizerSettings(ServiceSettings):
+    """What `TRINITY_SYNCHRONIZER_*` variables say."""
+
+    model_config = SettingsConfigDict(env_prefix="TRINITY_SYNCHRONIZER_")
+
+    postgres_dsn: SecretStr
+    """Database of the experiments: postgresql://user:password@host:port/database."""
+
+    postgres_wait_seconds: float = Field(default=10.0, ge=0)
+    """How long to wait at the start for a database that does not answer."""
+
+    postgres_pool_size: int = Field(default=5, ge=1)
+    """Most connections to the database, besides one for notifications."""
+
+    migrate_on_start: bool = False
+    """Bring the schema to the newest revision first; otherwise an older one is refused."""

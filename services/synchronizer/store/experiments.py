@@ -1,0 +1,196 @@
+"""Experiments and their stages as rows."""
+
+import uuid
+from collections import defaultdict
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.synchronizer import tables
+from services.synchronizer.domain import Experiment, ExperimentState, Role, Stage, StageState
+from services.synchronizer.store import versions
+from services.synchronizer.store.database import notify
+from trinity.errors import NotFound
+
+_experiment = tables.experiment.c
+_stage = tables.stage.c
+
+
+async def insert(connection: AsyncConnection, experiment: Experiment, plan: str) -> bool:
+    """Record a new experiment; false when its tenant has one of that label."""
+    inserted = await connection.execute(
+        pg.insert(tables.experiment)
+        .values(
+            tenant=experiment.tenant,
+            id=experiment.id,
+            label=experiment.label,
+            plan=plan,
+            state=experiment.state,
+            reason=experiment.reason,
+            start_count=experiment.start_count,
+        )
+        .on_conflict_do_nothing(index_elements=["tenant", "label"])
+        .returning(_experiment.id)
+    )
+    if inserted.first() is None:
+        return False
+    rows = [
+        {
+            "tenant": experiment.tenant,
+            "experiment_id": experiment.id,
+            "name": stage.name,
+            "index": index,
+            **_stage_values(stage),
+        }
+        for index, stage in enumerate(experiment.stages)
+    ]
+    await connection.execute(sa.insert(tables.stage), rows)
+    await notify(connection, experiment.id)
+    return True
+
+
+async def save(connection: AsyncConnection, old: Experiment, new: Experiment) -> bool:
+    """Write what differs, under the lock of `locked`; false when nothing does."""
+    if new == old:
+        return False
+    await connection.execute(
+        sa.update(tables.experiment)
+        .where(_experiment.id == new.id)
+        .values(state=new.state, reason=new.reason, start_count=new.start_count)
+    )
+    for before, after in zip(old.stages, new.stages, strict=True):
+        if after != before:
+            await connection.execute(
+                sa.update(tables.stage)
+                .where(_stage.experiment_id == new.id, _stage.name == after.name)
+                .values(**_stage_values(after))
+            )
+    await notify(connection, new.id)
+    return True
+
+
+async def replace_plan(connection: AsyncConnection, experiment_id: uuid.UUID, plan: str) -> None:
+    """Keep the plan that the experiment goes on with."""
+    await connection.execute(
+        sa.update(tables.experiment).where(_experiment.id == experiment_id).values(plan=plan)
+    )
+
+
+async def locked(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
+    """Read an experiment that nobody else changes until this transaction ends.
+
+    Raises: NotFound.
+    """
+    lock = sa.select(_experiment.id).where(_experiment.id == experiment_id).with_for_update()
+    await connection.execute(lock)
+    return await get(connection, experiment_id)
+
+
+async def locked_by_label(connection: AsyncConnection, tenant: str, label: str) -> Experiment:
+    """Read and lock an experiment that is known to exist."""
+    query = sa.select(_experiment.id).where(
+        _experiment.tenant == tenant, _experiment.label == label
+    )
+    experiment_id = (await connection.execute(query.with_for_update())).scalar_one()
+    return await get(connection, experiment_id)
+
+
+async def get(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
+    """Read an experiment.
+
+    Raises: NotFound.
+    """
+    found = await _load(
+        connection, sa.select(tables.experiment).where(_experiment.id == experiment_id)
+    )
+    if not found:
+        raise NotFound(f"there is no experiment {experiment_id}")
+    return found[0]
+
+
+async def plan_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str:
+    """Read the plan of an experiment that is known to exist."""
+    query = sa.select(_experiment.plan).where(_experiment.id == experiment_id)
+    plan: str = (await connection.execute(query)).scalar_one()
+    return plan
+
+
+async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment, ...]:
+    """Experiments that run, oldest first; an empty tenant is all of them."""
+    query = sa.select(tables.experiment).where(_experiment.state == ExperimentState.RUNNING)
+    if tenant:
+        query = query.where(_experiment.tenant == tenant)
+    return await _load(connection, query.order_by(_experiment.created_at, _experiment.id))
+
+
+async def newest(connection: AsyncConnection, limit: int) -> tuple[Experiment, ...]:
+    """Experiments of any state, newest first."""
+    order = (_experiment.created_at.desc(), _experiment.id)
+    return await _load(connection, sa.select(tables.experiment).order_by(*order).limit(limit))
+
+
+async def _load(
+    connection: AsyncConnection, query: sa.Select[tuple[object, ...]]
+) -> tuple[Experiment, ...]:
+    rows = (await connection.execute(query)).all()
+    stages = await _stages(connection, [row.id for row in rows])
+    return tuple(
+        Experiment(
+            id=row.id,
+            tenant=row.tenant,
+            label=row.label,
+            state=ExperimentState(row.state),
+            reason=row.reason,
+            stages=tuple(stages[row.id]),
+            start_count=row.start_count,
+        )
+        for row in rows
+    )
+
+
+async def _stages(
+    connection: AsyncConnection, experiment_ids: list[uuid.UUID]
+) -> dict[uuid.UUID, list[Stage]]:
+    version = tables.version.c
+    final = sa.and_(
+        version.tenant == _stage.tenant,
+        version.experiment_id == _stage.experiment_id,
+        version.stage == _stage.name,
+        version.incarnation == _stage.final_incarnation,
+        version.version == _stage.final_version,
+    )
+    query = (
+        sa.select(tables.stage, *versions.COLUMNS)
+        .outerjoin_from(tables.stage, tables.version, final)
+        .where(_stage.experiment_id.in_(experiment_ids))
+        .order_by(_stage.index)
+    )
+    stages: dict[uuid.UUID, list[Stage]] = defaultdict(list)
+    for row in (await connection.execute(query)).mappings():
+        stages[row[_stage.experiment_id]].append(_stage_from_row(row))
+    return stages
+
+
+def _stage_from_row(columns: sa.RowMapping) -> Stage:
+    stage = Stage(
+        name=columns[_stage.name],
+        state=StageState(columns[_stage.state]),
+        roles=tuple(Role(role) for role in columns[_stage.roles]),
+        finished_roles=tuple(Role(role) for role in columns[_stage.finished_roles]),
+    )
+    if columns[_stage.final_version] is None:
+        return stage
+    return replace(stage, final_version=versions.from_row(columns))
+
+
+def _stage_values(stage: Stage) -> dict[str, object]:
+    final = stage.final_version
+    return {
+        "state": stage.state,
+        "roles": list(stage.roles),
+        "finished_roles": list(stage.finished_roles),
+        "final_version": final.version if final else None,
+        "final_incarnation": final.incarnation if final else None,
+    }

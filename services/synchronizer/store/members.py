@@ -1,0 +1,91 @@
+"""Members as rows; how long one has been silent is measured by the database's clock."""
+
+import uuid
+from dataclasses import asdict
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.synchronizer import tables
+from services.synchronizer.domain import Role
+from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, Wait
+
+_member = tables.member.c
+_now = sa.func.clock_timestamp()
+_silent_seconds = sa.cast(
+    sa.func.greatest(sa.extract("epoch", _now - _member.last_heard), 0), sa.Double
+)
+
+
+async def heard(connection: AsyncConnection, member: Member) -> None:
+    """Record how a member describes itself, and forget those long silent."""
+    # The next heartbeat is seconds away: no need to wait for the disk.
+    await connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
+    values = {
+        "role": member.role,
+        "address": member.address,
+        "experiment_id": member.experiment_id,
+        "stage": member.stage,
+        "activity": member.activity,
+        "version": member.version,
+        "pinned_versions": list(member.pinned_versions),
+        "waits": [asdict(wait) for wait in member.waits],
+        "last_heard": _now,
+    }
+    await connection.execute(
+        pg.insert(tables.member)
+        .values(id=member.id, **values)
+        .on_conflict_do_update(index_elements=["id"], set_=values)
+    )
+    forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
+    await connection.execute(
+        sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
+    )
+
+
+async def forget(connection: AsyncConnection, member_id: uuid.UUID) -> None:
+    """Remove a member that says goodbye."""
+    await connection.execute(sa.delete(tables.member).where(_member.id == member_id))
+
+
+async def remembered(
+    connection: AsyncConnection, experiment_id: uuid.UUID | None
+) -> tuple[Member, ...]:
+    """Members heard of lately; with an experiment, those that work on it and those that idle."""
+    query = sa.select(tables.member, _silent_seconds.label("silent_seconds")).where(
+        _silent_seconds <= REMEMBERED_SECONDS
+    )
+    if experiment_id is not None:
+        query = query.where(
+            sa.or_(_member.experiment_id == experiment_id, _member.experiment_id.is_(None))
+        )
+    rows = await connection.execute(query.order_by(_member.role, _member.address, _member.id))
+    return tuple(
+        Member(
+            id=row.id,
+            role=Role(row.role),
+            address=row.address,
+            experiment_id=row.experiment_id,
+            stage=row.stage,
+            activity=row.activity,
+            version=row.version,
+            pinned_versions=tuple(row.pinned_versions),
+            waits=tuple(Wait(**wait).aged(row.silent_seconds) for wait in row.waits),
+            silent_seconds=row.silent_seconds,
+        )
+        for row in rows
+    )
+
+
+async def pinned_versions(
+    connection: AsyncConnection, experiment_id: uuid.UUID, stage: str
+) -> tuple[int, ...]:
+    """Versions of a stage that live members use, each once, in order; -1 is none."""
+    query = sa.select(_member.version, _member.pinned_versions).where(
+        _member.experiment_id == experiment_id,
+        _member.stage == stage,
+        _silent_seconds <= LIVE_SECONDS,
+    )
+    used = {v for row in await connection.execute(query) for v in (row[0], *row[1])}
+    return tuple(sorted(v for v in used if v >= 0))

@@ -1,0 +1,62 @@
+"""Checks on what requests hold; every refusal names the field."""
+
+import math
+import uuid
+
+from trinity.errors import InvalidRequest
+
+MAX_NAME_LENGTH = 500
+MAX_TEXT_LENGTH = 4_000
+SHA256_BYTES = 32
+
+
+def identifier(value: str, field: str) -> uuid.UUID:
+    """A UUID in its usual form."""
+    try:
+        return uuid.UUID(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{field}: {value[:60]!r} is not a UUID") from error
+
+
+def optional_identifier(value: str, field: str) -> uuid.UUID | None:
+    """A UUID, or nothing for an empty text."""
+    return identifier(value, field) if value else None
+
+
+def text(value: str, field: str, max_length: int, *, may_be_empty: bool = False) -> str:
+    """A text that the database takes and a person can read."""
+    if not value and not may_be_empty:
+        raise InvalidRequest(f"{field}: is missing")
+    if len(value) > max_length:
+        raise InvalidRequest(
+            f"{field}: has {len(value)} characters, at most {max_length} are taken"
+        )
+    if "\0" in value:
+        raise InvalidRequest(f"{field}: holds a NUL character")
+    return value
+
+
+def sentence(value: str) -> str:
+    """A text for people: cut and cleaned rather than refused, as it may explain a failure."""
+    return value.replace("\0", "")[:MAX_TEXT_LENGTH]
+
+
+def at_least(value: int, minimum: int, field: str) -> int:
+    """A whole number that is not too small."""
+    if value < minimum:
+        raise InvalidRequest(f"{field}: is {value}, must be at least {minimum}")
+    return value
+
+
+def seconds(value: float, field: str) -> float:
+    """A duration."""
+    if not math.isfinite(value) or value < 0:
+        raise InvalidRequest(f"{field}: is {value}, must be a duration")
+    return value
+
+
+def sha256(value: bytes, field: str) -> bytes:
+    """A SHA-256 digest."""
+    if len(value) != SHA256_BYTES:
+        raise InvalidRequest(f"{field}: has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
+    return value

@@ -1,0 +1,177 @@
+"""Protobuf messages from and to the domain; requests are checked on the way in."""
+
+from enum import StrEnum
+from typing import TypeVar
+
+from services.synchronizer import validation as check
+from services.synchronizer.domain import (
+    Experiment,
+    ExperimentState,
+    Role,
+    Stage,
+    StageState,
+    Version,
+    VersionKind,
+    VersionName,
+)
+from services.synchronizer.members import Member, Wait
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.errors import InvalidRequest
+
+MAX_WAITS = 1_000
+MAX_PINNED_VERSIONS = 10_000
+
+EXPERIMENT_STATES = {
+    ExperimentState.RUNNING: pb.EXPERIMENT_STATE_RUNNING,
+    ExperimentState.FINISHED: pb.EXPERIMENT_STATE_FINISHED,
+    ExperimentState.FAILED: pb.EXPERIMENT_STATE_FAILED,
+    ExperimentState.CANCELLED: pb.EXPERIMENT_STATE_CANCELLED,
+}
+STAGE_STATES = {
+    StageState.PENDING: pb.STAGE_STATE_PENDING,
+    StageState.RUNNING: pb.STAGE_STATE_RUNNING,
+    StageState.FINISHED: pb.STAGE_STATE_FINISHED,
+    StageState.FAILED: pb.STAGE_STATE_FAILED,
+}
+ROLES = {
+    Role.EXPLORER: pb.ROLE_EXPLORER,
+    Role.TRAINER: pb.ROLE_TRAINER,
+    Role.BUFFER: pb.ROLE_BUFFER,
+}
+VERSION_KINDS = {
+    VersionKind.FULL: pb.Version.KIND_FULL,
+    VersionKind.LORA: pb.Version.KIND_LORA,
+    VersionKind.DELTA: pb.Version.KIND_DELTA,
+}
+
+NameT = TypeVar("NameT", bound=StrEnum)
+NumberT = TypeVar("NumberT", bound=int)
+
+
+def _named(number: int, names: dict[NameT, NumberT], field: str) -> NameT:
+    for name, known in names.items():
+        if known == number:
+            return name
+    raise InvalidRequest(f"{field}: {number} is not one of {', '.join(names)}")
+
+
+def role_from_proto(number: int, field: str = "role") -> Role:
+    """Read a role."""
+    return _named(number, ROLES, field)
+
+
+def version_from_proto(message: pb.Version, field: str = "version") -> Version:
+    """Read announced weights."""
+    return Version(
+        stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
+        version=check.at_least(message.version, 0, f"{field}.version"),
+        incarnation=check.at_least(message.incarnation, 0, f"{field}.incarnation"),
+        kind=_named(message.kind, VERSION_KINDS, f"{field}.kind"),
+        base_version=check.at_least(message.base_version, 0, f"{field}.base_version"),
+        path=check.text(message.path, f"{field}.path", check.MAX_TEXT_LENGTH),
+        manifest_sha256=check.sha256(message.manifest_sha256, f"{field}.manifest_sha256"),
+        weights_sha256=check.sha256(message.weights_sha256, f"{field}.weights_sha256"),
+        parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
+    )
+
+
+def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
+    """Read which weights are meant."""
+    return VersionName(
+        stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
+        version=check.at_least(message.version, 0, f"{field}.version"),
+        incarnation=check.at_least(message.incarnation, 0, f"{field}.incarnation"),
+    )
+
+
+def version_to_proto(version: Version) -> pb.Version:
+    """Write published weights."""
+    return pb.Version(
+        stage=version.stage,
+        version=version.version,
+        incarnation=version.incarnation,
+        kind=VERSION_KINDS[version.kind],
+        base_version=version.base_version,
+        path=version.path,
+        manifest_sha256=version.manifest_sha256,
+        weights_sha256=version.weights_sha256,
+        parent_version=version.parent_version,
+    )
+
+
+def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
+    """Write an experiment."""
+    return pb.Experiment(
+        id=str(experiment.id),
+        tenant=experiment.tenant,
+        label=experiment.label,
+        state=EXPERIMENT_STATES[experiment.state],
+        reason=experiment.reason,
+        stages=[_stage_to_proto(stage) for stage in experiment.stages],
+        start_count=experiment.start_count,
+    )
+
+
+def _stage_to_proto(stage: Stage) -> pb.Stage:
+    final = stage.final_version
+    return pb.Stage(
+        name=stage.name,
+        state=STAGE_STATES[stage.state],
+        roles=[ROLES[role] for role in stage.roles],
+        finished_roles=[ROLES[role] for role in stage.finished_roles],
+        final_version=version_to_proto(final) if final else None,
+    )
+
+
+def member_from_proto(message: pb.Member) -> Member:
+    """Read how a member describes itself."""
+    if len(message.waits) > MAX_WAITS or len(message.pinned_versions) > MAX_PINNED_VERSIONS:
+        raise InvalidRequest("member: has too many waits or pinned versions")
+    return Member(
+        id=check.identifier(message.id, "member.id"),
+        role=role_from_proto(message.role, "member.role"),
+        address=check.text(
+            message.address, "member.address", check.MAX_NAME_LENGTH, may_be_empty=True
+        ),
+        experiment_id=check.optional_identifier(message.experiment_id, "member.experiment_id"),
+        stage=check.text(message.stage, "member.stage", check.MAX_NAME_LENGTH, may_be_empty=True),
+        activity=check.sentence(message.activity),
+        version=message.version,
+        pinned_versions=tuple(message.pinned_versions),
+        waits=tuple(_wait_from_proto(wait) for wait in message.waits),
+    )
+
+
+def _wait_from_proto(message: pb.Wait) -> Wait:
+    return Wait(
+        owner=check.sentence(message.owner),
+        waits_for=check.sentence(message.waits_for),
+        reason=check.sentence(message.reason),
+        waited_seconds=check.seconds(message.waited_seconds, "member.waits.waited_seconds"),
+        deadline_seconds=check.seconds(message.deadline_seconds, "member.waits.deadline_seconds"),
+    )
+
+
+def member_to_proto(member: Member) -> pb.Member:
+    """Write a member."""
+    return pb.Member(
+        id=str(member.id),
+        role=ROLES[member.role],
+        address=member.address,
+        experiment_id=str(member.experiment_id or ""),
+        stage=member.stage,
+        activity=member.activity,
+        version=member.version,
+        pinned_versions=member.pinned_versions,
+        waits=[
+            pb.Wait(
+                owner=wait.owner,
+                waits_for=wait.waits_for,
+                reason=wait.reason,
+                waited_seconds=wait.waited_seconds,
+                deadline_seconds=wait.deadline_seconds,
+            )
+            for wait in member.waits
+        ],
+        silent_seconds=member.silent_seconds,
+    )

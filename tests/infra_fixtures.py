@@ -1,0 +1,170 @@
+"""Fixtures with a real broker and a real database; both start once a session, in milliseconds."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from trinity.local.binaries import postgres_programs
+from trinity.local.nats import NatsServer
+from trinity.local.ports import free_port
+from trinity.local.postgres import SUPERUSER, PostgresServer
+from trinity.local.process_spec import ProcessSpec
+from trinity.local.roles import DATABASE
+from trinity.local.secret_files import SecretFiles
+
+_names = count(1)
+
+
+def spawn(spec: ProcessSpec) -> subprocess.Popen[bytes]:
+    """Start one process of the stack without a supervisor."""
+    with spec.log_file.open("ab") as log:
+        return subprocess.Popen(
+            spec.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | spec.env,
+        )
+
+
+@contextmanager
+def running(spec: ProcessSpec) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one process of the stack; it dies with the test session."""
+    process = spawn(spec)
+    try:
+        yield process
+    finally:
+        process.send_signal(spec.stop_signal)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A database server of this test session, with the product's roles and schemas."""
+    root = tmp_path_factory.mktemp("postgres")
+    server = PostgresServer(
+        folder=root / "server",
+        secrets=SecretFiles(root / "secrets"),
+        port=free_port(),
+        programs=postgres_programs(),
+        fsync=False,
+    )
+    with running(server.prepare(root / "postgres.log")):
+        asyncio.run(server.wait_ready())
+        yield server
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A fresh database with the schemas of the services that store rows."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def admin_dsn(self) -> str:
+        return self.server.dsn(SUPERUSER, self.name)
+
+    @property
+    def buffer_dsn(self) -> str:
+        return self.server.dsn("buffer", self.name)
+
+    @property
+    def synchronizer_dsn(self) -> str:
+        return self.server.dsn("synchronizer", self.name)
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A database of this test's own, a copy of the one that the launcher makes."""
+    database = Database(postgres_server, f"test_{next(_names)}")
+    name, template = sql.Identifier(database.name), sql.Identifier(DATABASE)
+    maintenance = postgres_server.dsn(SUPERUSER, "postgres")
+    with psycopg.connect(maintenance, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
+        yield database
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture
+def postgres_dsn(postgres_database: Database) -> str:
+    """The superuser's address of a fresh database."""
+    return postgres_database.admin_dsn
+
+
+@pytest.fixture
+def buffer_dsn(postgres_database: Database) -> str:
+    """The address that the buffer gets: its own role, its own schema, a fresh database."""
+    return postgres_database.buffer_dsn
+
+
+@pytest.fixture
+def synchronizer_dsn(postgres_database: Database) -> str:
+    """The address that the synchronizer gets; the same database as `buffer_dsn` in one test."""
+    return postgres_database.synchronizer_dsn
+
+
+@dataclass(slots=True)
+class NatsUnderTest:
+    """A broker of one test, which may kill and start it again on the same port and data."""
+
+    server: NatsServer
+    log_file: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address with all rights."""
+        return self.server.url("buffer")
+
+    @property
+    def explorer_url(self) -> str:
+        """The address that may only publish results."""
+        return self.server.url("explorer")
+
+    async def start(self) -> None:
+        spec = self.server.prepare(self.log_file)
+        self.process = spawn(spec)
+        await self.server.wait_ready()
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsUnderTest]:
+    """A fresh broker with an empty store."""
+    server = NatsServer(
+        folder=tmp_path / "nats",
+        secrets=SecretFiles(tmp_path / "nats-secrets"),
+        port=free_port(),
+        monitor_port=free_port(),
+    )
+    broker = NatsUnderTest(server, tmp_path / "nats.log")
+    try:
+        await broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def nats_url(nats_server: NatsUnderTest) -> str:
+    """The address of a fresh broker, with all rights."""
+    return nats_server.url

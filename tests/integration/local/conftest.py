@@ -1,0 +1,11 @@
+"""Infrastructure that stands already, for tests which are about the services only."""
+
+import pytest
+
+from tests.infra_fixtures import NatsUnderTest
+from trinity.local.external import Externals
+
+
+@pytest.fixture
+def externals(nats_server: NatsUnderTest, postgres_dsn: str) -> Externals:
+    return Externals(nats_url=nats_server.url, postgres_dsn=postgres_dsn)

@@ -1,0 +1,35 @@
+"""A launcher to be killed: starts a stack with stand-ins, says who runs, and waits.
+
+python -m tests.integration.local.launcher <job directory>
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from tests.integration.local.stacks import read_pid, serving
+from trinity.local.external import Externals
+from trinity.local.infrastructure import Launchable
+from trinity.local.services import Surroundings
+from trinity.local.stack import LocalStack
+
+
+async def launch(job_dir: Path) -> None:
+    grandchild = job_dir / "grandchild"
+
+    def services(around: Surroundings) -> list[Launchable]:
+        return [
+            serving(around, "buffer", "--grandchild", str(grandchild)),
+            serving(around, "trainer", "--ignore-term"),
+        ]
+
+    async with LocalStack(job_dir=job_dir, externals=Externals(), services=services) as stack:
+        pids = [*stack.pids.values(), read_pid(grandchild)]
+        sys.stdout.write(json.dumps(pids) + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(launch(Path(sys.argv[1])))

@@ -1,0 +1,174 @@
+"""A stack on one machine, with stand-ins for the four services."""
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import nats
+import psycopg
+import pytest
+
+from tests.integration.local.stacks import (
+    Watched,
+    next_event,
+    no_services,
+    one_service,
+    process,
+    ready_at_once,
+    running_stack,
+    serving,
+)
+from trinity.errors import RunFailed, UserError
+from trinity.local.addresses import SERVICES
+from trinity.local.external import Externals
+from trinity.local.health import wait_serving
+from trinity.local.infrastructure import Launchable
+from trinity.local.messages import EventKind
+from trinity.local.run_file import read_running
+from trinity.local.services import Surroundings
+from trinity.local.stack import LocalStack
+
+_PAUSE = "import signal; signal.pause()"
+
+
+def _secret(job_dir: Path, name: str) -> str:
+    return (job_dir / "infra" / "secrets" / name).read_text()
+
+
+async def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+        secrets = list((tmp_path / "infra" / "secrets").iterdir())
+        secrets += [tmp_path / "run.json", tmp_path / "infra" / "nats" / "nats.conf"]
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets}
+    assert len(modes) > 6
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+        with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
+            buffer.execute("CREATE TABLE rows AS SELECT 7 AS id")
+        client = await nats.connect(_secret(tmp_path, "buffer-nats-url"))
+        await client.jetstream().add_stream(name="results", subjects=["trinity.>"])
+        await client.jetstream().publish("trinity.results.1", b"x")
+        await client.close()
+    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+        with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
+            assert buffer.execute("SELECT id FROM rows").fetchall() == [(7,)]
+        client = await nats.connect(_secret(tmp_path, "explorer-nats-url"))
+        assert (await client.jetstream().stream_info("results")).state.messages == 1
+        await client.close()
+
+
+async def test_the_run_file_tells_who_runs_and_goes_with_the_stack(tmp_path: Path) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=one_service()) as stack:
+        running = running_stack(tmp_path)
+        assert running.addresses == stack.addresses
+        assert set(running.pids) == {"nats", "postgres", "buffer"}
+        watched = Watched(list(running.pids.values()))
+    assert read_running(tmp_path) is None
+    watched.wait_for_ends()
+
+
+async def test_a_second_run_in_the_same_directory_is_refused_by_name(
+    tmp_path: Path, externals: Externals
+) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
+        with pytest.raises(UserError, match=rf"process {os.getpid()}\) works in {tmp_path}"):
+            async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
+                pass
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_dead_service_returns_on_its_address(
+    tmp_path: Path, externals: Externals, signal_number: signal.Signals
+) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=one_service()) as stack:
+        os.kill(stack.pids["buffer"], signal_number)
+        await next_event(stack, EventKind.RESTARTED, "buffer")
+        await next_event(stack, EventKind.READY, "buffer")
+        await wait_serving("buffer", stack.addresses.buffer, 10.0)
+
+
+async def test_a_killed_database_and_a_killed_broker_return_with_their_data(
+    tmp_path: Path,
+) -> None:
+    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services) as stack:
+        dsn = _secret(tmp_path, "buffer-postgres-dsn")
+        with psycopg.connect(dsn) as buffer:
+            buffer.execute("CREATE TABLE rows AS SELECT 7 AS id")
+        for name in ("postgres", "nats"):
+            os.kill(stack.pids[name], signal.SIGKILL)
+            await next_event(stack, EventKind.RESTARTED, name)
+            await next_event(stack, EventKind.READY, name)
+        with psycopg.connect(dsn) as buffer:
+            assert buffer.execute("SELECT id FROM rows").fetchall() == [(7,)]
+        client = await nats.connect(_secret(tmp_path, "buffer-nats-url"))
+        await client.close()
+
+
+async def test_a_service_that_keeps_dying_is_given_up_with_its_log(
+    tmp_path: Path, externals: Externals
+) -> None:
+    def services(around: Surroundings) -> list[Launchable]:
+        argv = ["-c", "print('no more disk'); raise SystemExit(7)"]
+        return [Launchable(process(around, "buffer", argv, max_restarts=1), ready_at_once)]
+
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=services) as stack:
+        failure = await next_event(stack, EventKind.FAILED, "buffer")
+        assert failure.reason == "ended with exit code 7 after 1 restarts"
+        assert failure.log_file == str(tmp_path / "log" / "buffer.log")
+        assert failure.log_tail.splitlines() == ["no more disk", "no more disk"]
+
+
+async def test_refused_settings_are_shown_at_once(tmp_path: Path, externals: Externals) -> None:
+    def services(around: Surroundings) -> list[Launchable]:
+        argv = ["-c", "print('TRINITY_BUFFER_PORTT is unknown'); raise SystemExit(2)"]
+        waiting = serving(around, "buffer")
+        return [Launchable(process(around, "buffer", argv), waiting.wait_ready)]
+
+    with pytest.raises(UserError, match="buffer refused to start: TRINITY_BUFFER_PORTT is unk"):
+        async with LocalStack(job_dir=tmp_path, externals=externals, services=services):
+            pass
+
+
+async def test_a_stack_that_cannot_start_leaves_nothing_running(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def fail() -> None:
+        pids.extend(stack.pids.values())
+        watched.append(Watched(pids))
+        raise RunFailed("not today")
+
+    watched: list[Watched] = []
+    stack = LocalStack(
+        job_dir=tmp_path,
+        externals=Externals(),
+        services=lambda around: [Launchable(process(around, "buffer", ["-c", _PAUSE]), fail)],
+    )
+    with pytest.raises(RunFailed, match="not today"):
+        await stack.__aenter__()
+    assert len(pids) >= 2
+    watched[0].wait_for_ends()
+
+
+async def test_services_stop_before_what_they_need(tmp_path: Path, externals: Externals) -> None:
+    notes = tmp_path / "stops"
+
+    def services(around: Surroundings) -> list[Launchable]:
+        return [serving(around, name, "--note-stop", str(notes), name) for name in SERVICES]
+
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=services):
+        pass
+    assert notes.read_text().split() == ["explorer", "trainer", "buffer", "synchronizer"]
+
+
+async def test_a_service_deaf_to_sigterm_is_killed_after_its_grace(
+    tmp_path: Path, externals: Externals
+) -> None:
+    async with LocalStack(
+        job_dir=tmp_path, externals=externals, services=one_service("--ignore-term")
+    ) as stack:
+        watched = Watched([stack.pids["buffer"]])
+    watched.wait_for_ends(0.0)

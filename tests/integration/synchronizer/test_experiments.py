@@ -1,0 +1,168 @@
+"""The life of an experiment, seen by a client."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from tests.integration.synchronizer.builders import (
+    BOTH,
+    TRAIN,
+    creation,
+    failure,
+    finished,
+    plan,
+    weights,
+)
+from tests.integration.synchronizer.conftest import TIMEOUT, Running
+from trinity.api.v1 import synchronizer_pb2 as pb
+
+
+def stage_states(experiment: pb.Experiment) -> list[str]:
+    return [pb.StageState.Name(stage.state)[12:] for stage in experiment.stages]
+
+
+async def finish_warmup(synchronizer: Running, experiment_id: str) -> None:
+    request = finished(experiment_id, "warmup", pb.ROLE_TRAINER, weights("warmup", 5))
+    await synchronizer.stub.FinishRole(request, timeout=TIMEOUT)
+
+
+async def cancel(synchronizer: Running, experiment_id: str) -> None:
+    request = pb.CancelExperimentRequest(experiment_id=experiment_id, reason="Ctrl-C")
+    await synchronizer.stub.CancelExperiment(request, timeout=TIMEOUT)
+
+
+async def test_a_new_experiment_runs_its_first_stage(synchronizer: Running) -> None:
+    answer = await synchronizer.created()
+    assert not answer.resumed
+    assert answer.experiment.state == pb.EXPERIMENT_STATE_RUNNING
+    assert answer.experiment.start_count == 1
+    assert stage_states(answer.experiment) == ["RUNNING", "PENDING"]
+    assert list(answer.experiment.stages[1].roles) == [pb.ROLE_TRAINER, pb.ROLE_EXPLORER]
+    assert await synchronizer.experiment(answer.experiment.id) == answer.experiment
+
+
+async def test_creating_a_running_experiment_again_resumes_it(synchronizer: Running) -> None:
+    first = await synchronizer.created()
+    second = await synchronizer.created()
+    assert second.resumed
+    assert second.experiment.id == first.experiment.id
+    assert second.experiment.start_count == 2
+    assert stage_states(second.experiment) == ["RUNNING", "PENDING"]
+
+
+async def test_creating_at_the_same_time_makes_one_experiment(
+    synchronizer: Running, replica: Running
+) -> None:
+    answers = await asyncio.gather(*(s.created() for s in (synchronizer, replica) * 4))
+    assert len({answer.experiment.id for answer in answers}) == 1
+    assert sorted(answer.experiment.start_count for answer in answers) == list(range(1, 9))
+    assert sum(not answer.resumed for answer in answers) == 1
+
+
+async def test_tenants_do_not_share_labels(synchronizer: Running) -> None:
+    ours = await synchronizer.created(creation(tenant="ours"))
+    theirs = await synchronizer.created(creation(tenant="theirs"))
+    assert ours.experiment.id != theirs.experiment.id
+    assert not theirs.resumed
+
+
+async def test_a_failed_experiment_goes_on_with_the_stage_that_failed(
+    synchronizer: Running,
+) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    await finish_warmup(synchronizer, experiment_id)
+    request = failure(experiment_id, "rft", "no memory left")
+    await synchronizer.stub.FailStage(request, timeout=TIMEOUT)
+    failed = await synchronizer.experiment(experiment_id)
+    assert failed.state == pb.EXPERIMENT_STATE_FAILED
+    assert failed.reason == "no memory left"
+    assert stage_states(failed) == ["FINISHED", "FAILED"]
+
+    resumed = (await synchronizer.created()).experiment
+    assert resumed.state == pb.EXPERIMENT_STATE_RUNNING
+    assert resumed.reason == ""
+    assert stage_states(resumed) == ["FINISHED", "RUNNING"]
+    assert resumed.stages[0].final_version == weights("warmup", 5)
+
+
+async def test_a_cancelled_experiment_can_be_resumed(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    await cancel(synchronizer, experiment_id)
+    cancelled = await synchronizer.experiment(experiment_id)
+    assert (cancelled.state, cancelled.reason) == (pb.EXPERIMENT_STATE_CANCELLED, "Ctrl-C")
+    resumed = (await synchronizer.created()).experiment
+    assert stage_states(resumed) == ["RUNNING", "PENDING"]
+
+
+async def test_a_role_that_finished_stays_finished_when_resumed(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    await finish_warmup(synchronizer, experiment_id)
+    await cancel(synchronizer, experiment_id)
+    late = finished(experiment_id, "rft", pb.ROLE_TRAINER, weights("rft", 9))
+    answer = await synchronizer.stub.FinishRole(late, timeout=TIMEOUT)
+    assert answer.state == pb.STAGE_STATE_FAILED
+    resumed = (await synchronizer.created()).experiment
+    assert list(resumed.stages[1].finished_roles) == [pb.ROLE_TRAINER]
+    assert stage_states(resumed) == ["FINISHED", "RUNNING"]
+
+
+async def test_a_finished_experiment_is_answered_as_finished(synchronizer: Running) -> None:
+    request = creation(plan(warmup=TRAIN))
+    experiment_id = (await synchronizer.created(request)).experiment.id
+    await finish_warmup(synchronizer, experiment_id)
+    again = await synchronizer.created(request)
+    assert again.resumed
+    assert again.experiment.state == pb.EXPERIMENT_STATE_FINISHED
+    assert again.experiment.start_count == 1
+
+
+async def test_the_plan_is_replaced_when_the_stages_agree(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    changed = plan(warmup=BOTH, rft=TRAIN)
+    resumed = (await synchronizer.created(creation(changed))).experiment
+    assert list(resumed.stages[0].roles) == [pb.ROLE_TRAINER, pb.ROLE_EXPLORER]
+    request = pb.GetExperimentRequest(experiment_id=experiment_id)
+    answer = await synchronizer.stub.GetExperiment(request, timeout=TIMEOUT)
+    assert answer.plan_json == changed
+
+
+async def test_a_plan_with_other_stages_is_refused_and_changes_nothing(
+    synchronizer: Running,
+) -> None:
+    before = (await synchronizer.created()).experiment
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await synchronizer.created(creation(plan(warmup=TRAIN, dpo=TRAIN)))
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "warmup, rft" in (refusal.value.details() or "")
+    assert await synchronizer.experiment(before.id) == before
+
+
+async def test_the_first_reason_of_a_failure_stays(synchronizer: Running) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    for reason in ("the disk is full", "the trainer is gone"):
+        request = failure(experiment_id, "warmup", reason)
+        await synchronizer.stub.FailStage(request, timeout=TIMEOUT)
+    await cancel(synchronizer, experiment_id)
+    experiment = await synchronizer.experiment(experiment_id)
+    assert experiment.state == pb.EXPERIMENT_STATE_FAILED
+    assert experiment.reason == "the disk is full"
+
+
+async def test_a_failure_reported_after_the_stage_ended_changes_nothing(
+    synchronizer: Running,
+) -> None:
+    experiment_id = (await synchronizer.created()).experiment.id
+    await finish_warmup(synchronizer, experiment_id)
+    request = failure(experiment_id, "warmup", "too late")
+    await synchronizer.stub.FailStage(request, timeout=TIMEOUT)
+    experiment = await synchronizer.experiment(experiment_id)
+    assert experiment.state == pb.EXPERIMENT_STATE_RUNNING
+
+
+async def test_status_lists_experiments_newest_first(synchronizer: Running) -> None:
+    labels = ["project/a", "project/b", "project/c"]
+    for label in labels:
+        await synchronizer.created(creation(label=label))
+    status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
+    assert [experiment.label for experiment in status.experiments] == labels[::-1]

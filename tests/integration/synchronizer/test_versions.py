@@ -1,0 +1,136 @@
+"""Weight versions: who may announce them, who needs them, which can be loaded."""
+
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from tests.integration.synchronizer.builders import explorer, publication, weights
+from tests.integration.synchronizer.conftest import TIMEOUT, Running
+from trinity.api.v1 import synchronizer_pb2 as pb
+
+
+@pytest.fixture
+async def experiment_id(synchronizer: Running) -> str:
+    """An experiment whose stage `warmup` runs."""
+    return (await synchronizer.created()).experiment.id
+
+
+async def published(synchronizer: Running, experiment_id: str, version: pb.Version) -> list[int]:
+    request = publication(experiment_id, version)
+    answer = await synchronizer.stub.PublishVersion(request, timeout=TIMEOUT)
+    return list(answer.pinned_versions)
+
+
+async def refused(synchronizer: Running, experiment_id: str, version: pb.Version) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await published(synchronizer, experiment_id, version)
+    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    return refusal.value.details() or ""
+
+
+async def loadable(synchronizer: Running, experiment_id: str) -> list[pb.Version]:
+    request = pb.WatchExperimentRequest(experiment_id=experiment_id)
+    watch = synchronizer.stub.WatchExperiment(request, timeout=TIMEOUT)
+    async for state in watch:
+        watch.cancel()
+        return list(state.versions)
+    raise AssertionError("the stream ended without a state")
+
+
+async def beat(synchronizer: Running, member: pb.Member) -> None:
+    await synchronizer.stub.Heartbeat(pb.HeartbeatRequest(member=member), timeout=TIMEOUT)
+
+
+async def test_published_versions_can_be_loaded_until_they_are_retired(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    versions = [weights("warmup", number) for number in (0, 2, 4)]
+    for version in versions:
+        await published(synchronizer, experiment_id, version)
+    assert await loadable(synchronizer, experiment_id) == versions
+    retire = pb.RetireVersionsRequest(experiment_id=experiment_id, versions=versions[:2])
+    for _ in range(2):
+        await synchronizer.stub.RetireVersions(retire, timeout=TIMEOUT)
+    assert await loadable(synchronizer, experiment_id) == versions[2:]
+
+
+async def test_retiring_an_unknown_version_changes_nothing(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    await published(synchronizer, experiment_id, weights("warmup", 2))
+    unknown = [weights("warmup", 2, incarnation=2), weights("rft", 2)]
+    retire = pb.RetireVersionsRequest(experiment_id=experiment_id, versions=unknown)
+    await synchronizer.stub.RetireVersions(retire, timeout=TIMEOUT)
+    assert len(await loadable(synchronizer, experiment_id)) == 1
+
+
+async def test_publishing_may_be_retried(synchronizer: Running, experiment_id: str) -> None:
+    for number in (2, 4, 2):
+        await published(synchronizer, experiment_id, weights("warmup", number))
+    numbers = [version.version for version in await loadable(synchronizer, experiment_id)]
+    assert numbers == [2, 4]
+
+
+async def test_a_stale_incarnation_is_refused(synchronizer: Running, experiment_id: str) -> None:
+    await published(synchronizer, experiment_id, weights("warmup", 4, incarnation=1))
+    await published(synchronizer, experiment_id, weights("warmup", 2, incarnation=2))
+    reason = await refused(synchronizer, experiment_id, weights("warmup", 6, incarnation=1))
+    assert reason == (
+        "incarnation 2 has published weights of stage warmup; incarnation 1 must stop"
+    )
+    numbers = [(v.incarnation, v.version) for v in await loadable(synchronizer, experiment_id)]
+    assert numbers == [(1, 4), (2, 2)]
+
+
+async def test_an_incarnation_stays_stale_when_its_successor_retired_everything(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    newer = weights("warmup", 2, incarnation=2)
+    await published(synchronizer, experiment_id, newer)
+    retire = pb.RetireVersionsRequest(experiment_id=experiment_id, versions=[newer])
+    await synchronizer.stub.RetireVersions(retire, timeout=TIMEOUT)
+    await refused(synchronizer, experiment_id, weights("warmup", 4, incarnation=1))
+
+
+async def test_versions_of_an_incarnation_only_grow(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    await published(synchronizer, experiment_id, weights("warmup", 4))
+    assert "too late" in await refused(synchronizer, experiment_id, weights("warmup", 3))
+
+
+async def test_a_version_is_not_published_twice_with_other_content(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    await published(synchronizer, experiment_id, weights("warmup", 4))
+    other = weights("warmup", 4, content="other")
+    assert "other content" in await refused(synchronizer, experiment_id, other)
+
+
+async def test_publishing_tells_what_live_members_of_the_stage_use(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    user = explorer(experiment_id, "warmup", version=2)
+    user.pinned_versions.extend([0, 1])
+    await beat(synchronizer, user)
+    await beat(synchronizer, explorer(experiment_id, "warmup", version=1))
+    await beat(synchronizer, explorer(experiment_id, "rft", version=7))
+    assert await published(synchronizer, experiment_id, weights("warmup", 4)) == [0, 1, 2]
+
+
+async def test_a_silent_member_pins_nothing(
+    synchronizer: Running, experiment_id: str, age_members: Callable[[float], None]
+) -> None:
+    await beat(synchronizer, explorer(experiment_id, "warmup", version=2))
+    age_members(11)
+    await beat(synchronizer, explorer(experiment_id, "warmup", version=3))
+    assert await published(synchronizer, experiment_id, weights("warmup", 4)) == [3]
+
+
+async def test_weights_of_an_unknown_stage_are_refused(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await published(synchronizer, experiment_id, weights("dpo", 4))
+    assert refusal.value.code() is grpc.StatusCode.NOT_FOUND

@@ -1,0 +1,57 @@
+"""One stack at a time in one directory."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from trinity.errors import UserError
+
+_CLEAN_UP_SECONDS = 30.0
+
+
+class JobLock:
+    """A lock that ends with the processes that hold it, however they end.
+
+    The supervisor inherits it: after the launcher was killed the next start waits until the
+    supervisor has stopped what was running.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, job_dir: Path) -> "JobLock":
+        """Take the lock; blocks while an earlier run in the directory is being cleaned up.
+
+        Raises: UserError naming the process that runs there.
+        """
+        descriptor = os.open(job_dir / "run.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(descriptor, job_dir)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        os.close(self.descriptor)
+
+
+def _lock(descriptor: int, job_dir: Path) -> None:
+    deadline = time.monotonic() + _CLEAN_UP_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode()
+            is_alive = not holder or Path(f"/proc/{holder}").exists()
+            if is_alive or time.monotonic() > deadline:
+                raise UserError(
+                    f"Another trinity run (process {holder}) works in {job_dir}: wait for it, "
+                    f"stop it, or give this run another name"
+                ) from None
+            time.sleep(0.05)

@@ -1,0 +1,132 @@
+"""The embedded broker: its configuration, its process and the proof that both agree."""
+
+import asyncio
+import json
+import shutil
+import signal
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.errors import RunFailed, UserError
+from trinity.local import binaries
+from trinity.local.identity import OWN_IDENTITY
+from trinity.local.process_spec import ProcessSpec
+from trinity.local.secret_files import SecretFiles, write_private
+
+NATS_USERS = ("buffer", "explorer")
+_SYNC_INTERVAL = "100ms"
+_SYNC_INTERVAL_NANOSECONDS = 100_000_000
+_MAX_PAYLOAD = "8MB"
+_STORE_BYTES_LIMIT = 20 * 2**30
+_STORE_BYTES_NEEDED = 256 * 2**20
+
+# Durations are quoted: the server reads a bare 2m as two million seconds.
+_CONFIG = """\
+host: 127.0.0.1
+port: {port}
+http: "127.0.0.1:{monitor_port}"
+max_payload: {max_payload}
+max_pending: 64MB
+jetstream {{
+  store_dir: {store}
+  sync_interval: "{sync_interval}"
+  max_file_store: {max_file_store}
+  max_memory_store: 256MB
+}}
+authorization {{
+  users: [
+    {{ user: buffer, password: "{buffer_password}" }}
+    {{
+      user: explorer, password: "{explorer_password}"
+      permissions: {{
+        publish: ["trinity.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.>"]
+        subscribe: ["_INBOX.>"]
+      }}
+    }}
+  ]
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsServer:
+    """A nats-server with JetStream whose data lies in `folder`; user `buffer` may do everything."""
+
+    folder: Path
+    secrets: SecretFiles
+    port: int
+    monitor_port: int
+
+    def prepare(self, log_file: Path) -> ProcessSpec:
+        """Write the configuration and return the process to start."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        config = self.folder / "nats.conf"
+        write_private(config, self._config())
+        argv = [str(binaries.nats_server()), "-c", str(config)]
+        return ProcessSpec(
+            name="nats",
+            argv=OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),
+            log_file=log_file,
+            stop_grace_seconds=5.0,
+        )
+
+    def url(self, user: str) -> str:
+        password = self.secrets.password(f"nats-{user}")
+        return f"nats://{user}:{password}@127.0.0.1:{self.port}"
+
+    async def wait_ready(self, timeout_seconds: float = 30.0) -> None:
+        """Return when JetStream answers and syncs to disk as often as it was asked to."""
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while not await asyncio.to_thread(self._is_healthy):
+            if asyncio.get_running_loop().time() > deadline:
+                raise RunFailed(f"The broker did not answer within {timeout_seconds:.0f} s")
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self._check_sync_interval)
+
+    def _config(self) -> str:
+        return _CONFIG.format(
+            port=self.port,
+            monitor_port=self.monitor_port,
+            max_payload=_MAX_PAYLOAD,
+            store=json.dumps(str(self.folder), ensure_ascii=False),
+            sync_interval=_SYNC_INTERVAL,
+            max_file_store=_store_bytes(self.folder),
+            buffer_password=self.secrets.password("nats-buffer"),
+            explorer_password=self.secrets.password("nats-explorer"),
+        )
+
+    def _is_healthy(self) -> bool:
+        try:
+            self._monitor("healthz?js-enabled-only=true")
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    def _check_sync_interval(self) -> None:
+        config = json.loads(self._monitor("jsz"))["config"]
+        actual = config.get("sync_interval")
+        if actual != _SYNC_INTERVAL_NANOSECONDS or config.get("sync_always", False):
+            raise RunFailed(f"The broker syncs every {actual} ns, asked for {_SYNC_INTERVAL}")
+
+    def _monitor(self, page: str) -> bytes:
+        # No proxy of the user's environment stands between us and loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        address = f"http://127.0.0.1:{self.monitor_port}/{page}"
+        with opener.open(address, timeout=2.0) as response:
+            content: bytes = response.read()
+        return content
+
+
+def _store_bytes(folder: Path) -> int:
+    """Let the store grow to what it holds plus half of the free disk, within a fixed limit."""
+    held = sum(path.stat().st_size for path in folder.rglob("*.blk"))
+    available = held + shutil.disk_usage(folder).free // 2
+    if available < _STORE_BYTES_NEEDED:
+        raise UserError(
+            f"The disk of {folder} has too little room for the broker: "
+            f"free at least {2 * _STORE_BYTES_NEEDED // 2**20} MiB or choose another "
+            f"checkpoint_root_dir"
+        )
+    return min(available, _STORE_BYTES_LIMIT)

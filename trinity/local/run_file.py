@@ -1,0 +1,47 @@
+"""run.json: what runs in a job directory right now, for a command line in another terminal."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from trinity.local.addresses import ServiceAddresses
+from trinity.local.secret_files import write_private
+
+_NAME = "run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStack:
+    """The addresses and process numbers of a stack; the file is there only while it runs."""
+
+    addresses: ServiceAddresses
+    launcher_pid: int
+    supervisor_pid: int
+    pids: dict[str, int]
+    started_at: datetime
+
+    def write(self, job_dir: Path) -> None:
+        fields = asdict(self) | {"started_at": self.started_at.isoformat()}
+        write_private(job_dir / _NAME, json.dumps(fields, indent=2) + "\n")
+
+
+def read_running(job_dir: Path) -> RunningStack | None:
+    """Return the stack that runs in the directory, or None where its launcher is gone."""
+    try:
+        fields = json.loads((job_dir / _NAME).read_text())
+    except FileNotFoundError:
+        return None
+    if not Path(f"/proc/{fields['launcher_pid']}").exists():
+        return None
+    return RunningStack(
+        addresses=ServiceAddresses(**fields["addresses"]),
+        launcher_pid=fields["launcher_pid"],
+        supervisor_pid=fields["supervisor_pid"],
+        pids=fields["pids"],
+        started_at=datetime.fromisoformat(fields["started_at"]),
+    )
+
+
+def remove_run_file(job_dir: Path) -> None:
+    (job_dir / _NAME).unlink(missing_ok=True)

@@ -1,0 +1,38 @@
+"""Generated passwords and the addresses that contain them, in files that only their owner reads."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """A folder of secrets; a password is made once and found again at the next start."""
+
+    folder: Path
+
+    def password(self, name: str) -> str:
+        path = self.folder / f"{name}-password"
+        if not path.exists():
+            self.write(path.name, secrets.token_hex(24))
+        return path.read_text().strip()
+
+    def write(self, name: str, content: str) -> Path:
+        """Replace a secret file whole: a reader sees the old content or the new, never a part."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.folder / name
+        write_private(path, content)
+        return path
+
+
+def write_private(path: Path, content: str) -> None:
+    """Write a file of mode 0600 atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    partial.replace(path)

@@ -1,0 +1,75 @@
+"""The four services as processes: which settings each gets so that they find one another."""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
+from trinity.local.health import wait_serving
+from trinity.local.identity import OWN_IDENTITY
+from trinity.local.infrastructure import Launchable
+from trinity.local.process_spec import ProcessSpec
+
+_READY_SECONDS = 120.0
+_GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the services are told about the stack that they are part of."""
+
+    job_dir: Path
+    log_level: str
+    addresses: ServiceAddresses
+    files: InfrastructureFiles
+
+
+def four_services(around: Surroundings) -> list[Launchable]:
+    """Return the services in the order of their start; they are stopped in the reverse one."""
+    at, files = around.addresses, around.files
+    peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}
+    synchronizer_dsn = str(files.synchronizer_postgres_dsn)
+    buffer_needs = {
+        "POSTGRES_DSN_FILE": str(files.buffer_postgres_dsn),
+        "NATS_URL_FILE": str(files.buffer_nats_url),
+        "MIGRATE_ON_START": "true",
+    }
+    return [
+        _service(
+            around,
+            "synchronizer",
+            at.synchronizer,
+            {"POSTGRES_DSN_FILE": synchronizer_dsn, "MIGRATE_ON_START": "true"},
+        ),
+        _service(around, "buffer", at.buffer, buffer_needs),
+        _service(around, "trainer", at.trainer, peers),
+        _service(
+            around,
+            "explorer",
+            at.explorer,
+            {**peers, "NATS_URL_FILE": str(files.explorer_nats_url)},
+        ),
+    ]
+
+
+def _service(around: Surroundings, name: str, address: str, settings: dict[str, str]) -> Launchable:
+    settings = {"LISTEN": address, "LOG_LEVEL": around.log_level, **settings}
+    prefix = f"TRINITY_{name.upper()}_"
+    argv = [sys.executable, "-m", f"services.{name}"]
+    spec = ProcessSpec(
+        name=name,
+        argv=OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),
+        log_file=around.job_dir / "log" / f"{name}.log",
+        env=_thread_limit() | {f"{prefix}{key}": value for key, value in settings.items()},
+    )
+    return Launchable(spec, partial(wait_serving, name, address, _READY_SECONDS))
+
+
+def _thread_limit() -> dict[str, str]:
+    """Without a GPU several processes compute on the same few cores: one thread each."""
+    if _GPU_DEVICES.exists() or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": "1"}

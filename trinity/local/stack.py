@@ -1,0 +1,200 @@
+"""The whole system on this machine, from the launcher's side.
+
+async with LocalStack(job_dir=path) as stack:
+    use(stack.addresses)
+    async for event in stack.events():
+        ...
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from trinity.errors import RunFailed
+from trinity.local.addresses import ServiceAddresses
+from trinity.local.external import Externals
+from trinity.local.infrastructure import Infrastructure, Launchable
+from trinity.local.job_lock import JobLock
+from trinity.local.leftovers import kill_leftovers
+from trinity.local.messages import EventKind, StackEvent
+from trinity.local.run_file import RunningStack, remove_run_file
+from trinity.local.services import Surroundings, four_services
+from trinity.local.start_errors import first_error, start_error
+from trinity.local.supervisor_client import SupervisorClient
+
+
+class LocalStack:
+    """Broker, database and services as processes that live exactly as long as this context."""
+
+    def __init__(
+        self,
+        *,
+        job_dir: Path,
+        log_level: str = "INFO",
+        externals: Externals | None = None,
+        services: Callable[[Surroundings], list[Launchable]] = four_services,
+    ) -> None:
+        self._job_dir = job_dir.resolve()
+        self._log_level = log_level
+        self._externals = externals or Externals.from_environment()
+        self._services = services
+        self._lock: JobLock | None = None
+        self._supervisor: SupervisorClient | None = None
+        self._addresses: ServiceAddresses | None = None
+        self._is_up = False
+        self._started_at = datetime.now(UTC)
+        self._pids: dict[str, int] = {}
+        self._launched: dict[str, Launchable] = {}
+        self._events: asyncio.Queue[StackEvent | None] = asyncio.Queue()
+        self._failure: asyncio.Future[StackEvent] = asyncio.get_running_loop().create_future()
+        self._probes: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def addresses(self) -> ServiceAddresses:
+        assert self._addresses is not None, "the stack is not started"
+        return self._addresses
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process numbers by name, as of now."""
+        return dict(self._pids)
+
+    async def events(self) -> AsyncIterator[StackEvent]:
+        """Yield what happens to the processes, from the start on, until the stack is stopped."""
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def stop(self) -> None:
+        """Stop everything in order: explorer, trainer, buffer, synchronizer, broker, database."""
+        self._is_up = False
+        for probe in self._probes:
+            probe.cancel()
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+            self._supervisor = None
+        if self._lock is not None:
+            remove_run_file(self._job_dir)
+            self._lock.release()
+            self._lock = None
+            self._events.put_nowait(None)
+
+    async def _start(self) -> None:
+        (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
+        self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
+        await asyncio.to_thread(kill_leftovers, self._job_dir)
+        infrastructure = Infrastructure(job_dir=self._job_dir, externals=self._externals)
+        await self._externals.check()
+        self._supervisor = await SupervisorClient.start(
+            self._job_dir, self._lock.descriptor, self._on_event
+        )
+        await self._unless_failed(infrastructure.prepare(self._launch))
+        self._addresses = ServiceAddresses.on_free_ports(
+            nats_url=infrastructure.public_nats_url,
+            postgres_dsn=infrastructure.public_postgres_dsn,
+        )
+        surroundings = Surroundings(
+            job_dir=self._job_dir,
+            log_level=self._log_level,
+            addresses=self._addresses,
+            files=infrastructure.write_files(),
+        )
+        await self._unless_failed(self._launch_together(self._services(surroundings)))
+        self._is_up = True
+        self._write_run_file()
+
+    async def _launch_together(self, services: list[Launchable]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for service in services:
+                tasks.create_task(self._launch(service))
+
+    async def _launch(self, launchable: Launchable) -> None:
+        """Start a process and return when it is ready."""
+        assert self._supervisor is not None
+        self._launched[launchable.spec.name] = launchable
+        await self._supervisor.launch(launchable.spec)
+        await self._announce_ready(launchable)
+
+    async def _announce_ready(self, launchable: Launchable) -> None:
+        name = launchable.spec.name
+        await launchable.wait_ready()
+        pid = self._pids.get(name, 0)
+        self._events.put_nowait(StackEvent(kind=EventKind.READY, process=name, pid=pid))
+
+    async def _unless_failed(self, work: Awaitable[None]) -> None:
+        """Wait for the work, but no longer than until a process is given up."""
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[None] | asyncio.Future[StackEvent]] = {task, self._failure}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                raise start_error(self._failure.result())
+            await task
+        except ExceptionGroup as group:
+            raise first_error(group) from None
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _on_event(self, event: StackEvent) -> None:
+        self._events.put_nowait(event)
+        match event.kind:
+            case EventKind.STARTED:
+                self._pids[event.process] = event.pid
+            case EventKind.RESTARTED:
+                self._pids[event.process] = event.pid
+                self._watch_restart(event.process)
+            case EventKind.FAILED if not self._failure.done():
+                self._failure.set_result(event)
+
+    def _watch_restart(self, name: str) -> None:
+        """Tell when the process answers again; during the start its launch waits for that."""
+        if not self._is_up:
+            return
+        self._write_run_file()
+        probe = asyncio.create_task(self._await_return(self._launched[name]))
+        self._probes.add(probe)
+        probe.add_done_callback(self._probes.discard)
+
+    async def _await_return(self, launchable: Launchable) -> None:
+        try:
+            await self._announce_ready(launchable)
+        except RunFailed as error:
+            self._on_event(
+                StackEvent(
+                    kind=EventKind.FAILED,
+                    process=launchable.spec.name,
+                    pid=self._pids[launchable.spec.name],
+                    reason=str(error),
+                    log_file=str(launchable.spec.log_file),
+                )
+            )
+
+    def _write_run_file(self) -> None:
+        assert self._supervisor is not None
+        RunningStack(
+            addresses=self.addresses,
+            launcher_pid=os.getpid(),
+            supervisor_pid=self._supervisor.pid,
+            pids=self.pids,
+            started_at=self._started_at,
+        ).write(self._job_dir)

@@ -1,0 +1,177 @@
+"""Keeps the processes of one machine's stack alive and ends them all with their launcher.
+
+    python -m trinity.local.supervisor
+
+Commands come as lines of JSON on stdin, events go as lines of JSON to stdout (messages.py). The end
+of stdin means that the launcher is gone, however it died.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from trinity.local import reaper
+from trinity.local.child import Child
+from trinity.local.messages import (
+    USER_MISTAKE_EXIT_CODE,
+    EventKind,
+    StackEvent,
+    Start,
+    Stop,
+    StopAll,
+    command_from_line,
+)
+from trinity.local.process_spec import ProcessSpec
+
+_ORPHANED_GRACE_SECONDS = 2.0
+_SWEEP_SECONDS = 5.0
+_LONGEST_COMMAND_BYTES = 2**24
+
+
+class Supervisor:
+    """Owns the children; whoever ends without having been asked to is started again."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, Child] = {}
+        self._longest_grace_seconds = float("inf")
+        self._current_grace: asyncio.Timeout | None = None
+
+    def start(self, spec: ProcessSpec) -> None:
+        child = self._children[spec.name] = Child(spec)
+        self._launch(child, EventKind.STARTED)
+
+    def reap(self) -> None:
+        """Take note of every ended process; to be called at SIGCHLD."""
+        by_pid = {child.pid: child for child in self._children.values() if child.is_running}
+        for pid, exit_code in reaper.reap():
+            if pid in by_pid:
+                self._ended(by_pid[pid], exit_code)
+
+    def hurry(self) -> None:
+        """Shorten every grace: the launcher is gone and nothing may outlive it for long."""
+        self._longest_grace_seconds = _ORPHANED_GRACE_SECONDS
+        if self._current_grace is not None:
+            end = asyncio.get_running_loop().time() + _ORPHANED_GRACE_SECONDS
+            self._current_grace.reschedule(end)
+
+    async def stop(self, name: str) -> None:
+        await self._stop_child(self._children[name])
+
+    async def stop_all(self) -> None:
+        """Stop in reverse order of the start, then kill whatever is still below this process."""
+        for child in self._children.values():
+            child.forbid_restart()
+        for child in reversed(self._children.values()):
+            await self._stop_child(child)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SWEEP_SECONDS):
+                while reaper.kill_descendants():  # noqa: ASYNC110 (no event tells that none is left)
+                    await asyncio.sleep(0.01)
+
+    def _launch(self, child: Child, kind: EventKind, reason: str = "") -> None:
+        try:
+            child.start()
+        except OSError as error:
+            self._restart_or_fail(child, str(error), None)
+        else:
+            _emit(kind, child, reason)
+
+    def _ended(self, child: Child, exit_code: int) -> None:
+        child.ended.set()
+        child.kill_group()
+        reaper.kill_orphans({other.pid for other in self._children.values() if other.is_running})
+        reason = _describe(exit_code)
+        if child.is_stopping:
+            _emit(EventKind.STOPPED, child, reason, exit_code)
+            return
+        _emit(EventKind.EXITED, child, reason, exit_code)
+        if exit_code == USER_MISTAKE_EXIT_CODE:
+            _emit(EventKind.FAILED, child, "refused to start", exit_code)
+        else:
+            self._restart_or_fail(child, reason, exit_code)
+
+    def _restart_or_fail(self, child: Child, reason: str, exit_code: int | None) -> None:
+        if not child.may_restart:
+            _emit(EventKind.FAILED, child, f"{reason} after {child.restarts} restarts", exit_code)
+            return
+        delay_seconds = child.restart_delay_seconds
+        child.restarts += 1
+        child.pending_restart = asyncio.get_running_loop().call_later(
+            delay_seconds, self._launch, child, EventKind.RESTARTED, reason
+        )
+
+    async def _stop_child(self, child: Child) -> None:
+        child.forbid_restart()
+        if not child.is_running:
+            return
+        child.ask_to_stop()
+        grace_seconds = min(child.spec.stop_grace_seconds, self._longest_grace_seconds)
+        try:
+            async with asyncio.timeout(grace_seconds) as self._current_grace:
+                await child.ended.wait()
+        except TimeoutError:
+            child.kill_group()
+            await child.ended.wait()
+        finally:
+            self._current_grace = None
+
+
+def _describe(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)})"
+    return f"ended with exit code {exit_code}"
+
+
+def _emit(kind: EventKind, child: Child, reason: str = "", exit_code: int | None = None) -> None:
+    tail = child.log_tail() if kind in (EventKind.EXITED, EventKind.FAILED) else ""
+    event = StackEvent(
+        kind=kind,
+        process=child.spec.name,
+        pid=child.pid,
+        restarts=child.restarts,
+        exit_code=exit_code,
+        reason=reason,
+        log_file=str(child.spec.log_file),
+        log_tail=tail,
+    )
+    with suppress(BrokenPipeError):  # the launcher is gone, its end of stdin says so too
+        os.write(sys.stdout.fileno(), event.to_line())
+
+
+async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
+    """Carry out commands until everything is stopped or the launcher is gone."""
+
+    async def stop_all() -> None:
+        await supervisor.stop_all()
+        commands.feed_eof()
+
+    async with asyncio.TaskGroup() as tasks:
+        while line := await commands.readline():
+            match command_from_line(line):
+                case Start(processes):
+                    for spec in processes:
+                        supervisor.start(spec)
+                case Stop(process):
+                    tasks.create_task(supervisor.stop(process))
+                case StopAll():
+                    tasks.create_task(stop_all())
+        supervisor.hurry()
+        await supervisor.stop_all()
+
+
+async def supervise() -> None:
+    loop = asyncio.get_running_loop()
+    supervisor = Supervisor()
+    loop.add_signal_handler(signal.SIGCHLD, supervisor.reap)
+    commands = asyncio.StreamReader(limit=_LONGEST_COMMAND_BYTES)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    # Being told to end is the same as losing the launcher.
+    loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
+    await _obey(supervisor, commands)
+
+
+if __name__ == "__main__":
+    reaper.become_subreaper()
+    asyncio.run(supervise())

@@ -1,0 +1,102 @@
+"""The launcher's end of the supervisor: starts it, gives commands, receives what happens."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from trinity.local.leftovers import kill_leftovers, marked_environment
+from trinity.local.messages import (
+    Command,
+    EventKind,
+    StackEvent,
+    Start,
+    StopAll,
+    command_to_line,
+)
+from trinity.local.process_spec import ProcessSpec
+
+_STOP_SECONDS = 90.0
+_LONGEST_EVENT_BYTES = 2**20
+
+
+class SupervisorClient:
+    """A running supervisor; its end, wanted or not, leaves no process of the stack behind."""
+
+    def __init__(
+        self,
+        *,
+        process: asyncio.subprocess.Process,
+        job_dir: Path,
+        on_event: Callable[[StackEvent], None],
+    ) -> None:
+        self._process = process
+        self._job_dir = job_dir
+        self._on_event = on_event
+        self._is_stopping = False
+        self._reader = asyncio.create_task(self._read_events())
+
+    @classmethod
+    async def start(
+        cls, job_dir: Path, lock_descriptor: int, on_event: Callable[[StackEvent], None]
+    ) -> "SupervisorClient":
+        with (job_dir / "log" / "supervisor.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "trinity.local.supervisor",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=os.environ | marked_environment(job_dir),
+                start_new_session=True,  # Ctrl-C is the launcher's to handle
+                pass_fds=(lock_descriptor,),
+                limit=_LONGEST_EVENT_BYTES,
+            )
+        return cls(process=process, job_dir=job_dir, on_event=on_event)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def launch(self, spec: ProcessSpec) -> None:
+        await self._send(Start([spec]))
+
+    async def stop(self) -> None:
+        """Stop every process in order; kill what does not."""
+        self._is_stopping = True
+        await self._send(StopAll())
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        await self._reader
+
+    async def _send(self, command: Command) -> None:
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # its death is told as an event
+            self._process.stdin.write(command_to_line(command))
+            await self._process.stdin.drain()
+
+    async def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self._on_event(StackEvent.from_line(line))
+        exit_code = await self._process.wait()
+        if exit_code != 0 or not self._is_stopping:
+            await asyncio.to_thread(kill_leftovers, self._job_dir)
+            self._on_event(self._own_failure(exit_code))
+
+    def _own_failure(self, exit_code: int) -> StackEvent:
+        return StackEvent(
+            kind=EventKind.FAILED,
+            process="supervisor",
+            pid=self.pid,
+            exit_code=exit_code,
+            reason="ended before its launcher, all processes were killed",
+            log_file=str(self._job_dir / "log" / "supervisor.log"),
+        )

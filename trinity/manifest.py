@@ -1,0 +1,131 @@
+"""Manifests: a directory counts only if its manifest, written last, vouches for every file in it.
+
+manifest_sha256 = seal(temporary, ManifestHead(kind="weights", stage="rft", ...))
+move_into_place(temporary, final)
+manifest = verify(final, manifest_sha256)      # ManifestError if a single bit differs
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trinity.errors import ManifestError
+
+MANIFEST_NAME = "manifest.json"
+Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class ManifestHead(BaseModel):
+    """What a directory holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["weights", "checkpoint"]
+    stage: str
+    step: int = Field(ge=0)
+    """Train step after which it was taken; of weights, their version."""
+    incarnation: int = Field(ge=1)
+    """Life of the trainer that wrote it."""
+    weights_sha256: Sha256Hex
+    """Hash over names, types, shapes and bytes of all tensors."""
+    num_ranks: int = Field(default=1, ge=1)
+    """Ranks that a checkpoint is split over."""
+
+
+class ManifestFile(BaseModel):
+    """One file of the directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: Sha256Hex
+    size: int = Field(ge=0)
+
+
+class Manifest(ManifestHead):
+    """The head and every file but the manifest itself, by its path from the directory."""
+
+    files: dict[str, ManifestFile]
+
+
+def seal(directory: Path, head: ManifestHead, durable: frozenset[str] = frozenset()) -> bytes:
+    """Make all files durable, write the manifest after them and return its SHA-256.
+
+    `durable` names files that are so already: links to such.
+    """
+    files = {}
+    for path in _files_of(directory):
+        name = path.relative_to(directory).as_posix()
+        if name not in durable:
+            make_durable(path)
+        files[name] = _describe(path)
+    manifest = Manifest(**head.model_dump(), files=files)
+    content = manifest.model_dump_json(indent=1).encode()
+    target = directory / MANIFEST_NAME
+    target.write_bytes(content)
+    make_durable(target)
+    for folder in sorted({path.parent for path in _files_of(directory)} | {directory}):
+        make_durable(folder)
+    return hashlib.sha256(content).digest()
+
+
+def move_into_place(temporary: Path, final: Path) -> None:
+    """Give a sealed directory its name, durably."""
+    temporary.rename(final)
+    make_durable(final.parent)
+
+
+def read(directory: Path, manifest_sha256: bytes) -> Manifest:
+    """The manifest alone, without a look at the files.
+
+    Raises: ManifestError if it is missing, is another one or cannot be understood.
+    """
+    path = directory / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(content).digest() != manifest_sha256:
+        raise ManifestError(f"{path} is not the manifest that was announced: its hash differs")
+    try:
+        return Manifest.model_validate_json(content)
+    except ValidationError as error:
+        raise ManifestError(f"{path} is not a manifest: {error.errors()[0]['msg']}") from error
+
+
+def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
+    """The manifest, if the directory holds exactly the files it names, bit for bit.
+
+    Raises: ManifestError, naming the first thing that differs.
+    """
+    manifest = read(directory, manifest_sha256)
+    present = {path.relative_to(directory).as_posix() for path in _files_of(directory)}
+    for name in sorted(present ^ manifest.files.keys()):
+        state = "is missing" if name in manifest.files else "is not in the manifest"
+        raise ManifestError(f"{directory / name} {state}")
+    for name, expected in manifest.files.items():
+        if _describe(directory / name) != expected:
+            raise ManifestError(f"{directory / name} has changed: it does not match its manifest")
+    return manifest
+
+
+def make_durable(path: Path) -> None:
+    """Return once a file's content, or a directory's entries, would survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _files_of(directory: Path) -> list[Path]:
+    paths = directory.rglob("*")
+    return sorted(path for path in paths if path.is_file() and path != directory / MANIFEST_NAME)
+
+
+def _describe(path: Path) -> ManifestFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return ManifestFile(sha256=digest, size=path.stat().st_size)

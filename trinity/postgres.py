@@ -1,0 +1,182 @@
+"""The way to Postgres for the services that keep their state there."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.conninfo import make_conninfo
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from trinity.errors import Unavailable, UserError
+
+_CONNECT_SECONDS = 5
+_RETRY_SECONDS = 0.05
+# A peer that vanished without a word is noticed within half a minute.
+_TCP_OPTIONS = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+class Readiness(Protocol):
+    """Who wants to know whether a service has what it needs."""
+
+    async def set_ready(self, ready: bool, reason: str = "") -> None:
+        """Take the news."""
+
+
+def sqlalchemy_url(dsn: str) -> sa.URL:
+    """Turn postgresql://user:password@host:port/database into SQLAlchemy's form for psycopg.
+
+    Raises: UserError for anything else; its text never repeats the address, which holds a password.
+    """
+    try:
+        url = sa.make_url(dsn)
+    except sa.exc.ArgumentError:
+        url = None
+    if url is None or not url.drivername.startswith("postgres"):
+        raise UserError(
+            "The database address is not of the form postgresql://user:password@host:port/database;"
+            " correct the variable whose name ends in POSTGRES_DSN"
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def place(dsn: str) -> str:
+    """Name the database of an address without its user and password."""
+    url = sqlalchemy_url(dsn)
+    return f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
+
+
+def connection_options(
+    schema: str, *, statement_timeout_seconds: float = 0
+) -> dict[str, str | int]:
+    """What every connection of a service asks for; unqualified names mean `schema`."""
+    timeout_ms = int(statement_timeout_seconds * 1000)
+    options = f"-c search_path={schema} -c timezone=UTC -c statement_timeout={timeout_ms}"
+    return {**_TCP_OPTIONS, "options": options, "application_name": f"trinity-{schema}"}
+
+
+def async_engine(
+    dsn: str,
+    schema: str,
+    *,
+    pool_size: int = 5,
+    max_overflow: int = 5,
+    pool_timeout_seconds: float = 10.0,
+    statement_timeout_seconds: float = 30.0,
+) -> AsyncEngine:
+    """Build a pool that tests connections before use: a restarted database costs no call."""
+    return create_async_engine(
+        sqlalchemy_url(dsn),
+        pool_size=pool_size,
+        max_overflow=max_overflow,
+        pool_timeout=pool_timeout_seconds,
+        pool_pre_ping=True,
+        connect_args=connection_options(
+            schema, statement_timeout_seconds=statement_timeout_seconds
+        ),
+    )
+
+
+@contextlib.contextmanager
+def map_database_errors() -> Iterator[None]:
+    """Turn a database that is away, overloaded or broke a deadlock into Unavailable."""
+    try:
+        yield
+    except (sa.exc.OperationalError, sa.exc.TimeoutError, psycopg.OperationalError) as error:
+        raise Unavailable(_unavailable_text(error)) from error
+    except sa.exc.DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        raise Unavailable(_unavailable_text(error)) from error
+
+
+def _unavailable_text(error: Exception) -> str:
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    reason = str(cause).strip().splitlines()
+    return f"The database does not answer: {reason[0] if reason else type(cause).__name__}"
+
+
+async def ping(engine: AsyncEngine) -> None:
+    """Return when the database has answered.
+
+    Raises: Unavailable.
+    """
+    with map_database_errors():
+        async with engine.connect() as connection:
+            await connection.execute(sa.text("SELECT 1"))
+
+
+async def report_health(
+    engine: AsyncEngine, health: Readiness, stop: asyncio.Event, interval_seconds: float = 2.0
+) -> None:
+    """Keep saying whether the database answers, until `stop`.
+
+    A frozen database does not let go of a query, not even of a cancelled one, so a probe that got
+    no answer is not given up but waited for again.
+    """
+    stopping = asyncio.create_task(stop.wait())
+    probe: asyncio.Task[None] | None = None
+    while not stop.is_set():
+        probe = probe or asyncio.create_task(ping(engine))
+        waited_for = {probe, stopping}
+        await asyncio.wait(waited_for, timeout=interval_seconds, return_when="FIRST_COMPLETED")
+        if probe.done():
+            await _report(probe, health)
+            probe = None
+            await asyncio.wait({stopping}, timeout=interval_seconds)
+        elif not stop.is_set():
+            reason = f"The database has not answered for {interval_seconds:.0f} s"
+            await health.set_ready(False, reason)
+    if probe is not None:
+        probe.cancel()
+
+
+async def _report(probe: asyncio.Task[None], health: Readiness) -> None:
+    try:
+        probe.result()
+    except Unavailable as error:
+        await health.set_ready(False, str(error))
+    else:
+        await health.set_ready(True)
+
+
+async def wait_until_up(
+    dsn: str, timeout_seconds: float, stop: asyncio.Event | None = None
+) -> bool:
+    """Return true when the database accepts connections, false when `stop` came first.
+
+    Raises: UserError when it refuses this user, or is still away after the time.
+    """
+    stop = stop or asyncio.Event()
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    while not stop.is_set():
+        try:
+            async with await psycopg.AsyncConnection.connect(libpq_dsn(dsn)):
+                return True
+        except psycopg.OperationalError as error:
+            # A server that has asked for a password is up: waiting does not change its answer.
+            is_refused = error.pgconn is not None and error.pgconn.used_password
+            if is_refused or asyncio.get_running_loop().time() > deadline:
+                verb = "refuses the connection" if is_refused else "does not answer"
+                raise UserError(
+                    f"The database at {place(dsn)} {verb}: start it, or correct the variable "
+                    f"whose name ends in POSTGRES_DSN ({str(error).splitlines()[0]})"
+                ) from error
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _RETRY_SECONDS)
+    return False
+
+
+def libpq_dsn(dsn: str, application_name: str = "trinity") -> str:
+    """Turn an address into the form for a psycopg connection of its own."""
+    url = sqlalchemy_url(dsn).set(drivername="postgresql")
+    plain = url.render_as_string(hide_password=False)
+    return make_conninfo(plain, application_name=application_name, **_TCP_OPTIONS)
