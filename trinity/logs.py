@@ -10,7 +10,12 @@ STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in STANDARD_FIELDS}
+    """What was given as `extra`; names with an underscore are other libraries' own."""
+    return {
+        key: value
+        for key, value in vars(record).items()
+        if key not in STANDARD_FIELDS and not key.startswith("_")
+    }
 
 
 def _timestamp(record: logging.LogRecord) -> str:

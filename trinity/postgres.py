@@ -119,8 +119,9 @@ async def report_health(
 ) -> None:
     """Keep saying whether the database answers, until `stop`.
 
-    A frozen database does not let go of a query, not even of a cancelled one, so a probe that got
-    no answer is not given up but waited for again.
+    Give it an engine of its own: a pool that is merely busy must not look like a database that is
+    away. A frozen database does not let go of a query, not even of a cancelled one, so a probe
+    that got no answer is not given up but waited for again.
     """
     stopping = asyncio.create_task(stop.wait())
     probe: asyncio.Task[None] | None = None

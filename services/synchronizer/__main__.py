@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from services.synchronizer import tables
 from services.synchronizer.operations import Operations
 from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
@@ -37,22 +39,25 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         return
     dsn = settings.postgres_dsn.get_secret_value()
     engine = async_engine(dsn, tables.SCHEMA, pool_size=settings.postgres_pool_size)
+    probed = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            servicer = SynchronizerServicer(
-                operations=Operations(Database(engine)), watching=watching
-            )
-            served = Servicer(
-                name=SERVICE_NAME,
-                add=add_SynchronizerServiceServicer_to_server,
-                implementation=servicer,
-            )
-            async with serve(settings, [served]) as server:
-                await report_health(engine, server.health, stop)
+            async with serve(settings, [_servicer(engine, watching)]) as server:
+                await report_health(probed, server.health, stop)
                 watching.close()
     finally:
         await engine.dispose()
+        await probed.dispose()
+
+
+def _servicer(engine: AsyncEngine, watching: Watching) -> Servicer:
+    operations = Operations(Database(engine))
+    return Servicer(
+        name=SERVICE_NAME,
+        add=add_SynchronizerServiceServicer_to_server,
+        implementation=SynchronizerServicer(operations=operations, watching=watching),
+    )
 
 
 async def _prepare(

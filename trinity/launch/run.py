@@ -50,11 +50,10 @@ class Run:
 
         Raises: RunFailed with the reason and the log to read; Interrupted after an ordered stop.
         """
-        self.plan.job_path.mkdir(parents=True, exist_ok=True)
-        remember(self.plan)
         view = RunView.of(self.plan)
         with self._phase("total"):
             async with self._stack() as stack:
+                remember(self.plan)
                 ended = await self._until_signal(self._on(stack, view))
         return self._leave_results(view, ended)
 

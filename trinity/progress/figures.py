@@ -2,8 +2,13 @@
 
 from trinity.progress.view import Evaluation, StageView
 
-TIME_PREFIX = "time/"
-WHOLE_STEP = "time/step"
+# The parts of a train step that do not overlap, and what a person calls them.
+TIME_PARTS = {
+    "time/read_experience": "waiting for rollout",
+    "time/train_step": "training",
+    "time/sync_weight": "publishing weights",
+    "time/save_checkpoint": "checkpoint",
+}
 SMOOTHED_STEPS = 10
 
 
@@ -54,17 +59,11 @@ def tokens_per_second(stage: StageView) -> float | None:
 
 def time_shares(stage: StageView) -> list[tuple[str, float]]:
     """Where the trainer's time goes: parts and their share of the latest steps, largest first."""
-    names = {
-        name
-        for step in sorted(stage.steps)[-SMOOTHED_STEPS:]
-        for name in stage.steps[step]
-        if name.startswith(TIME_PREFIX) and name != WHOLE_STEP
-    }
-    means = {name: recent_mean(stage.steps, name) or 0.0 for name in names}
+    means = {label: recent_mean(stage.steps, name) or 0.0 for name, label in TIME_PARTS.items()}
     total = sum(means.values())
     if total <= 0:
         return []
-    shares = [(name.removeprefix(TIME_PREFIX), mean / total) for name, mean in means.items()]
+    shares = [(label, mean / total) for label, mean in means.items() if mean > 0]
     return sorted(shares, key=lambda part: -part[1])
 
 

@@ -60,7 +60,8 @@ class StageSummary(_Part):
     seconds: float
     seconds_to_first_batch: float
     evaluations: tuple[EvaluationSummary, ...]
-    final_reward: float | None
+    rewards: tuple[float, ...]
+    """Mean reward of each batch in order of its step; empty without rollout."""
 
 
 class RunSummary(_Part):
@@ -122,7 +123,7 @@ def write_summary(summary: RunSummary, path: Path) -> None:
 
 
 def _stage(stage: StageView) -> StageSummary:
-    last_batch = stage.batches[max(stage.batches)] if stage.batches else {}
+    rewards = [stage.batches[step].get("reward/mean") for step in sorted(stage.batches)]
     waited = max(0, stage.first_batch_millis - stage.opened_millis) / 1000
     return StageSummary(
         name=stage.name,
@@ -133,7 +134,7 @@ def _stage(stage: StageView) -> StageSummary:
         seconds=stage.seconds,
         seconds_to_first_batch=waited,
         evaluations=tuple(_evaluation(done) for done in stage.evaluations),
-        final_reward=last_batch.get("reward/mean"),
+        rewards=tuple(reward for reward in rewards if reward is not None),
     )
 
 

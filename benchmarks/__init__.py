@@ -1,0 +1,1 @@
+"""One script a claim; each prints our figure beside the limit."""

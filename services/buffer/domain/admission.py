@@ -1,0 +1,71 @@
+"""Whether the next explore step may begin: weights that are recorded, and credit in rows."""
+
+from dataclasses import dataclass
+
+from services.buffer.domain.stage import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Rows that are on their way to a batch."""
+
+    num_outstanding: int
+    """Runs without an end, and rows that the pipeline has not finished."""
+    num_ready: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.num_outstanding + self.num_ready
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the next explore step does not begin yet, or never will."""
+
+    reason: str
+    is_final: bool = False
+
+
+def credit_rows(stage: Stage) -> int:
+    """Most rows that may be outstanding or ready once another explore step is open.
+
+    The trainer needs `sync_interval` batches until its next version, and the explorer may be
+    `sync_offset` steps ahead of the one it works on.
+    """
+    sync = stage.plan.config.synchronizer
+    ahead = (1 + sync.sync_offset) * stage.plan.rows_per_explore_step
+    return sync.sync_interval * stage.plan.train_batch_size + ahead
+
+
+def refusal(stage: Stage, load: Load) -> Refusal | None:
+    """Say why explore step `stage.explore_step + 1` may not open now; None if it may."""
+    step = stage.explore_step + 1
+    if step > stage.total_explore_steps:
+        return Refusal("every explore step is open", is_final=True)
+    if stage.finished_step is not None:
+        return Refusal("training has finished", is_final=True)
+    if stage.published is None:
+        return Refusal("the trainer has not published weights yet")
+    needed = stage.plan.required_version(step)
+    if needed > stage.published:
+        return Refusal(
+            f"explore step {step} needs weights version {needed}, the trainer has published "
+            f"version {stage.published} and trained step {stage.trained_step}"
+        )
+    room = credit_rows(stage) - load.total
+    if stage.plan.rows_per_explore_step > room:
+        return Refusal(
+            f"explore step {step} waits until the trainer has taken some of {load.total} rows"
+        )
+    return None
+
+
+def can_open_after(stage: Stage, train_step: int) -> bool:
+    """Whether training up to `train_step` is enough for another explore step to open."""
+    step = stage.explore_step + 1
+    return (
+        step <= stage.total_explore_steps
+        and stage.finished_step is None
+        and stage.plan.required_version(step) <= stage.version_after(train_step)
+    )

@@ -1,0 +1,75 @@
+"""Whether a train step's batch can be composed now, and if not, what it waits for."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from services.buffer.domain.stage import Stage, planned_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What there is for the next batch.
+
+    In a stage whose order is fixed, `num_rows` counts only rows that nothing still open precedes.
+    """
+
+    num_rows: int
+    unfinished: str
+    """Which work may still give rows; empty if none is open."""
+    next_step: str
+    """Why an explore step that may open has not given rows; empty if none may open."""
+    refill_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Compose the batch of what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ask again when something has changed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """Draw further tasks for the explore step that came out short."""
+
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is no further batch."""
+
+    state: Literal["drained", "failed"]
+    reason: str
+
+
+Decision = Take | Wait | Refill | End
+
+
+def decide(stage: Stage, step: int, supply: Supply) -> Decision:
+    """A full batch is taken at once; a short one only when nothing can fill it."""
+    if step > stage.total_train_steps:
+        return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+    if supply.num_rows >= stage.plan.train_batch_size:
+        return Take()
+    if supply.unfinished or supply.next_step:
+        return Wait(supply.unfinished or supply.next_step)
+    planned = planned_rows(stage, step)
+    if supply.num_rows >= planned:
+        return Take() if supply.num_rows else End("drained", "every task is used up")
+    buffer = stage.plan.config.buffer
+    if supply.refill_rounds < buffer.max_refill_rounds:
+        return Refill(math.ceil((planned - supply.num_rows) / stage.repeat_times))
+    if supply.num_rows and buffer.short_batch == "train":
+        return Take()
+    return End(
+        "failed",
+        f"train step {step} has {supply.num_rows} of {planned} rows after {supply.refill_rounds} "
+        "rounds of refill: the other runs failed or were filtered",
+    )

@@ -1,0 +1,44 @@
+"""The figures of an evaluation: means over tasks of the means over their runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScore:
+    """The numbers of one finished run; a run of several samples counts by their means."""
+
+    assignment_id: str
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSummary:
+    """A mean over tasks with its standard error, 0 where a single task gives none."""
+
+    name: str
+    mean: float
+    standard_error: float
+    num_tasks: int
+
+
+def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
+    """One summary a metric, by name; a task counts once however often it was run."""
+    by_metric: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for score in scores:
+        for name, value in score.values.items():
+            if np.isfinite(value):
+                by_metric[name][score.assignment_id].append(value)
+    return [_summary(name, tasks) for name, tasks in sorted(by_metric.items())]
+
+
+def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
+    means = np.array([np.mean(values) for values in tasks.values()])
+    num_tasks = len(means)
+    error = float(np.std(means, ddof=1) / np.sqrt(num_tasks)) if num_tasks > 1 else 0.0
+    return MetricSummary(
+        name=name, mean=float(np.mean(means)), standard_error=error, num_tasks=num_tasks
+    )

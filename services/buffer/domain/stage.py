@@ -1,0 +1,86 @@
+"""A stage as the buffer sees it: its plan, its counters, and the steps that follow from them."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+
+from services.buffer.domain.states import StageState
+from trinity.config import StagePlan
+from trinity.types import StageKey
+
+
+@lru_cache(maxsize=64)
+def parse_plan(text: str) -> StagePlan:
+    """Plans are read with every request and change almost never."""
+    return StagePlan.model_validate_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One row of the stage table; `published` is what the newest incarnation has published."""
+
+    key: StageKey
+    plan: StagePlan
+    seed: int
+    state: StageState
+    reason: str
+    num_rows: int
+    total_train_steps: int
+    total_explore_steps: int
+    explore_step: int
+    num_drawn: int
+    line: int
+    incarnation: int
+    published: int | None
+    recorded_step: int
+    trained_step: int
+    finished_step: int | None
+    segment_id: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still happen in it."""
+        return self.state is StageState.OPEN
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether batches follow the order of the rollouts, whatever order they arrive in."""
+        return self.plan.config.synchronizer.sync_offset == 0
+
+    @property
+    def max_attempts(self) -> int:
+        """Attempts at a run within one lease."""
+        return self.plan.config.explorer.max_retry_times + 1
+
+    @property
+    def repeat_times(self) -> int:
+        """Runs of one task."""
+        return self.plan.algorithm.repeat_times
+
+    def version_after(self, train_step: int) -> int:
+        """Newest version that exists when `train_step` is trained."""
+        interval = self.plan.config.synchronizer.sync_interval
+        return train_step // interval * interval
+
+    def is_evaluated(self, version: int) -> bool:
+        """Whether the plan measures these weights: at the start or at an interval's end.
+
+        The last weights are measured when training is finished, not here.
+        """
+        if version == 0:
+            return self.plan.config.explorer.eval_on_startup
+        interval = self.plan.config.explorer.eval_interval
+        last = self.total_explore_steps // interval
+
+        def measured(k: int) -> int:
+            return self.plan.required_version(k * interval + 1)
+
+        k = bisect_left(range(1, last + 1), version, key=measured) + 1
+        return k <= last and measured(k) == version
+
+
+def planned_rows(stage: Stage, train_step: int) -> int:
+    """Rows that a train step takes if every rollout gives its row; the last one may be short."""
+    total = stage.total_explore_steps * stage.plan.rows_per_explore_step
+    left = total - (train_step - 1) * stage.plan.train_batch_size
+    return max(0, min(stage.plan.train_batch_size, left))

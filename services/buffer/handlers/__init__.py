@@ -1,0 +1,1 @@
+"""What the buffer does on each request, one transaction each."""

@@ -1,0 +1,193 @@
+"""Composes the batch of a train step, once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.admission import can_open_after
+from services.buffer.domain.batch_metrics import batch_metrics
+from services.buffer.domain.composition import Decision, End, Refill, Supply, Take, Wait, decide
+from services.buffer.domain.events import BatchComposed, Sample, Samples
+from services.buffer.domain.samples import data_sample
+from services.buffer.domain.selector import draw
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
+from services.buffer.handlers.ending import end_stage
+from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.words import describe_rollouts
+from services.buffer.store.assignments import count_refills, first_open_place
+from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
+from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.experiences import ReadyRow, load_bodies, ready_rows, set_states
+from services.buffer.store.progress import log_event
+from services.buffer.store.runs import oldest_open_work
+from services.buffer.store.scopes import open_scope_places
+from services.buffer.store.stages import lock_stage, stage_tasksets, update_stage
+from trinity.errors import PreconditionFailed
+
+NUM_SAMPLES = 3
+SampleDecoder = Callable[[bytes], Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Composer:
+    """Composes batches in the caller's transaction, which holds the stage's lock.
+
+    A batch is a function of the rollouts alone where their order is fixed: no row is taken while
+    something that would come before it is still open. Who reads the open work first and the rows
+    second sees at worst too few rows, never a wrong order.
+    """
+
+    decode_sample: SampleDecoder
+
+    async def compose(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End:
+        """The batch of `step`, composed now if it was not before."""
+        stage = await lock_stage(connection, stage.key)
+        if head := await find_batch(connection, stage, step):
+            return head
+        if not stage.is_open:
+            return End("failed", stage.reason)
+        if step != stage.recorded_step + 1:
+            raise PreconditionFailed(
+                f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
+            )
+        if not stage.plan.needs_rollout:
+            return await self._compose_data(connection, stage, step)
+        return await self._compose_rollouts(connection, stage, step)
+
+    async def _compose_rollouts(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End:
+        rows, supply = await _supply(connection, stage, step)
+        decision: Decision = decide(stage, step, supply)
+        match decision:
+            case Take():
+                return await self._take(connection, stage, step, rows)
+            case Refill(num_tasks):
+                await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
+                return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
+            case End("failed", reason):
+                await end_stage(connection, stage, StageState.FAILED, reason)
+                return decision
+            case _:
+                return decision
+
+    async def _take(
+        self, connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
+    ) -> BatchHead:
+        metrics = batch_metrics([row.measured for row in rows])
+        items = [
+            BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
+            for row in rows
+        ]
+        ids = [row.experience_id for row in rows]
+        await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
+        head = await _record(connection, stage, step, items, metrics)
+        if step == 1:
+            bodies = await load_bodies(connection, stage.key, _of_different_groups(rows))
+            samples = [self.decode_sample(body) for body in bodies]
+            await log_event(connection, stage.key, Samples(samples=samples))
+        return head
+
+    async def _compose_data(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | End:
+        if step > stage.total_train_steps:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        buffer = stage.plan.experience_buffer
+        taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
+        size = stage.plan.train_batch_size
+        drawn = draw(
+            buffer.selector.selector_type,
+            seed=buffer.selector.seed,
+            num_rows=stage.num_rows,
+            first=(step - 1) * size,
+            count=size,
+        )
+        items = [
+            BatchItem(taskset_id=taskset.taskset_id, row_index=row, advantage=0.0, weight=1.0)
+            for row in drawn
+        ]
+        await update_stage(connection, stage.key, num_drawn=step * size)
+        head = await _record(connection, stage, step, items, {"num_rows": float(size)})
+        if step == 1:
+            rows = await load_rows(connection, stage, step, 0, NUM_SAMPLES)
+            samples = [data_sample(row.row_json or "{}", buffer.format) for row in rows]
+            await log_event(connection, stage.key, Samples(samples=samples))
+        return head
+
+
+async def _supply(
+    connection: AsyncConnection, stage: Stage, step: int
+) -> tuple[list[ReadyRow], Supply]:
+    scopes = await open_scope_places(connection, stage.key)
+    first_open = await first_open_place(connection, stage.key)
+    rows = await ready_rows(
+        connection,
+        stage.key,
+        limit=stage.plan.train_batch_size,
+        is_ordered=stage.is_ordered,
+        before=min([*scopes[:1], *([first_open] if first_open else [])], default=None),
+    )
+    unfinished = ""
+    if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+        unfinished = describe_rollouts(work)
+    elif scopes:
+        unfinished = f"explore step {scopes[0][0]}: the pipeline works on {len(scopes)} groups"
+    return rows, Supply(
+        num_rows=len(rows),
+        unfinished=unfinished,
+        next_step=_next_step(stage, step),
+        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
+    )
+
+
+def _next_step(stage: Stage, step: int) -> str:
+    """Why the next explore step has not begun, if the steps before `step` are enough for it."""
+    if not can_open_after(stage, step - 1):
+        return ""
+    number = stage.explore_step + 1
+    needed = stage.plan.required_version(number)
+    if stage.published is None or needed > stage.published:
+        return f"explore step {number} needs weights version {needed}, which is not published yet"
+    return f"no explorer has asked for explore step {number} yet"
+
+
+async def _refill(
+    connection: AsyncConnection, stage: Stage, num_tasks: int, refill_round: int
+) -> None:
+    refills = await count_refills(connection, stage.key, stage.explore_step)
+    await draw_assignments(
+        connection,
+        stage,
+        num_tasks,
+        first_position=refills.next_position,
+        refill_round=refill_round,
+    )
+    await notify(connection, stage_topic(stage.key))
+
+
+async def _record(
+    connection: AsyncConnection,
+    stage: Stage,
+    step: int,
+    items: Sequence[BatchItem],
+    metrics: dict[str, float],
+) -> BatchHead:
+    head = BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
+    await insert_batch(connection, stage, head, items)
+    await update_stage(connection, stage.key, recorded_step=step)
+    event = BatchComposed(step=step, num_rows=len(items), metrics=metrics)
+    await log_event(connection, stage.key, event)
+    await notify(connection, stage_topic(stage.key))
+    return head
+
+
+def _of_different_groups(rows: Sequence[ReadyRow]) -> list[str]:
+    first: dict[tuple[int, int], str] = {}
+    for row in rows:
+        first.setdefault((row.measured.explore_step, row.measured.position), row.experience_id)
+    return list(first.values())[:NUM_SAMPLES]

@@ -1,0 +1,35 @@
+"""How a stage ends: finished when the last evaluation is done, cancelled, or failed."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import AssignmentKind, StageState
+from services.buffer.store.assignments import cancel_open
+from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.evaluations import cancel_evaluations, open_versions
+from services.buffer.store.progress import log_event
+from services.buffer.store.stages import get_stage, update_stage
+
+
+async def finish_if_done(connection: AsyncConnection, stage: Stage) -> None:
+    """End a stage whose training is finished and whose evaluations are all done."""
+    current = await get_stage(connection, stage.key)
+    if not current.is_open or current.finished_step is None:
+        return
+    if not await open_versions(connection, stage.key):
+        await update_stage(connection, stage.key, state=StageState.FINISHED)
+
+
+async def end_stage(
+    connection: AsyncConnection, stage: Stage, state: StageState, reason: str
+) -> int:
+    """Take all work back and keep the reason; answers how many assignments were open."""
+    num_revoked = await cancel_open(connection, stage.key, reason, tuple(AssignmentKind))
+    await cancel_evaluations(connection, stage.key)
+    await update_stage(connection, stage.key, state=state, reason=reason)
+    await log_event(
+        connection, stage.key, Notice(text=f"stage {stage.key.stage} {state}: {reason}")
+    )
+    await notify(connection, stage_topic(stage.key))
+    return num_revoked

@@ -1,0 +1,169 @@
+"""Admission and lease in one: opens explore steps that may begin, hands out what is free."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.admission import Load, Refusal, refusal
+from services.buffer.domain.selector import draw
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import (
+    AssignmentKind,
+    ExperienceState,
+    StageState,
+)
+from services.buffer.handlers.words import describe_evaluation, describe_rollouts
+from services.buffer.store.assignments import (
+    Grant,
+    NewAssignment,
+    insert_assignments,
+    load_grants,
+    seconds_until_expiry,
+    take_leases,
+)
+from services.buffer.store.experiences import count_state
+from services.buffer.store.runs import count_open_runs, oldest_open_work
+from services.buffer.store.stages import lock_stage, update_stage
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """What an explorer asks for."""
+
+    key: StageKey
+    explorer_id: str
+    max_assignments: int
+    lease_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Work for the explorer, with the attempts that one lease has."""
+
+    grants: Sequence[Grant]
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No work now; a lease may run out after `look_again_seconds`."""
+
+    reason: str
+    look_again_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """No work any more."""
+
+    state: Literal["drained", "cancelled"]
+    reason: str
+
+
+LeaseAnswer = Granted | Waiting | Ended
+
+
+async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnswer:
+    """Hand out work, or say what it waits for."""
+    stage = await lock_stage(connection, request.key)
+    if ended := _ended(stage):
+        return ended
+    stage, refused = await _open_explore_steps(connection, stage)
+    ids = await take_leases(
+        connection,
+        stage,
+        explorer_id=request.explorer_id,
+        max_assignments=request.max_assignments,
+        lease_seconds=request.lease_seconds,
+    )
+    if ids:
+        return Granted(await load_grants(connection, stage, ids), stage.max_attempts)
+    reason = await _why_nothing(connection, stage, refused)
+    return Waiting(reason, await seconds_until_expiry(connection, stage.key))
+
+
+def _ended(stage: Stage) -> Ended | None:
+    if stage.state is StageState.FINISHED:
+        return Ended("drained", "")
+    if not stage.is_open:
+        return Ended("cancelled", stage.reason)
+    return None
+
+
+async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal]:
+    """Open steps until one is refused; answers why it was."""
+    while True:
+        refused = refusal(stage, await current_load(connection, stage))
+        if refused is not None:
+            return stage, refused
+        num_tasks = stage.plan.config.buffer.batch_size
+        stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1)
+        stage = await draw_assignments(
+            connection, stage, num_tasks, first_position=0, refill_round=0
+        )
+
+
+async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
+    """Rows of this stage that are on their way to a batch."""
+    runs = await count_open_runs(connection, stage.key)
+    raw = await count_state(connection, stage.key, ExperienceState.RAW)
+    ready = await count_state(connection, stage.key, ExperienceState.READY)
+    return Load(num_outstanding=runs + raw, num_ready=ready)
+
+
+async def draw_assignments(
+    connection: AsyncConnection,
+    stage: Stage,
+    num_tasks: int,
+    *,
+    first_position: int,
+    refill_round: int,
+) -> Stage:
+    """Draw tasks for explore step `stage.explore_step`; the selector never goes back."""
+    taskset = stage.plan.taskset
+    assert taskset is not None
+    rows = draw(
+        taskset.selector.selector_type,
+        seed=taskset.selector.seed,
+        num_rows=stage.num_rows,
+        first=stage.num_drawn,
+        count=num_tasks,
+    )
+    new = [
+        NewAssignment(
+            kind=AssignmentKind.TRAIN,
+            taskset=taskset.name,
+            task_index=row,
+            explore_step=stage.explore_step,
+            position=first_position + i,
+            refill_round=refill_round,
+            required_version=stage.plan.required_version(stage.explore_step),
+            repeat_times=stage.repeat_times,
+        )
+        for i, row in enumerate(rows)
+    ]
+    await insert_assignments(connection, stage.key, new)
+    stage = dataclasses.replace(stage, num_drawn=stage.num_drawn + num_tasks)
+    await update_stage(
+        connection, stage.key, explore_step=stage.explore_step, num_drawn=stage.num_drawn
+    )
+    return stage
+
+
+async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refusal) -> str:
+    if stage.published is None and stage.finished_step is None:
+        return "the trainer has not published weights yet"
+    if evaluation := await oldest_open_work(connection, stage.key, AssignmentKind.EVAL):
+        return describe_evaluation(evaluation)
+    if rollouts := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+        return describe_rollouts(rollouts)
+    if not refused.is_final:
+        return refused.reason
+    return (
+        f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
+        f"{stage.total_train_steps}, its end opens the last evaluation"
+    )

@@ -1,0 +1,93 @@
+"""Makes a stage known, with tasksets that are already stored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import StageOpened
+from services.buffer.domain.stage import Stage, parse_plan
+from services.buffer.domain.states import TasksetKind
+from services.buffer.store.database import insert_rows, key_columns, notify, stage_topic
+from services.buffer.store.progress import log_event
+from services.buffer.store.segments import open_segment
+from services.buffer.store.stages import StageTaskset, get_stage, insert_stage, update_stage
+from services.buffer.store.tables import stage_taskset
+from trinity.config import StagePlan
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeededTaskset:
+    """A taskset that a plan takes from."""
+
+    name: str
+    kind: TasksetKind
+    path: str | None
+    """None for tasks that a client submits under the name."""
+    split: str
+    subset_name: str | None
+
+
+def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
+    """All tasksets of a plan; in mode train the one with the data."""
+    if not plan.needs_rollout:
+        return [_needed(plan.experience_buffer, TasksetKind.DATA)]
+    training = [plan.taskset] if plan.taskset else []
+    return [
+        *(_needed(one, TasksetKind.TRAIN) for one in training),
+        *(_needed(one, TasksetKind.EVAL) for one in plan.eval_tasksets),
+    ]
+
+
+def _needed(one: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind) -> NeededTaskset:
+    return NeededTaskset(
+        name=one.name, kind=kind, path=one.path, split=one.split, subset_name=one.subset_name
+    )
+
+
+async def open_stage(
+    connection: AsyncConnection,
+    key: StageKey,
+    plan_json: str,
+    seed: int,
+    tasksets: Sequence[StageTaskset],
+) -> Stage:
+    """Enter the stage, or change the plan of an open one; its tasksets stay those it began with."""
+    plan = parse_plan(plan_json)
+    is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
+    rows = [
+        {
+            **key_columns(key),
+            "name": one.name,
+            "taskset_id": one.taskset_id,
+            "kind": one.kind,
+            "num_rows": one.num_rows,
+        }
+        for one in tasksets
+    ]
+    await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
+    num_rows = sum(one.num_rows for one in tasksets if one.kind is not TasksetKind.EVAL)
+    await update_stage(
+        connection,
+        key,
+        plan=plan_json,
+        num_rows=num_rows,
+        total_train_steps=plan.num_train_steps(num_rows),
+        total_explore_steps=plan.num_explore_steps(num_rows) if plan.needs_rollout else 0,
+    )
+    if is_new:
+        await update_stage(connection, key, segment_id=await open_segment(connection, key))
+        await _log_opened(connection, await get_stage(connection, key))
+    await notify(connection, stage_topic(key))
+    return await get_stage(connection, key)
+
+
+async def _log_opened(connection: AsyncConnection, stage: Stage) -> None:
+    event = StageOpened(
+        total_train_steps=stage.total_train_steps,
+        total_explore_steps=stage.total_explore_steps,
+        num_tasks=stage.num_rows,
+    )
+    await log_event(connection, stage.key, event)

@@ -1,0 +1,173 @@
+"""Stores results of runs, and ends the assignments whose runs have all ended."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice
+from services.buffer.domain.judgement import Judge, Verdict
+from services.buffer.domain.results import AssignmentView, Result
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    AttemptState,
+    ExperienceState,
+    Fate,
+    RunState,
+)
+from services.buffer.handlers.ending import finish_if_done
+from services.buffer.handlers.evaluating import close_evaluation
+from services.buffer.store.assignments import end_assignments
+from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.experiences import insert_experiences
+from services.buffer.store.progress import log_event
+from services.buffer.store.runs import insert_attempts, load_known, load_views, update_runs
+from services.buffer.store.scopes import open_scopes
+from services.buffer.store.segments import grow_segment, open_segment
+from services.buffer.store.stages import lock_stages, update_stage
+from trinity.types import StageKey
+
+KEPT_AS = {
+    AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
+    AttemptState.LATE: ExperienceState.LATE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settler:
+    """Settles a bunch of results in the caller's transaction."""
+
+    segment_max_rows: int
+
+    async def settle(self, connection: AsyncConnection, results: Sequence[Result]) -> list[Verdict]:
+        """Judge and store results; everything that follows from them happens with them."""
+        by_stage: dict[StageKey, list[Result]] = defaultdict(list)
+        for result in results:
+            by_stage[result.key].append(result)
+        stages = await lock_stages(connection, by_stage)
+        verdicts = []
+        for key, own in by_stage.items():
+            if key in stages:
+                verdicts += await self._settle_stage(connection, stages[key], own)
+            else:
+                reason = f"stage {key.stage} of experiment {key.experiment_id} is not open"
+                verdicts += [_rejected(result, reason) for result in own]
+        return verdicts
+
+    async def _settle_stage(
+        self, connection: AsyncConnection, stage: Stage, results: Sequence[Result]
+    ) -> list[Verdict]:
+        key = stage.key
+        views = await load_views(connection, key, {result.assignment_id for result in results})
+        judge = Judge(
+            assignments=views,
+            known=await load_known(connection, key, results),
+            stage_is_open=stage.is_open,
+            max_attempts=stage.max_attempts,
+        )
+        verdicts = [judge.judge(result) for result in results]
+        new = [verdict for verdict in verdicts if verdict.state is not None]
+        await insert_attempts(connection, key, new)
+        await self._store_experiences(connection, stage, new, views)
+        touched = {verdict.result.assignment_id: None for verdict in new}
+        await update_runs(
+            connection,
+            key,
+            [(one, number, run) for one in touched for number, run in views[one].runs.items()],
+        )
+        await _close(connection, stage, [views[one] for one in touched])
+        await notify(connection, stage_topic(key))
+        return verdicts
+
+    async def _store_experiences(
+        self,
+        connection: AsyncConnection,
+        stage: Stage,
+        new: Sequence[Verdict],
+        views: dict[str, AssignmentView],
+    ) -> None:
+        stored = [
+            (verdict.result, _state_of(verdict, views[verdict.result.assignment_id]))
+            for verdict in new
+            if verdict.result.experiences
+        ]
+        num_rows = await insert_experiences(connection, stage.key, stage.segment_id, stored)
+        if not num_rows:
+            return
+        num_bytes = sum(len(one.body) for result, _ in stored for one in result.experiences)
+        held = await grow_segment(connection, stage.key, stage.segment_id, num_rows, num_bytes)
+        if held >= self.segment_max_rows:
+            segment_id = await open_segment(connection, stage.key)
+            await update_stage(connection, stage.key, segment_id=segment_id)
+
+
+def _rejected(result: Result, reason: str) -> Verdict:
+    return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
+
+
+def _state_of(verdict: Verdict, view: AssignmentView) -> ExperienceState:
+    assert verdict.state is not None
+    if verdict.state in KEPT_AS:
+        return KEPT_AS[verdict.state]
+    return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
+
+
+async def _close(
+    connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
+) -> None:
+    """End assignments all of whose runs have ended, and begin what waits for them."""
+    ended = [
+        view
+        for view in views
+        if view.state in OPEN_ASSIGNMENT
+        and all(run.state is not RunState.OPEN for run in view.runs.values())
+    ]
+    closed = [view for view in ended if _has_winner(view)]
+    given_up = [view for view in ended if not _has_winner(view)]
+    key = stage.key
+    await end_assignments(
+        connection, key, [view.assignment_id for view in closed], AssignmentState.CLOSED, ""
+    )
+    for view in given_up:
+        await end_assignments(
+            connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
+        )
+    await _say_given_up(connection, stage, given_up)
+    await open_scopes(
+        connection,
+        key,
+        [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN],
+    )
+    measured = {
+        (view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL
+    }
+    for version, taskset in sorted(measured):
+        await close_evaluation(connection, stage, version, taskset)
+    if measured:
+        await finish_if_done(connection, stage)
+
+
+def _has_winner(view: AssignmentView) -> bool:
+    return any(run.state is RunState.WON for run in view.runs.values())
+
+
+def _reason(view: AssignmentView) -> str:
+    return next((run.reason for run in view.runs.values() if run.reason), "")
+
+
+async def _say_given_up(
+    connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
+) -> None:
+    if not views:
+        return
+    first = views[0]
+    what = "evaluation of version" if first.kind is AssignmentKind.EVAL else "explore step"
+    text = (
+        f"{what} {first.explore_step}: {len(views)} tasks were given up after every run failed; "
+        f"row {first.task_index} of {first.taskset}: {_reason(first)}"
+    )
+    await log_event(connection, stage.key, Notice(text=text))

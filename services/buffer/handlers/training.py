@@ -1,0 +1,189 @@
+"""The trainer's life: incarnations, versions, step reports, checkpoints, its end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice, StepTrained
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import AssignmentKind, StageState
+from services.buffer.handlers.ending import finish_if_done
+from services.buffer.handlers.evaluating import open_evaluations
+from services.buffer.store.assignments import cancel_open
+from services.buffer.store.batches import (
+    Feedback,
+    find_batch,
+    insert_report,
+    store_feedback,
+    was_trained_before,
+)
+from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.evaluations import open_versions
+from services.buffer.store.progress import log_event
+from services.buffer.store.stages import lock_stage, update_stage
+from services.buffer.store.training import (
+    Checkpoint,
+    Version,
+    checkpoints,
+    drop_checkpoint,
+    insert_checkpoint,
+    insert_incarnation,
+    insert_version,
+    newest_version,
+    versions_of,
+)
+from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a new incarnation goes on."""
+
+    incarnation: int
+    line: int
+    checkpoints: Sequence[Checkpoint]
+    recorded_step: int
+    newest_version: Version | None
+    finished_step: int
+
+
+def check_incarnation(stage: Stage, incarnation: int) -> None:
+    """Raises: PreconditionFailed when a newer trainer has taken over."""
+    if incarnation < stage.incarnation:
+        raise PreconditionFailed(
+            f"incarnation {incarnation} of the trainer was replaced by {stage.incarnation}"
+        )
+    if incarnation > stage.incarnation or incarnation < 1:
+        raise InvalidRequest(f"the trainer's incarnation {incarnation} was never given out")
+
+
+async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int) -> Stage:
+    """The stage, locked, if it is this incarnation's.
+
+    Raises: PreconditionFailed when a newer one exists.
+    """
+    stage = await lock_stage(connection, key)
+    check_incarnation(stage, incarnation)
+    return stage
+
+
+async def begin_incarnation(
+    connection: AsyncConnection, key: StageKey, trainer_id: str
+) -> Beginning:
+    """Fence off the life before; no lease is granted until the new one has published weights.
+
+    Raises: PreconditionFailed when the stage was cancelled or has failed.
+    """
+    stage = await lock_stage(connection, key)
+    if stage.state in (StageState.CANCELLED, StageState.FAILED):
+        raise PreconditionFailed(f"stage {key.stage} {stage.state}: {stage.reason}")
+    number = stage.incarnation + 1
+    await insert_incarnation(connection, stage, number, trainer_id)
+    await update_stage(connection, key, incarnation=number, published=None)
+    await notify(connection, stage_topic(key))
+    return Beginning(
+        incarnation=number,
+        line=stage.line,
+        checkpoints=await checkpoints(connection, stage, is_kept=True),
+        recorded_step=stage.recorded_step,
+        newest_version=await newest_version(connection, stage),
+        finished_step=stage.finished_step or 0,
+    )
+
+
+async def record_version(connection: AsyncConnection, key: StageKey, new: Version) -> Sequence[int]:
+    """Let leases that need these weights be granted; answers the versions to keep."""
+    stage = await lock_for(connection, key, new.incarnation)
+    if new.version > stage.recorded_step:
+        raise InvalidRequest(
+            f"version {new.version} cannot exist: batches are recorded up to step "
+            f"{stage.recorded_step}"
+        )
+    before = await versions_of(connection, stage, new.version)
+    await _check_weights(connection, stage, new, before)
+    await insert_version(connection, stage, new)
+    await update_stage(connection, key, published=max(new.version, stage.published or 0))
+    if stage.is_open and stage.is_evaluated(new.version):
+        await open_evaluations(connection, stage, new.version)
+    await notify(connection, stage_topic(key))
+    return await open_versions(connection, key)
+
+
+async def _check_weights(
+    connection: AsyncConnection, stage: Stage, new: Version, before: Sequence[Version]
+) -> None:
+    """The same version of one incarnation has one content; of a later one it should have."""
+    for old in before:
+        if old.weights_sha256 == new.weights_sha256:
+            return
+        if old.incarnation == new.incarnation:
+            raise InvalidRequest(f"version {new.version} was recorded with other weights")
+    if before:
+        text = (
+            f"version {new.version} came out with other weights when its steps were trained again; "
+            "what was rolled out with the earlier ones is slightly off-policy"
+        )
+        await log_event(connection, stage.key, Notice(text=text))
+
+
+async def report_step(
+    connection: AsyncConnection,
+    key: StageKey,
+    incarnation: int,
+    step: int,
+    metrics: dict[str, float],
+    rows: Sequence[Feedback],
+) -> Sequence[int]:
+    """Record that a step is trained; answers the versions to keep."""
+    stage = await lock_for(connection, key, incarnation)
+    if await find_batch(connection, stage, step) is None:
+        raise InvalidRequest(f"step {step} has no batch")
+    if await insert_report(connection, stage, step, metrics):
+        await store_feedback(connection, stage, step, rows)
+        await update_stage(connection, key, trained_step=max(step, stage.trained_step))
+        event = StepTrained(
+            step=step,
+            incarnation=incarnation,
+            metrics=metrics,
+            replayed=await was_trained_before(connection, stage, step),
+        )
+        await log_event(connection, key, event)
+        await notify(connection, stage_topic(key))
+    return await open_versions(connection, key)
+
+
+async def commit_checkpoint(
+    connection: AsyncConnection, key: StageKey, new: Checkpoint
+) -> Sequence[Checkpoint]:
+    """Make a checkpoint the one to resume from; answers those whose files may go."""
+    stage = await lock_for(connection, key, new.incarnation)
+    if new.step > stage.recorded_step:
+        raise InvalidRequest(f"step {new.step} has no batch")
+    await insert_checkpoint(connection, stage, new)
+    num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
+    if num_kept:
+        for old in (await checkpoints(connection, stage, is_kept=True))[num_kept:]:
+            await drop_checkpoint(connection, stage, old)
+    return await checkpoints(connection, stage, is_kept=False)
+
+
+async def finish_training(
+    connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+) -> None:
+    """End the training; the last weights are measured unless they were.
+
+    Raises: InvalidRequest when their version is not recorded.
+    """
+    stage = await lock_for(connection, key, incarnation)
+    if not stage.is_open:
+        return
+    if not await versions_of(connection, stage, step):
+        raise InvalidRequest(f"version {step} is not recorded: publish the last weights first")
+    await update_stage(connection, key, finished_step=step)
+    reason = f"training has finished with step {step}"
+    await cancel_open(connection, key, reason, [AssignmentKind.TRAIN])
+    await open_evaluations(connection, stage, step)
+    await finish_if_done(connection, stage)
+    await notify(connection, stage_topic(key))

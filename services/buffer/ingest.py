@@ -1,0 +1,196 @@
+"""Moves results from the stream into the database: committed first, acknowledged second."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.errors import Error as JetStreamError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.judgement import Verdict
+from services.buffer.domain.results import Result
+from services.buffer.domain.states import Fate
+from services.buffer.handlers.settling import Settler
+from services.buffer.store.database import Database
+from services.buffer.store.reports import (
+    DeadLetter,
+    Report,
+    insert_dead_letters,
+    insert_reports,
+    load_blob,
+)
+from services.buffer.stream import RunStream
+from services.buffer.wire import Parcel, Unparsable, open_parcel, subject_of
+from trinity.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+FETCH_SECONDS = 5.0
+RETRY_SECONDS = 0.5
+NAK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """Drains the stream as long as it runs; `bound` is set while it has its place on the stream."""
+
+    database: Database
+    stream: RunStream
+    settler: Settler
+    fetch_messages: int
+    bound: asyncio.Event
+
+    async def run(self) -> None:
+        """Store what comes until cancelled; the broker and the database may come and go."""
+        while True:
+            try:
+                subscription = await self.stream.bind()
+                self.bound.set()
+                await self._drain(subscription)
+            except (Unavailable, NatsError, JetStreamError, OSError) as error:
+                self.bound.clear()
+                logger.warning("lost the stream of results", extra={"why": str(error)})
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
+        while True:
+            try:
+                messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+            except TimeoutError:
+                # Silence may mean that the consumer is gone with the broker's data.
+                await self.stream.num_pending()
+                continue
+            await self.store(messages)
+
+    async def store(self, messages: Sequence[Msg]) -> None:
+        """Store messages in one transaction; if something in them cannot be, each in its own."""
+        try:
+            await self._store_together(messages)
+        except Unavailable as error:
+            logger.warning("the database is away", extra={"why": str(error)})
+            for message in messages:
+                await message.nak(delay=NAK_SECONDS)
+        except sa.exc.DBAPIError:
+            for message in messages:
+                await self._store_alone(message)
+
+    async def _store_together(self, messages: Sequence[Msg]) -> None:
+        async with self.database.transaction() as connection:
+            await self._settle(connection, messages)
+        for message in messages:
+            await message.ack()
+
+    async def _store_alone(self, message: Msg) -> None:
+        """The database refuses something in these messages: find which, and put that away."""
+        try:
+            await self._store_together([message])
+        except Unavailable:
+            await message.nak(delay=NAK_SECONDS)
+        except sa.exc.DBAPIError as error:
+            logger.exception("a message cannot be stored")
+            await self._bury(message, f"the database refuses it: {error.orig}")
+
+    async def _bury(self, message: Msg, reason: str) -> None:
+        try:
+            parcel = open_parcel(message.subject, message.data)
+            senders = [(one.producer, one.sequence) for one in parcel.results]
+            senders += [(one.producer, one.sequence) for one in parcel.refused]
+        except Unparsable:
+            senders = []
+        letter = DeadLetter(subject=message.subject, reason=reason, body=message.data)
+        async with self.database.transaction() as connection:
+            await insert_dead_letters(connection, [letter])
+            reports = [
+                Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
+                for producer, sequence in senders
+            ]
+            await insert_reports(connection, reports)
+        await message.term()
+
+    async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> None:
+        results: list[Result] = []
+        reports: list[Report] = []
+        letters: list[DeadLetter] = []
+        for message in messages:
+            parcel, letter = await self._open(connection, message)
+            if letter is not None:
+                letters.append(letter)
+            if parcel is not None:
+                results += parcel.results
+                reports += _reports_of_refused(parcel)
+                letters += _letters_of_refused(message.subject, parcel)
+        verdicts = await self.settler.settle(connection, results)
+        letters += [_letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
+        await insert_dead_letters(connection, letters)
+        await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
+        for letter in letters:
+            logger.warning("a result was not stored", extra={"why": letter.reason})
+
+    async def _open(
+        self, connection: AsyncConnection, message: Msg
+    ) -> tuple[Parcel | None, DeadLetter | None]:
+        """What a message holds, directly or by reference."""
+        try:
+            parcel = open_parcel(message.subject, message.data)
+            if parcel.blob_sha256:
+                parcel = await _open_blob(connection, message.subject, parcel.blob_sha256)
+        except Unparsable as error:
+            return None, DeadLetter(subject=message.subject, reason=str(error), body=message.data)
+        return parcel, None
+
+
+async def _open_blob(connection: AsyncConnection, subject: str, sha256: bytes) -> Parcel:
+    tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
+    body = await load_blob(connection, tenant, sha256)
+    if body is None:
+        raise Unparsable(f"it refers to the blob {sha256.hex()}, which was never uploaded")
+    parcel = open_parcel(subject, body)
+    if parcel.blob_sha256:
+        raise Unparsable("it refers to a blob that refers to a blob")
+    return parcel
+
+
+def _reports_of_refused(parcel: Parcel) -> list[Report]:
+    return [
+        Report(producer=one.producer, sequence=one.sequence, fate=Fate.REJECTED, reason=one.reason)
+        for one in parcel.refused
+    ]
+
+
+def _letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
+    return [
+        DeadLetter(
+            subject=subject,
+            reason=one.reason,
+            body=one.body,
+            producer=one.producer,
+            sequence=one.sequence,
+        )
+        for one in parcel.refused
+    ]
+
+
+def _report_of(verdict: Verdict) -> Report:
+    return Report(
+        producer=verdict.result.producer,
+        sequence=verdict.result.sequence,
+        fate=verdict.fate,
+        reason=verdict.reason,
+    )
+
+
+def _letter_of(verdict: Verdict) -> DeadLetter:
+    """What is kept of a result that was understood and refused: its samples' wire bytes."""
+    result = verdict.result
+    return DeadLetter(
+        subject=subject_of(result.key),
+        reason=verdict.reason,
+        body=b"".join(one.body for one in result.experiences),
+        producer=result.producer,
+        sequence=result.sequence,
+    )

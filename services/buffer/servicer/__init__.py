@@ -1,0 +1,14 @@
+"""The buffer's calls: from the wire to the handlers and back."""
+
+from services.buffer.servicer.commits import CommitCalls
+from services.buffer.servicer.leases import LeaseCalls
+from services.buffer.servicer.progress import ProgressCalls
+from services.buffer.servicer.stages import StageCalls
+from services.buffer.servicer.tasksets import TasksetCalls
+from services.buffer.servicer.training import TrainerCalls
+
+
+class BufferServicer(
+    StageCalls, TasksetCalls, LeaseCalls, CommitCalls, TrainerCalls, ProgressCalls
+):
+    """All calls of trinity.api.v1.BufferService."""

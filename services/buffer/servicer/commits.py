@@ -1,0 +1,89 @@
+"""Calls of explorers about what they have sent."""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+from services.buffer.domain.states import Fate
+from services.buffer.servicer.convert import hash_of, uuid_of
+from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.database import producer_topic
+from services.buffer.store.reports import (
+    Report,
+    load_fates,
+    load_reports,
+    newest_report,
+    store_blob,
+)
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import InvalidRequest
+from trinity.rpc.limits import CHUNK_BYTES
+
+MAX_BLOB_BYTES = 64 * 1024 * 1024
+REPORTS_A_MESSAGE = 1_000
+STATES = {
+    Fate.COMMITTED: pb.CommitReport.STATE_COMMITTED,
+    Fate.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
+    Fate.LATE: pb.CommitReport.STATE_LATE,
+    Fate.REJECTED: pb.CommitReport.STATE_REJECTED,
+}
+
+
+class CommitCalls(Parts):
+    """UploadBlob, WatchCommits."""
+
+    async def UploadBlob(
+        self, requests: AsyncIterator[pb.UploadBlobRequest], _: Context
+    ) -> pb.UploadBlobResponse:
+        """Store content that is too large for a message, once its hash is verified."""
+        sha256, tenant, body = b"", "", bytearray()
+        async for request in requests:
+            sha256, tenant = sha256 or request.sha256, tenant or request.tenant
+            if len(request.chunk) > CHUNK_BYTES:
+                raise InvalidRequest(f"a chunk is longer than {CHUNK_BYTES} bytes")
+            body += request.chunk
+            if len(body) > MAX_BLOB_BYTES:
+                raise InvalidRequest(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
+        if not tenant:
+            raise InvalidRequest("the first message must name the tenant")
+        if hashlib.sha256(body).digest() != hash_of(sha256, "sha256"):
+            raise InvalidRequest("the content does not have this SHA-256")
+        async with self.database.transaction() as connection:
+            await store_blob(connection, tenant, sha256, bytes(body))
+        return pb.UploadBlobResponse(size=len(body))
+
+    async def WatchCommits(
+        self, request: pb.WatchCommitsRequest, _: Context
+    ) -> AsyncIterator[pb.WatchCommitsResponse]:
+        """Tell a producer the fates it does not know, then each new one."""
+        producer = uuid_of(request.producer, "producer")
+        seen: int | None = None
+        async for _change in self.poller.changes(producer_topic(producer)):
+            if seen is None:
+                reports, seen = await self._first(producer, list(request.sequences))
+                yield _message(reports[:REPORTS_A_MESSAGE])
+                for start in range(REPORTS_A_MESSAGE, len(reports), REPORTS_A_MESSAGE):
+                    yield _message(reports[start : start + REPORTS_A_MESSAGE])
+            while reports := await self._after(producer, seen):
+                seen = reports[-1].number
+                yield _message(reports)
+
+    async def _first(self, producer: str, sequences: Sequence[int]) -> tuple[list[Report], int]:
+        """The number is read first: what is committed in between is told twice, never not."""
+        async with self.database.transaction() as connection:
+            newest = await newest_report(connection, producer)
+            return await load_fates(connection, producer, sequences), newest
+
+    async def _after(self, producer: str, number: int) -> list[Report]:
+        async with self.database.transaction() as connection:
+            return await load_reports(connection, producer, after=number, limit=REPORTS_A_MESSAGE)
+
+
+def _message(reports: list[Report]) -> pb.WatchCommitsResponse:
+    return pb.WatchCommitsResponse(
+        reports=[
+            pb.CommitReport(
+                sequence=report.sequence, state=STATES[report.fate], reason=report.reason
+            )
+            for report in reports
+        ]
+    )

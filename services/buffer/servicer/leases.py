@@ -1,0 +1,134 @@
+"""Calls of explorers about work."""
+
+from dataclasses import dataclass
+
+from services.buffer.domain.states import AssignmentKind
+from services.buffer.handlers.leasing import (
+    Ended,
+    Granted,
+    LeaseAnswer,
+    LeaseRequest,
+    Waiting,
+    lease,
+)
+from services.buffer.servicer.convert import (
+    key_of,
+    lease_seconds_of,
+    tokens_of,
+    uuid_of,
+    wait_of,
+)
+from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.assignments import Grant, release_leases, renew_leases
+from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.stages import get_stage, lock_stage
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import InvalidRequest
+
+Response = pb.LeaseAssignmentsResponse
+KINDS = {
+    AssignmentKind.TRAIN: pb.ASSIGNMENT_KIND_TRAIN,
+    AssignmentKind.EVAL: pb.ASSIGNMENT_KIND_EVAL,
+}
+ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLook:
+    """What one look for work gave."""
+
+    answer: LeaseAnswer
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is something to tell."""
+        return not isinstance(self.answer, Waiting)
+
+    @property
+    def look_again_seconds(self) -> float | None:
+        """When a lease of another explorer may run out."""
+        return self.answer.look_again_seconds if isinstance(self.answer, Waiting) else None
+
+
+class LeaseCalls(Parts):
+    """LeaseAssignments, RenewLeases, ReleaseLeases."""
+
+    async def LeaseAssignments(
+        self, request: pb.LeaseAssignmentsRequest, _: Context
+    ) -> pb.LeaseAssignmentsResponse:
+        """Hand out work, waiting for some."""
+        if request.max_assignments < 1:
+            raise InvalidRequest("max_assignments must be 1 or more")
+        wanted = LeaseRequest(
+            key=key_of(request.key),
+            explorer_id=uuid_of(request.explorer_id, "explorer_id"),
+            max_assignments=request.max_assignments,
+            lease_seconds=lease_seconds_of(request.lease_seconds),
+        )
+
+        async def look() -> LeaseLook:
+            async with self.database.transaction() as connection:
+                return LeaseLook(await lease(connection, wanted))
+
+        topic = stage_topic(wanted.key)
+        answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
+        return _response(answer, wanted.lease_seconds)
+
+    async def RenewLeases(
+        self, request: pb.RenewLeasesRequest, _: Context
+    ) -> pb.RenewLeasesResponse:
+        """Extend leases; those lost to others are named."""
+        key, tokens = key_of(request.key), tokens_of(request.leases)
+        seconds = lease_seconds_of(request.lease_seconds)
+        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+            held = await renew_leases(connection, key, explorer_id, tokens, seconds)
+        return pb.RenewLeasesResponse(
+            lost_assignment_ids=[one for one in tokens if one not in held],
+            remaining_seconds=seconds,
+        )
+
+    async def ReleaseLeases(
+        self, request: pb.ReleaseLeasesRequest, _: Context
+    ) -> pb.ReleaseLeasesResponse:
+        """Let others have the work."""
+        key, tokens = key_of(request.key), tokens_of(request.leases)
+        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        async with self.database.transaction() as connection:
+            await lock_stage(connection, key)
+            num_released = await release_leases(connection, key, explorer_id, tokens)
+            await notify(connection, stage_topic(key))
+        return pb.ReleaseLeasesResponse(num_released=num_released)
+
+
+def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsResponse:
+    match answer:
+        case Granted(grants, max_attempts):
+            return Response(
+                state=Response.STATE_GRANTED,
+                assignments=[_assignment(grant, max_attempts) for grant in grants],
+                remaining_seconds=lease_seconds,
+            )
+        case Waiting(reason, _):
+            return Response(state=Response.STATE_WAITING, reason=reason)
+        case Ended(state, reason):
+            return Response(state=ENDED_STATES[state], reason=reason)
+
+
+def _assignment(grant: Grant, max_attempts: int) -> pb.Assignment:
+    return pb.Assignment(
+        id=grant.assignment_id,
+        kind=KINDS[grant.kind],
+        explore_step=grant.explore_step,
+        position=grant.position,
+        taskset=grant.taskset,
+        task_index=grant.task_index,
+        task_json=grant.task_json,
+        runs=grant.runs,
+        first_attempt=(grant.lease_count - 1) * max_attempts,
+        lease_token=grant.lease_token,
+        required_version=grant.required_version,
+        required_incarnation=grant.required_incarnation,
+        repeat_times=grant.repeat_times,
+    )

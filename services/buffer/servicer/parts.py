@@ -1,0 +1,25 @@
+"""What the calls of the buffer work with."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import grpc
+
+from services.buffer.handlers.composing import Composer
+from services.buffer.servicer.polling import Poller
+from services.buffer.store.database import Database
+from services.buffer.stream import RunStream
+from services.buffer.tasksets import TasksetLibrary
+
+Context: TypeAlias = grpc.aio.ServicerContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Base of the groups of calls, which together are the servicer."""
+
+    database: Database
+    poller: Poller
+    library: TasksetLibrary
+    composer: Composer
+    stream: RunStream

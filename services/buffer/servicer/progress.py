@@ -1,0 +1,54 @@
+"""The progress log as a stream."""
+
+from collections.abc import AsyncIterator
+
+from services.buffer.servicer.convert import uuid_of
+from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.database import decode_numbers, progress_topic
+from services.buffer.store.progress import LoggedEvent, load_events
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import InvalidRequest
+
+EVENTS_A_MESSAGE = 200
+MESSAGES = {
+    "opened": pb.StageOpened,
+    "batch": pb.BatchComposed,
+    "step": pb.StepTrained,
+    "evaluation": pb.EvaluationDone,
+    "samples": pb.Samples,
+    "notice": pb.Notice,
+}
+
+
+class ProgressCalls(Parts):
+    """WatchProgress."""
+
+    async def WatchProgress(
+        self, request: pb.WatchProgressRequest, _: Context
+    ) -> AsyncIterator[pb.WatchProgressResponse]:
+        """Tell what happened, then what happens."""
+        if not request.tenant:
+            raise InvalidRequest("the tenant is missing")
+        experiment_id = uuid_of(request.experiment_id, "experiment_id")
+        seen = request.after_event
+        async for _change in self.poller.changes(progress_topic(request.tenant, experiment_id)):
+            while True:
+                async with self.database.transaction() as connection:
+                    events = await load_events(
+                        connection, request.tenant, experiment_id, seen, EVENTS_A_MESSAGE
+                    )
+                if not events:
+                    break
+                seen = events[-1].number
+                yield pb.WatchProgressResponse(events=[_event(one) for one in events])
+
+
+def _event(one: LoggedEvent) -> pb.ProgressEvent:
+    body = dict(one.body)
+    metrics = body.get("metrics")
+    if isinstance(metrics, dict):
+        body["metrics"] = decode_numbers(metrics)  # type: ignore[arg-type, assignment]
+    message = MESSAGES[one.kind](**body)
+    event = pb.ProgressEvent(number=one.number, stage=one.stage, unix_millis=one.unix_millis)
+    getattr(event, one.kind).CopyFrom(message)
+    return event

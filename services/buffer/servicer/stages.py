@@ -1,0 +1,93 @@
+"""Calls about stages."""
+
+from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage, parse_plan
+from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
+from services.buffer.handlers.ending import end_stage
+from services.buffer.handlers.open_stage import needed_tasksets, open_stage
+from services.buffer.servicer.convert import key_of, uuid_of
+from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.assignments import count_assignments
+from services.buffer.store.experiences import count_state
+from services.buffer.store.reports import count_dead_letters
+from services.buffer.store.stages import list_unfinished, lock_stage, stage_tasksets
+from services.buffer.wire import subject_of
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.codec import stage_key_to_proto
+from trinity.config import StagePlan
+from trinity.errors import InvalidRequest
+
+
+class StageCalls(Parts):
+    """OpenStage, CancelStage, GetBufferStatus."""
+
+    async def OpenStage(self, request: pb.OpenStageRequest, _: Context) -> pb.OpenStageResponse:
+        """Read the stage's tasksets and enter it."""
+        key = key_of(request.key)
+        plan = _plan_of(request.plan_json)
+        needed = needed_tasksets(plan)
+        async with self.database.transaction() as connection:
+            known = await stage_tasksets(connection, key)
+        resolved = await self.library.resolve(
+            key.tenant, [one for one in needed if one.name not in known]
+        )
+        kept = [known[one.name] for one in needed if one.name in known]
+        async with self.database.transaction() as connection:
+            stage = await open_stage(
+                connection, key, request.plan_json, request.seed, [*kept, *resolved]
+            )
+        return pb.OpenStageResponse(
+            num_tasks=stage.num_rows,
+            total_train_steps=stage.total_train_steps,
+            total_explore_steps=stage.total_explore_steps,
+        )
+
+    async def CancelStage(
+        self, request: pb.CancelStageRequest, _: Context
+    ) -> pb.CancelStageResponse:
+        """End a stage early; one that has ended stays as it is."""
+        reason = request.reason or "cancelled without a reason"
+        async with self.database.transaction() as connection:
+            stage = await lock_stage(connection, key_of(request.key))
+            if not stage.is_open:
+                return pb.CancelStageResponse(num_revoked=0)
+            num_revoked = await end_stage(connection, stage, StageState.CANCELLED, reason)
+        return pb.CancelStageResponse(num_revoked=num_revoked)
+
+    async def GetBufferStatus(
+        self, request: pb.GetBufferStatusRequest, _: Context
+    ) -> pb.GetBufferStatusResponse:
+        """Describe what is open."""
+        experiment = request.experiment_id
+        wanted = uuid_of(experiment, "experiment_id") if experiment else ""
+        num_pending = await self.stream.num_pending()
+        async with self.database.transaction() as connection:
+            stages = await list_unfinished(connection, request.tenant, wanted)
+            return pb.GetBufferStatusResponse(
+                stages=[await _describe(connection, stage, num_pending) for stage in stages]
+            )
+
+
+def _plan_of(text: str) -> StagePlan:
+    try:
+        return parse_plan(text)
+    except ValidationError as error:
+        raise InvalidRequest(f"plan_json is not a stage's plan: {error.errors()[0]}") from error
+
+
+async def _describe(
+    connection: AsyncConnection, stage: Stage, num_stream_pending: int
+) -> pb.StageStatus:
+    counts = await count_assignments(connection, stage.key)
+    return pb.StageStatus(
+        key=stage_key_to_proto(stage.key),
+        explore_step=stage.explore_step,
+        trained_step=stage.trained_step,
+        num_pending=counts.get(AssignmentState.PENDING, 0),
+        num_leased=counts.get(AssignmentState.LEASED, 0),
+        num_ready=await count_state(connection, stage.key, ExperienceState.READY),
+        num_dead_letters=await count_dead_letters(connection, subject_of(stage.key)),
+        num_stream_pending=num_stream_pending,
+    )

@@ -1,0 +1,181 @@
+"""Calls of the trainer."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from services.buffer.domain.composition import End, Wait
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import StageState
+from services.buffer.handlers.training import (
+    begin_incarnation,
+    check_incarnation,
+    commit_checkpoint,
+    finish_training,
+    record_version,
+    report_step,
+)
+from services.buffer.servicer.convert import (
+    checkpoint_of,
+    checkpoint_to_proto,
+    key_of,
+    uuid_of,
+    version_of,
+    version_to_proto,
+    wait_of,
+)
+from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_batch, load_rows
+from services.buffer.store.database import stage_topic
+from services.buffer.store.stages import get_stage
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1 import experience_pb2
+from trinity.errors import InvalidRequest
+from trinity.types import StageKey
+
+ROWS_A_MESSAGE = 32
+Answer = BatchHead | Wait | End
+HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLook:
+    """What one look for a batch gave."""
+
+    answer: tuple[Stage, Answer]
+    look_again_seconds: float | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether there is something to tell."""
+        return not isinstance(self.answer[1], Wait)
+
+
+class TrainerCalls(Parts):
+    """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
+
+    async def BeginIncarnation(
+        self, request: pb.BeginIncarnationRequest, _: Context
+    ) -> pb.BeginIncarnationResponse:
+        """Start a new life of the trainer."""
+        trainer_id = uuid_of(request.trainer_id, "trainer_id")
+        async with self.database.transaction() as connection:
+            begun = await begin_incarnation(connection, key_of(request.key), trainer_id)
+        newest = begun.newest_version
+        return pb.BeginIncarnationResponse(
+            incarnation=begun.incarnation,
+            line=begun.line,
+            checkpoints=[checkpoint_to_proto(one) for one in begun.checkpoints],
+            recorded_step=begun.recorded_step,
+            newest_version=None if newest is None else version_to_proto(newest),
+            finished_step=begun.finished_step,
+        )
+
+    async def RecordVersion(
+        self, request: pb.RecordVersionRequest, _: Context
+    ) -> pb.RecordVersionResponse:
+        """Take note of published weights."""
+        async with self.database.transaction() as connection:
+            pinned = await record_version(
+                connection, key_of(request.key), version_of(request.version)
+            )
+        return pb.RecordVersionResponse(pinned_versions=pinned)
+
+    async def GetBatch(
+        self, request: pb.GetBatchRequest, _: Context
+    ) -> AsyncIterator[pb.GetBatchResponse]:
+        """Give a step's batch, waiting for it; every rank may ask for itself."""
+        key, wait_seconds = key_of(request.key), wait_of(request.wait_seconds)
+        if request.step < 1:
+            raise InvalidRequest("the first step is 1")
+
+        async def look() -> BatchLook:
+            return BatchLook(await self._look_for_batch(key, request.incarnation, request.step))
+
+        stage, answer = await self.poller.poll(stage_topic(key), wait_seconds, look)
+        yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
+        if isinstance(answer, BatchHead):
+            for first in range(0, answer.num_rows, ROWS_A_MESSAGE):
+                async with self.database.transaction() as connection:
+                    rows = await load_rows(connection, stage, request.step, first, ROWS_A_MESSAGE)
+                yield pb.GetBatchResponse(rows=pb.BatchRows(rows=[_row(row) for row in rows]))
+
+    async def _look_for_batch(
+        self, key: StageKey, incarnation: int, step: int
+    ) -> tuple[Stage, Answer]:
+        """A batch that is composed is read without a lock."""
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            check_incarnation(stage, incarnation)
+            if stage.state in (StageState.CANCELLED, StageState.FAILED):
+                return stage, End("failed", stage.reason)
+            if head := await find_batch(connection, stage, step):
+                return stage, head
+            return stage, await self.composer.compose(connection, stage, step)
+
+    async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
+        """Take note of a trained step."""
+        rows = [
+            Feedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
+            for row in request.rows
+        ]
+        async with self.database.transaction() as connection:
+            pinned = await report_step(
+                connection,
+                key_of(request.key),
+                request.incarnation,
+                request.step,
+                dict(request.metrics),
+                rows,
+            )
+        return pb.ReportStepResponse(pinned_versions=pinned)
+
+    async def CommitCheckpoint(
+        self, request: pb.CommitCheckpointRequest, _: Context
+    ) -> pb.CommitCheckpointResponse:
+        """Make a checkpoint the one to resume from."""
+        async with self.database.transaction() as connection:
+            removable = await commit_checkpoint(
+                connection, key_of(request.key), checkpoint_of(request.checkpoint)
+            )
+        return pb.CommitCheckpointResponse(
+            removable=[checkpoint_to_proto(one) for one in removable]
+        )
+
+    async def FinishTraining(
+        self, request: pb.FinishTrainingRequest, _: Context
+    ) -> pb.FinishTrainingResponse:
+        """End the training of a stage."""
+        async with self.database.transaction() as connection:
+            await finish_training(
+                connection, key_of(request.key), request.incarnation, request.step
+            )
+        return pb.FinishTrainingResponse()
+
+
+def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
+    match answer:
+        case BatchHead():
+            return pb.BatchHead(
+                state=pb.BatchHead.STATE_READY,
+                num_rows=answer.num_rows,
+                replayed=answer.incarnation < incarnation,
+                metrics=answer.metrics,
+            )
+        case Wait(reason):
+            return pb.BatchHead(state=pb.BatchHead.STATE_WAITING, reason=reason)
+        case End(state, reason):
+            return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
+
+
+def _row(row: LoadedRow) -> pb.BatchRow:
+    message = pb.BatchRow(
+        position=row.position,
+        advantage=row.advantage,
+        weight=row.weight,
+        row_index=row.row_index or 0,
+    )
+    if row.experience_body is not None:
+        message.experience.CopyFrom(experience_pb2.Experience.FromString(row.experience_body))
+    else:
+        message.row_json = row.row_json or ""
+    return message

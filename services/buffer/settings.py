@@ -1,0 +1,34 @@
+"""What the buffer reads from its environment."""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from trinity.settings import ServiceSettings
+
+
+class BufferSettings(ServiceSettings):
+    """Settings of `python -m services.buffer`; addresses may be given as `..._FILE`."""
+
+    model_config = SettingsConfigDict(env_prefix="TRINITY_BUFFER_")
+
+    postgres_dsn: SecretStr
+    """postgresql://user:password@host:port/database of the role that owns the schema `buffer`."""
+    nats_url: SecretStr
+    """nats://user:password@host:port of a broker with JetStream."""
+    migrate_on_start: bool = False
+    """Bring the schema to the newest revision before serving; for a launcher of one machine."""
+    connect_seconds: float = Field(default=30.0, gt=0)
+    """How long to wait at the start for the database and the broker."""
+    stream_max_bytes: int = Field(default=2 * 1024**3, gt=0)
+    """Size of the stream of results; a full one refuses results until some are stored."""
+    fetch_messages: int = Field(default=32, gt=0, le=1024)
+    """Most messages that are stored in one transaction."""
+    segment_max_rows: int = Field(default=65_536, gt=0)
+    """Payload rows of one partition; the next ones go into a new partition."""
+
+
+class MigrationSettings(BufferSettings):
+    """Settings of `python -m services.buffer migrate`, which needs no broker."""
+
+    nats_url: SecretStr = SecretStr("")
+    """Not used."""

@@ -1,0 +1,1 @@
+"""The buffer's tables and the statements on them."""

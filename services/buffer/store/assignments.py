@@ -1,0 +1,344 @@
+"""Statements on assignments, their runs and their leases."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    RunState,
+)
+from services.buffer.store.database import in_stage, insert_rows, key_columns, same_stage
+from services.buffer.store.tables import NOW, assignment, run, stage_taskset, task, version
+from trinity.types import StageKey
+
+ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAssignment:
+    """One draw of one task."""
+
+    kind: AssignmentKind
+    taskset: str
+    task_index: int
+    explore_step: int
+    position: int
+    refill_round: int
+    required_version: int
+    repeat_times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An assignment as it is handed out."""
+
+    assignment_id: str
+    kind: AssignmentKind
+    explore_step: int
+    position: int
+    taskset: str
+    task_index: int
+    task_json: str
+    runs: tuple[int, ...]
+    lease_count: int
+    lease_token: str
+    required_version: int
+    required_incarnation: int
+    repeat_times: int
+
+
+def _lease_end(seconds: float) -> sa.ColumnElement[object]:
+    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, position: int) -> str:
+    """The id that the same draw always gets."""
+    name = f"{key.tenant}/{key.experiment_id}/{key.stage}/{kind}/{explore_step}/{position}"
+    return str(uuid.uuid5(ASSIGNMENT_NAMESPACE, name))
+
+
+async def insert_assignments(
+    connection: AsyncConnection, key: StageKey, new: Sequence[NewAssignment]
+) -> None:
+    """Enter assignments with all their runs."""
+    rows, runs = [], []
+    for one in new:
+        own_id = assignment_id(key, one.kind, one.explore_step, one.position)
+        own = {**key_columns(key), "assignment_id": own_id}
+        rows.append(
+            {
+                **own,
+                "kind": one.kind,
+                "taskset": one.taskset,
+                "task_index": one.task_index,
+                "explore_step": one.explore_step,
+                "position": one.position,
+                "refill_round": one.refill_round,
+                "required_version": one.required_version,
+                "repeat_times": one.repeat_times,
+                "state": AssignmentState.PENDING,
+            }
+        )
+        runs += [{**own, "run": i, "state": RunState.OPEN} for i in range(one.repeat_times)]
+    await insert_rows(connection, assignment, rows)
+    await insert_rows(connection, run, runs)
+
+
+def _may_be_granted(stage: Stage) -> sa.ColumnElement[bool]:
+    """Work whose weights are published; an evaluation needs that very version."""
+    is_recorded = sa.exists().where(
+        same_stage(version, assignment), version.c.version == assignment.c.required_version
+    )
+    evaluations = sa.and_(assignment.c.kind == AssignmentKind.EVAL, is_recorded)
+    if stage.published is None:
+        return evaluations if stage.finished_step is not None else sa.false()
+    return sa.or_(
+        evaluations,
+        sa.and_(
+            assignment.c.kind == AssignmentKind.TRAIN,
+            assignment.c.required_version <= stage.published,
+        ),
+    )
+
+
+async def take_leases(
+    connection: AsyncConnection,
+    stage: Stage,
+    *,
+    explorer_id: str,
+    max_assignments: int,
+    lease_seconds: float,
+) -> list[str]:
+    """Lease what is pending or whose lease has run out, oldest weights first.
+
+    Training goes before the evaluation of the same weights: the trainer works while they are
+    measured. An evaluation goes before training with newer weights: the engines still hold its own.
+    """
+    is_free = sa.or_(
+        assignment.c.state == AssignmentState.PENDING,
+        sa.and_(assignment.c.state == AssignmentState.LEASED, assignment.c.lease_until < NOW),
+    )
+    chosen = (
+        sa.select(assignment.c.assignment_id)
+        .where(in_stage(assignment, stage.key), is_free, _may_be_granted(stage))
+        .order_by(
+            assignment.c.required_version,
+            sa.case((assignment.c.kind == AssignmentKind.TRAIN, 0), else_=1),
+            assignment.c.explore_step,
+            assignment.c.position,
+        )
+        .limit(max_assignments)
+    )
+    ids = list((await connection.execute(chosen)).scalars())
+    if ids:
+        await connection.execute(
+            sa.update(assignment)
+            .where(in_stage(assignment, stage.key), assignment.c.assignment_id.in_(ids))
+            .values(
+                state=AssignmentState.LEASED,
+                lease_token=sa.func.gen_random_uuid(),
+                lease_count=assignment.c.lease_count + 1,
+                leased_by=explorer_id,
+                lease_until=_lease_end(lease_seconds),
+            )
+        )
+    return ids
+
+
+async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[str]) -> list[Grant]:
+    """What an explorer needs to work on leased assignments, in the order of `ids`."""
+    open_runs = (
+        sa.select(sa.func.array_agg(aggregate_order_by(run.c.run, run.c.run)))
+        .where(
+            same_stage(run, assignment),
+            run.c.assignment_id == assignment.c.assignment_id,
+            run.c.state == RunState.OPEN,
+        )
+        .scalar_subquery()
+    )
+    incarnation = (
+        sa.select(sa.func.max(version.c.incarnation))
+        .where(same_stage(version, assignment), version.c.version == assignment.c.required_version)
+        .scalar_subquery()
+    )
+    statement = (
+        sa.select(
+            assignment, task.c.body, open_runs.label("runs"), incarnation.label("incarnation")
+        )
+        .join(
+            stage_taskset,
+            sa.and_(
+                same_stage(stage_taskset, assignment), stage_taskset.c.name == assignment.c.taskset
+            ),
+        )
+        .join(
+            task,
+            sa.and_(
+                task.c.tenant == assignment.c.tenant,
+                task.c.taskset_id == stage_taskset.c.taskset_id,
+                task.c.index == assignment.c.task_index,
+            ),
+        )
+        .where(in_stage(assignment, stage.key), assignment.c.assignment_id.in_(ids))
+    )
+    order = {one: place for place, one in enumerate(ids)}
+    grants = [
+        Grant(
+            assignment_id=row.assignment_id,
+            kind=AssignmentKind(row.kind),
+            explore_step=row.explore_step,
+            position=row.position,
+            taskset=row.taskset,
+            task_index=row.task_index,
+            task_json=row.body,
+            runs=tuple(row.runs or ()),
+            lease_count=row.lease_count,
+            lease_token=row.lease_token,
+            required_version=row.required_version,
+            required_incarnation=row.incarnation or stage.incarnation,
+            repeat_times=row.repeat_times,
+        )
+        for row in await connection.execute(statement)
+    ]
+    return sorted(grants, key=lambda grant: order[grant.assignment_id])
+
+
+async def renew_leases(
+    connection: AsyncConnection,
+    key: StageKey,
+    explorer_id: str,
+    tokens: dict[str, str],
+    lease_seconds: float,
+) -> set[str]:
+    """Extend the leases that are held under these tokens; answers which were."""
+    statement = (
+        sa.update(assignment)
+        .where(_held(key, explorer_id), _under_tokens(tokens))
+        .values(lease_until=_lease_end(lease_seconds))
+        .returning(assignment.c.assignment_id)
+    )
+    return set((await connection.execute(statement)).scalars())
+
+
+async def release_leases(
+    connection: AsyncConnection, key: StageKey, explorer_id: str, tokens: dict[str, str]
+) -> int:
+    """Make leased work pending again; no tokens mean all that this explorer holds."""
+    where = _held(key, explorer_id)
+    if tokens:
+        where = sa.and_(where, _under_tokens(tokens))
+    statement = sa.update(assignment).where(where).values(state=AssignmentState.PENDING)
+    return len((await connection.execute(statement.returning(assignment.c.stage))).all())
+
+
+def _held(key: StageKey, explorer_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        in_stage(assignment, key),
+        assignment.c.state == AssignmentState.LEASED,
+        assignment.c.leased_by == explorer_id,
+    )
+
+
+def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
+    return sa.tuple_(assignment.c.assignment_id, assignment.c.lease_token).in_(list(tokens.items()))
+
+
+async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
+    """When the next lease runs out unless it is renewed."""
+    left = sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
+    statement = sa.select(left).where(
+        in_stage(assignment, key), assignment.c.state == AssignmentState.LEASED
+    )
+    seconds = (await connection.execute(statement)).scalar()
+    return None if seconds is None else max(0.0, float(seconds))
+
+
+async def end_assignments(
+    connection: AsyncConnection,
+    key: StageKey,
+    ids: Sequence[str],
+    state: AssignmentState,
+    reason: str,
+) -> None:
+    """Take assignments out of work."""
+    if ids:
+        await connection.execute(
+            sa.update(assignment)
+            .where(in_stage(assignment, key), assignment.c.assignment_id.in_(ids))
+            .values(state=state, reason=reason, lease_token=None, lease_until=None)
+        )
+
+
+async def cancel_open(
+    connection: AsyncConnection, key: StageKey, reason: str, kinds: Iterable[AssignmentKind]
+) -> int:
+    """Take all open work of these kinds away from whoever holds it; answers how much it was."""
+    statement = (
+        sa.update(assignment)
+        .where(
+            in_stage(assignment, key),
+            assignment.c.state.in_(OPEN_ASSIGNMENT),
+            assignment.c.kind.in_(list(kinds)),
+        )
+        .values(state=AssignmentState.CANCELLED, reason=reason, lease_token=None, lease_until=None)
+    )
+    return len((await connection.execute(statement.returning(assignment.c.stage))).all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refills:
+    """How far an explore step was refilled."""
+
+    num_rounds: int
+    next_position: int
+
+
+async def count_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> Refills:
+    """Rounds of refill that an explore step had, and the position after its last assignment."""
+    statement = sa.select(
+        sa.func.coalesce(sa.func.max(assignment.c.refill_round), 0).label("rounds"),
+        sa.func.coalesce(sa.func.max(assignment.c.position) + 1, 0).label("next_position"),
+    ).where(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        assignment.c.explore_step == explore_step,
+    )
+    row = (await connection.execute(statement)).one()
+    return Refills(num_rounds=row.rounds, next_position=row.next_position)
+
+
+async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
+    """Explore step and position of the earliest training assignment that has not ended."""
+    statement = (
+        sa.select(assignment.c.explore_step, assignment.c.position)
+        .where(
+            in_stage(assignment, key),
+            assignment.c.kind == AssignmentKind.TRAIN,
+            assignment.c.state.in_(OPEN_ASSIGNMENT),
+        )
+        .order_by(assignment.c.explore_step, assignment.c.position)
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else (row.explore_step, row.position)
+
+
+async def count_assignments(
+    connection: AsyncConnection, key: StageKey
+) -> dict[AssignmentState, int]:
+    """Assignments of a stage by their state."""
+    statement = (
+        sa.select(assignment.c.state, sa.func.count())
+        .where(in_stage(assignment, key))
+        .group_by(assignment.c.state)
+    )
+    rows = await connection.execute(statement)
+    return {AssignmentState(state): number for state, number in rows}

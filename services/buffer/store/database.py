@@ -1,0 +1,104 @@
+"""Transactions on the buffer's schema, and the helpers that all statements share."""
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from services.buffer.store.tables import STAGE_KEY
+from trinity.postgres import map_database_errors
+from trinity.types import StageKey
+
+CHANNEL = "buffer"
+Row = Mapping[str, object]
+
+
+class Database:
+    """Opens transactions; a database that does not answer raises errors.Unavailable."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """Commit at the block's end, roll back on an error."""
+        with map_database_errors():
+            async with self.engine.begin() as connection:
+                yield connection
+
+
+def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
+    """Rows of one stage."""
+    return sa.and_(
+        table.c.tenant == key.tenant,
+        table.c.experiment_id == key.experiment_id,
+        table.c.stage == key.stage,
+    )
+
+
+def same_stage(left: sa.Table, right: sa.Table) -> sa.ColumnElement[bool]:
+    """Rows of two tables that belong to one stage."""
+    return sa.and_(*(left.c[name] == right.c[name] for name in STAGE_KEY))
+
+
+def key_columns(key: StageKey) -> dict[str, object]:
+    """The stage's key as values to insert."""
+    return {"tenant": key.tenant, "experiment_id": key.experiment_id, "stage": key.stage}
+
+
+def key_from_row(row: sa.Row[Any]) -> StageKey:
+    """The stage's key of a row that holds its three columns."""
+    return StageKey(tenant=row.tenant, experiment_id=row.experiment_id, stage=row.stage)
+
+
+async def insert_rows(
+    connection: AsyncConnection,
+    table: sa.Table,
+    rows: Sequence[Row],
+    *,
+    ignore_existing: bool = False,
+) -> None:
+    """Insert many rows in one go; none is fine."""
+    if not rows:
+        return
+    statement = insert(table)
+    if ignore_existing:
+        statement = statement.on_conflict_do_nothing()
+    await connection.execute(statement, [dict(row) for row in rows])
+
+
+async def notify(connection: AsyncConnection, topic: str) -> None:
+    """Wake whoever waits for this topic, in any replica, when the transaction commits."""
+    await connection.execute(sa.select(sa.func.pg_notify(CHANNEL, topic)))
+
+
+def stage_topic(key: StageKey) -> str:
+    """Changes when a stage's work or batches do."""
+    return f"stage/{key.tenant}/{key.experiment_id}/{key.stage}"
+
+
+def progress_topic(tenant: str, experiment_id: str) -> str:
+    """Changes with every event of an experiment."""
+    return f"progress/{tenant}/{experiment_id}"
+
+
+def producer_topic(producer: str) -> str:
+    """Changes when results of a producer are committed or rejected."""
+    return f"producer/{producer}"
+
+
+SCOPES_TOPIC = "scopes"
+
+
+def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
+    """For a JSON column, which has no way to write numbers that are not finite."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+
+
+def decode_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
+    """What `encode_numbers` wrote."""
+    return {name: float(value) for name, value in stored.items()}

@@ -1,0 +1,74 @@
+"""Statements on the progress log: events of an experiment in one order without gaps."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import KINDS, Event
+from services.buffer.store.database import encode_numbers, notify, progress_topic
+from services.buffer.store.tables import progress
+from trinity.types import JsonValue, StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedEvent:
+    """An event as it was stored."""
+
+    number: int
+    stage: str
+    unix_millis: int
+    kind: str
+    body: Mapping[str, JsonValue]
+
+
+async def log_event(connection: AsyncConnection, key: StageKey, event: Event) -> None:
+    """Append an event; whoever reads number n has everything before it."""
+    topic = progress_topic(key.tenant, key.experiment_id)
+    await connection.execute(
+        sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(topic, 0)))
+    )
+    mine = sa.and_(progress.c.tenant == key.tenant, progress.c.experiment_id == key.experiment_id)
+    newest = sa.select(sa.func.coalesce(sa.func.max(progress.c.number), 0)).where(mine)
+    body = dataclasses.asdict(event)
+    if "metrics" in body and isinstance(body["metrics"], dict):
+        body["metrics"] = encode_numbers(body["metrics"])
+    await connection.execute(
+        sa.insert(progress).values(
+            tenant=key.tenant,
+            experiment_id=key.experiment_id,
+            number=newest.scalar_subquery() + 1,
+            stage=key.stage,
+            kind=KINDS[type(event)],
+            body=body,
+        )
+    )
+    await notify(connection, topic)
+
+
+async def load_events(
+    connection: AsyncConnection, tenant: str, experiment_id: str, after: int, limit: int
+) -> list[LoggedEvent]:
+    """Events of an experiment after a number, in order."""
+    statement = (
+        sa.select(progress, (sa.extract("epoch", progress.c.at) * 1000).label("millis"))
+        .where(
+            progress.c.tenant == tenant,
+            progress.c.experiment_id == experiment_id,
+            progress.c.number > after,
+        )
+        .order_by(progress.c.number)
+        .limit(limit)
+    )
+    return [
+        LoggedEvent(
+            number=row.number,
+            stage=row.stage,
+            unix_millis=int(row.millis),
+            kind=row.kind,
+            body=row.body,
+        )
+        for row in await connection.execute(statement)
+    ]

@@ -1,0 +1,147 @@
+"""Statements on what producers are told about their results, on dead letters and on blobs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import Fate
+from services.buffer.store.database import insert_rows, notify, producer_topic
+from services.buffer.store.tables import blob, commit_report, dead_letter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The fate of one result; `number` orders the reports of a producer."""
+
+    producer: str
+    sequence: int
+    fate: Fate
+    reason: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Something from the stream that cannot be stored."""
+
+    subject: str
+    reason: str
+    body: bytes
+    producer: str | None = None
+    sequence: int | None = None
+
+
+async def insert_reports(connection: AsyncConnection, reports: Sequence[Report]) -> None:
+    """Tell producers; a fate once told stays.
+
+    Producers are locked first, so that their reports become visible in order of their numbers.
+    """
+    for producer in sorted({report.producer for report in reports}):
+        lock = sa.func.hashtextextended(producer_topic(producer), 0)
+        await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
+        await notify(connection, producer_topic(producer))
+    rows = [
+        {
+            "producer": report.producer,
+            "sequence": report.sequence,
+            "state": report.fate,
+            "reason": report.reason,
+        }
+        for report in reports
+    ]
+    if rows:
+        statement = insert(commit_report)
+        refreshed = statement.on_conflict_do_update(
+            index_elements=["producer", "sequence"],
+            set_={"number": sa.text("DEFAULT")},
+        )
+        await connection.execute(refreshed, rows)
+
+
+async def load_reports(
+    connection: AsyncConnection, producer: str, *, after: int, limit: int
+) -> list[Report]:
+    """Reports to a producer after a number."""
+    statement = (
+        sa.select(commit_report)
+        .where(commit_report.c.producer == producer, commit_report.c.number > after)
+        .order_by(commit_report.c.number)
+        .limit(limit)
+    )
+    return await _reports(connection, statement)
+
+
+async def load_fates(
+    connection: AsyncConnection, producer: str, sequences: Sequence[int]
+) -> list[Report]:
+    """The fates of these results and of whatever the producer sent after them."""
+    newest = max(sequences, default=0)
+    wanted = sa.or_(commit_report.c.sequence.in_(sequences), commit_report.c.sequence > newest)
+    statement = (
+        sa.select(commit_report)
+        .where(commit_report.c.producer == producer, wanted)
+        .order_by(commit_report.c.sequence)
+    )
+    return await _reports(connection, statement)
+
+
+async def newest_report(connection: AsyncConnection, producer: str) -> int:
+    """Number of the last report to a producer, 0 if there is none."""
+    statement = sa.select(sa.func.max(commit_report.c.number)).where(
+        commit_report.c.producer == producer
+    )
+    return (await connection.execute(statement)).scalar() or 0
+
+
+async def _reports(
+    connection: AsyncConnection, statement: sa.Select[tuple[object, ...]]
+) -> list[Report]:
+    return [
+        Report(
+            producer=row.producer,
+            sequence=row.sequence,
+            fate=Fate(row.state),
+            reason=row.reason,
+            number=row.number,
+        )
+        for row in await connection.execute(statement)
+    ]
+
+
+async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[DeadLetter]) -> None:
+    """Keep what could not be stored, for a person to look at."""
+    rows = [
+        {
+            "subject": letter.subject,
+            "reason": letter.reason,
+            "body": letter.body,
+            "producer": letter.producer,
+            "sequence": letter.sequence,
+        }
+        for letter in letters
+    ]
+    await insert_rows(connection, dead_letter, rows)
+
+
+async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
+    """Dead letters that came under a subject."""
+    statement = (
+        sa.select(sa.func.count()).select_from(dead_letter).where(dead_letter.c.subject == subject)
+    )
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, body: bytes) -> None:
+    """Keep content under its hash; once is enough."""
+    statement = insert(blob).values(tenant=tenant, sha256=sha256, size=len(body), body=body)
+    await connection.execute(statement.on_conflict_do_nothing())
+
+
+async def load_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> bytes | None:
+    """Content by its hash."""
+    statement = sa.select(blob.c.body).where(blob.c.tenant == tenant, blob.c.sha256 == sha256)
+    body = (await connection.execute(statement)).scalar()
+    return None if body is None else bytes(body)

@@ -1,0 +1,122 @@
+"""Statements on scopes: what the pipeline works on at once."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import OPEN_SCOPE, ScopeState
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    in_stage,
+    insert_rows,
+    key_columns,
+    key_from_row,
+    notify,
+    same_stage,
+)
+from services.buffer.store.tables import NOW, STAGE_KEY, assignment, pipeline_scope
+from trinity.types import StageKey
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on a scope until it runs out or another claim takes its place."""
+
+    key: StageKey
+    assignment_id: str
+    token: str
+    attempts: int
+
+
+async def open_scopes(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+) -> None:
+    """Let the pipeline work on groups that are complete."""
+    if assignment_ids:
+        rows = [
+            {**key_columns(key), "assignment_id": one, "state": ScopeState.OPEN}
+            for one in assignment_ids
+        ]
+        await insert_rows(connection, pipeline_scope, rows)
+        await notify(connection, SCOPES_TOPIC)
+
+
+async def claim_scopes(
+    connection: AsyncConnection, *, limit: int, claim_seconds: float
+) -> list[Claim]:
+    """Take scopes that nobody works on; other workers pass over those taken."""
+    token = str(uuid.uuid4())
+    c = pipeline_scope.c
+    is_free = sa.or_(
+        c.state == ScopeState.OPEN,
+        sa.and_(c.state == ScopeState.CLAIMED, c.claimed_until < NOW),
+    )
+    columns = [c[name] for name in (*STAGE_KEY, "assignment_id")]
+    chosen = (
+        sa.select(*columns)
+        .where(is_free)
+        .order_by(c.opened_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("chosen")
+    )
+    statement = (
+        sa.update(pipeline_scope)
+        .where(*(c[name] == chosen.c[name] for name in (*STAGE_KEY, "assignment_id")))
+        .values(
+            state=ScopeState.CLAIMED,
+            claim_token=token,
+            claimed_until=NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, claim_seconds),
+            attempts=c.attempts + 1,
+        )
+        .returning(*columns, c.attempts)
+    )
+    return [
+        Claim(
+            key=key_from_row(row),
+            assignment_id=row.assignment_id,
+            token=token,
+            attempts=row.attempts,
+        )
+        for row in await connection.execute(statement)
+    ]
+
+
+async def end_claim(
+    connection: AsyncConnection, claim: Claim, state: ScopeState, error: str = ""
+) -> bool:
+    """Leave a scope in this state; false when the claim is no longer ours."""
+    statement = (
+        sa.update(pipeline_scope)
+        .where(
+            in_stage(pipeline_scope, claim.key),
+            pipeline_scope.c.assignment_id == claim.assignment_id,
+            pipeline_scope.c.claim_token == claim.token,
+            pipeline_scope.c.state == ScopeState.CLAIMED,
+        )
+        .values(state=state, error=error, claim_token=None, claimed_until=None)
+        .returning(pipeline_scope.c.stage)
+    )
+    return (await connection.execute(statement)).first() is not None
+
+
+async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
+    """Places of the groups that the pipeline has not finished, earliest first."""
+    statement = (
+        sa.select(assignment.c.explore_step, assignment.c.position)
+        .join(
+            pipeline_scope,
+            sa.and_(
+                same_stage(pipeline_scope, assignment),
+                pipeline_scope.c.assignment_id == assignment.c.assignment_id,
+            ),
+        )
+        .where(in_stage(pipeline_scope, key), pipeline_scope.c.state.in_(OPEN_SCOPE))
+        .order_by(assignment.c.explore_step, assignment.c.position)
+    )
+    return [(row.explore_step, row.position) for row in await connection.execute(statement)]

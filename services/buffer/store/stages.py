@@ -1,0 +1,135 @@
+"""Statements on stages and the tasksets they take from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage, parse_plan
+from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.store.database import in_stage, key_columns, key_from_row
+from services.buffer.store.tables import stage, stage_taskset
+from trinity.errors import NotFound
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTaskset:
+    """A taskset under the name that a stage knows it by."""
+
+    name: str
+    taskset_id: str
+    kind: TasksetKind
+    num_rows: int
+
+
+def _from_row(row: sa.Row[Any]) -> Stage:
+    return Stage(
+        key=key_from_row(row),
+        plan=parse_plan(row.plan),
+        seed=row.seed,
+        state=StageState(row.state),
+        reason=row.reason,
+        num_rows=row.num_rows,
+        total_train_steps=row.total_train_steps,
+        total_explore_steps=row.total_explore_steps,
+        explore_step=row.explore_step,
+        num_drawn=row.num_drawn,
+        line=row.line,
+        incarnation=row.incarnation,
+        published=row.published,
+        recorded_step=row.recorded_step,
+        trained_step=row.trained_step,
+        finished_step=row.finished_step,
+        segment_id=row.segment_id,
+    )
+
+
+async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
+    """The stage as it is, if it is."""
+    row = (await connection.execute(sa.select(stage).where(in_stage(stage, key)))).first()
+    return None if row is None else _from_row(row)
+
+
+async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+    """The stage as it is.
+
+    Raises: NotFound when it was never opened.
+    """
+    found = await find_stage(connection, key)
+    if found is None:
+        raise NotFound(f"stage {key.stage} of experiment {key.experiment_id} is not open")
+    return found
+
+
+async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+    """The stage, for this transaction alone: whatever changes a stage's rows holds this lock.
+
+    Raises: NotFound when it was never opened.
+    """
+    await _lock(connection, key)
+    return await get_stage(connection, key)
+
+
+async def lock_stages(
+    connection: AsyncConnection, keys: Iterable[StageKey]
+) -> dict[StageKey, Stage]:
+    """Those of several stages that exist, locked in an order that cannot deadlock."""
+    found = {}
+    for key in sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage)):
+        await _lock(connection, key)
+        if (row := await find_stage(connection, key)) is not None:
+            found[key] = row
+    return found
+
+
+async def _lock(connection: AsyncConnection, key: StageKey) -> None:
+    statement = sa.select(stage.c.stage).where(in_stage(stage, key)).with_for_update()
+    await connection.execute(statement)
+
+
+async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str | int) -> bool:
+    """Insert an open stage; false when it is there already."""
+    row = {**key_columns(key), "state": StageState.OPEN, **values}
+    statement = insert(stage).values(row).on_conflict_do_nothing().returning(stage.c.stage)
+    return (await connection.execute(statement)).first() is not None
+
+
+async def update_stage(
+    connection: AsyncConnection, key: StageKey, **values: str | int | None
+) -> None:
+    """Change columns of a stage."""
+    await connection.execute(sa.update(stage).where(in_stage(stage, key)).values(**values))
+
+
+async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str, StageTaskset]:
+    """The stage's tasksets by name."""
+    rows = await connection.execute(
+        sa.select(stage_taskset).where(in_stage(stage_taskset, key)).order_by(stage_taskset.c.name)
+    )
+    return {
+        row.name: StageTaskset(
+            name=row.name,
+            taskset_id=row.taskset_id,
+            kind=TasksetKind(row.kind),
+            num_rows=row.num_rows,
+        )
+        for row in rows
+    }
+
+
+async def list_unfinished(
+    connection: AsyncConnection, tenant: str, experiment_id: str
+) -> list[Stage]:
+    """Stages that are still open; empty names mean all."""
+    statement = sa.select(stage).where(stage.c.state == StageState.OPEN)
+    if tenant:
+        statement = statement.where(stage.c.tenant == tenant)
+    if experiment_id:
+        statement = statement.where(stage.c.experiment_id == experiment_id)
+    return [
+        _from_row(row) for row in await connection.execute(statement.order_by(stage.c.opened_at))
+    ]

@@ -1,0 +1,376 @@
+"""The tables of the schema `buffer`; tenant, experiment and stage stand in every key of a stage."""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "uq": "%(table_name)s_%(column_0_N_name)s_uq",
+        "ix": "%(table_name)s_%(column_0_N_name)s_ix",
+    }
+)
+
+UUID = sa.Uuid(as_uuid=False)
+TIME = TIMESTAMP(timezone=True)
+NOW = sa.func.clock_timestamp()
+STAGE_KEY = ("tenant", "experiment_id", "stage")
+
+
+def _stage_key() -> tuple[sa.Column[str], sa.Column[str], sa.Column[str]]:
+    return (
+        sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("experiment_id", UUID, primary_key=True),
+        sa.Column("stage", sa.Text, primary_key=True),
+    )
+
+
+def _moment(name: str) -> sa.Column[object]:
+    return sa.Column(name, TIME, nullable=False, server_default=NOW)
+
+
+def _number(name: str, default: int = 0) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=False, server_default=str(default))
+
+
+def _text(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, server_default="")
+
+
+taskset = sa.Table(
+    "taskset",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("taskset_id", UUID, primary_key=True),
+    sa.Column("name", sa.Text),
+    sa.Column("source", sa.Text),
+    sa.Column("request_id", UUID),
+    sa.Column("is_complete", sa.Boolean, nullable=False),
+    _number("num_rows"),
+    _moment("created_at"),
+    sa.UniqueConstraint("tenant", "source"),
+    sa.UniqueConstraint("tenant", "name"),
+)
+
+task = sa.Table(
+    "task",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("taskset_id", UUID, primary_key=True),
+    sa.Column("index", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+
+stage = sa.Table(
+    "stage",
+    metadata,
+    *_stage_key(),
+    sa.Column("plan", sa.Text, nullable=False),
+    _number("seed"),
+    sa.Column("state", sa.Text, nullable=False),
+    _text("reason"),
+    _number("num_rows"),
+    _number("total_train_steps"),
+    _number("total_explore_steps"),
+    _number("explore_step"),
+    _number("num_drawn"),
+    _number("line", default=1),
+    _number("incarnation"),
+    sa.Column("published", sa.BigInteger),
+    _number("recorded_step"),
+    _number("trained_step"),
+    sa.Column("finished_step", sa.BigInteger),
+    sa.Column("segment_id", sa.BigInteger, nullable=False),
+    _moment("opened_at"),
+)
+
+stage_taskset = sa.Table(
+    "stage_taskset",
+    metadata,
+    *_stage_key(),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("taskset_id", UUID, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    _number("num_rows"),
+)
+
+segment = sa.Table(
+    "segment",
+    metadata,
+    *_stage_key(),
+    sa.Column("segment_id", sa.BigInteger, sa.Identity(), primary_key=True),
+    _number("num_rows"),
+    _number("num_bytes"),
+    _moment("opened_at"),
+    sa.UniqueConstraint("segment_id"),
+)
+
+payload = sa.Table(
+    "payload",
+    metadata,
+    *_stage_key(),
+    sa.Column("segment_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("payload_id", UUID, primary_key=True),
+    sa.Column("codec", sa.Text, nullable=False),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    postgresql_partition_by="LIST (segment_id)",
+)
+
+assignment = sa.Table(
+    "assignment",
+    metadata,
+    *_stage_key(),
+    sa.Column("assignment_id", UUID, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("taskset", sa.Text, nullable=False),
+    _number("task_index"),
+    _number("explore_step"),
+    _number("position"),
+    _number("refill_round"),
+    _number("required_version"),
+    _number("repeat_times"),
+    sa.Column("state", sa.Text, nullable=False),
+    _text("reason"),
+    sa.Column("lease_token", UUID),
+    _number("lease_count"),
+    sa.Column("leased_by", UUID),
+    sa.Column("lease_until", TIME),
+    _moment("opened_at"),
+    sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
+)
+sa.Index(
+    "assignment_open_ix",
+    *(assignment.c[name] for name in (*STAGE_KEY, "required_version", "explore_step", "position")),
+    postgresql_where=assignment.c.state.in_(["pending", "leased"]),
+)
+
+run = sa.Table(
+    "run",
+    metadata,
+    *_stage_key(),
+    sa.Column("assignment_id", UUID, primary_key=True),
+    sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.Text, nullable=False),
+    _number("num_failed"),
+    _text("reason"),
+)
+
+run_attempt = sa.Table(
+    "run_attempt",
+    metadata,
+    *_stage_key(),
+    sa.Column("assignment_id", UUID, primary_key=True),
+    sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("producer", UUID, nullable=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    _text("reason"),
+    sa.Column("content_hash", sa.LargeBinary, nullable=False),
+    sa.Column("metrics", JSONB, nullable=False),
+    sa.Column("duration_seconds", sa.Float, nullable=False),
+    _moment("received_at"),
+    sa.UniqueConstraint("producer", "sequence"),
+)
+sa.Index(
+    "run_attempt_winner_uq",
+    *(run_attempt.c[name] for name in (*STAGE_KEY, "assignment_id", "run")),
+    unique=True,
+    postgresql_where=run_attempt.c.state == "won",
+)
+
+experience = sa.Table(
+    "experience",
+    metadata,
+    *_stage_key(),
+    sa.Column("experience_id", UUID, primary_key=True),
+    sa.Column("assignment_id", UUID, nullable=False),
+    _number("explore_step"),
+    _number("position"),
+    _number("run"),
+    _number("attempt"),
+    _number("step"),
+    _text("suffix"),
+    _number("revision"),
+    sa.Column("parent_id", UUID),
+    sa.Column("segment_id", sa.BigInteger, nullable=False),
+    sa.Column("payload_id", UUID, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    _text("reason"),
+    sa.Column("reward", sa.Float),
+    sa.Column("advantage", sa.Float),
+    sa.Column("version_min", sa.BigInteger),
+    sa.Column("version_max", sa.BigInteger),
+    _number("num_tokens"),
+    _number("response_length"),
+    sa.Column("finish_reason", sa.Text, nullable=False),
+    sa.Column("metrics", JSONB, nullable=False),
+    sa.Column("content_hash", sa.LargeBinary, nullable=False),
+    sa.Column("ready_number", sa.BigInteger, sa.Identity(), nullable=False),
+    _moment("created_at"),
+)
+sa.Index(
+    "experience_ready_ix",
+    *(experience.c[name] for name in (*STAGE_KEY, "explore_step", "position", "run", "step")),
+    postgresql_where=experience.c.state == "ready",
+)
+sa.Index(
+    "experience_assignment_ix", *(experience.c[name] for name in (*STAGE_KEY, "assignment_id"))
+)
+
+pipeline_scope = sa.Table(
+    "pipeline_scope",
+    metadata,
+    *_stage_key(),
+    sa.Column("assignment_id", UUID, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("claim_token", UUID),
+    sa.Column("claimed_until", TIME),
+    _number("attempts"),
+    _text("error"),
+    _moment("opened_at"),
+)
+sa.Index(
+    "pipeline_scope_open_ix",
+    pipeline_scope.c.opened_at,
+    postgresql_where=pipeline_scope.c.state.in_(["open", "claimed"]),
+)
+
+batch = sa.Table(
+    "batch",
+    metadata,
+    *_stage_key(),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("incarnation"),
+    _number("num_rows"),
+    sa.Column("metrics", JSONB, nullable=False),
+    _moment("composed_at"),
+)
+
+batch_item = sa.Table(
+    "batch_item",
+    metadata,
+    *_stage_key(),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("experience_id", UUID),
+    sa.Column("taskset_id", UUID),
+    sa.Column("row_index", sa.BigInteger),
+    sa.Column("advantage", sa.Float, nullable=False),
+    sa.Column("weight", sa.Float, nullable=False),
+    sa.Column("mean_ratio", sa.Float),
+    sa.Column("trained_advantage", sa.Float),
+)
+sa.Index(
+    "batch_item_experience_ix",
+    *(batch_item.c[name] for name in (*STAGE_KEY, "experience_id")),
+    postgresql_where=batch_item.c.experience_id.is_not(None),
+)
+
+incarnation = sa.Table(
+    "incarnation",
+    metadata,
+    *_stage_key(),
+    sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("trainer_id", UUID, nullable=False),
+    _moment("began_at"),
+)
+
+version = sa.Table(
+    "version",
+    metadata,
+    *_stage_key(),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("line", sa.BigInteger, nullable=False),
+    sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
+    _moment("recorded_at"),
+)
+
+step_report = sa.Table(
+    "step_report",
+    metadata,
+    *_stage_key(),
+    sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("metrics", JSONB, nullable=False),
+    _moment("reported_at"),
+)
+
+checkpoint = sa.Table(
+    "checkpoint",
+    metadata,
+    *_stage_key(),
+    sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("incarnation", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("line", sa.BigInteger, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("manifest_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("is_kept", sa.Boolean, nullable=False),
+    _moment("committed_at"),
+)
+
+evaluation = sa.Table(
+    "evaluation",
+    metadata,
+    *_stage_key(),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("taskset", sa.Text, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    _number("num_tasks"),
+    _number("num_failed"),
+    sa.Column("figures", JSONB, nullable=False),
+    _moment("opened_at"),
+    sa.Column("done_at", TIME),
+)
+
+commit_report = sa.Table(
+    "commit_report",
+    metadata,
+    sa.Column("producer", UUID, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, sa.Identity(), nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    _text("reason"),
+    sa.Index(None, "producer", "number"),
+)
+
+dead_letter = sa.Table(
+    "dead_letter",
+    metadata,
+    sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("producer", UUID),
+    sa.Column("sequence", sa.BigInteger),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    _moment("received_at"),
+    sa.Index(None, "subject"),
+)
+
+blob = sa.Table(
+    "blob",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("sha256", sa.LargeBinary, primary_key=True),
+    _number("size"),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    _moment("stored_at"),
+)
+
+progress = sa.Table(
+    "progress",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("experiment_id", UUID, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", JSONB, nullable=False),
+    _moment("at"),
+)

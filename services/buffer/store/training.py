@@ -1,0 +1,130 @@
+"""Statements on the trainer's lives: incarnations, published versions, checkpoints."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.store.database import in_stage, key_columns
+from services.buffer.store.tables import checkpoint, incarnation, version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """Published weights."""
+
+    version: int
+    incarnation: int
+    weights_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A written checkpoint."""
+
+    step: int
+    incarnation: int
+    path: str
+    manifest_sha256: bytes
+
+
+async def insert_incarnation(
+    connection: AsyncConnection, stage: Stage, number: int, trainer_id: str
+) -> None:
+    """Record a new life of the trainer."""
+    values = {**key_columns(stage.key), "incarnation": number, "trainer_id": trainer_id}
+    await connection.execute(sa.insert(incarnation).values(values))
+
+
+async def insert_version(connection: AsyncConnection, stage: Stage, new: Version) -> None:
+    """Record published weights; once is enough."""
+    statement = insert(version).values(
+        **key_columns(stage.key),
+        version=new.version,
+        incarnation=new.incarnation,
+        line=stage.line,
+        weights_sha256=new.weights_sha256,
+    )
+    await connection.execute(statement.on_conflict_do_nothing())
+
+
+async def versions_of(connection: AsyncConnection, stage: Stage, number: int) -> list[Version]:
+    """What was published under one version number, newest incarnation first."""
+    statement = (
+        sa.select(version)
+        .where(in_stage(version, stage.key), version.c.version == number)
+        .order_by(version.c.incarnation.desc())
+    )
+    return [_version(row) for row in await connection.execute(statement)]
+
+
+async def newest_version(connection: AsyncConnection, stage: Stage) -> Version | None:
+    """The newest weights that were ever published on this line."""
+    statement = (
+        sa.select(version)
+        .where(in_stage(version, stage.key), version.c.line == stage.line)
+        .order_by(version.c.version.desc(), version.c.incarnation.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else _version(row)
+
+
+def _version(row: sa.Row[Any]) -> Version:
+    return Version(
+        version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
+    )
+
+
+async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Checkpoint) -> None:
+    """Record a written checkpoint; once is enough."""
+    statement = insert(checkpoint).values(
+        **key_columns(stage.key),
+        step=new.step,
+        incarnation=new.incarnation,
+        line=stage.line,
+        path=new.path,
+        manifest_sha256=new.manifest_sha256,
+        is_kept=True,
+    )
+    await connection.execute(statement.on_conflict_do_nothing())
+
+
+async def checkpoints(
+    connection: AsyncConnection, stage: Stage, *, is_kept: bool
+) -> list[Checkpoint]:
+    """Checkpoints of the line, newest first: those to resume from, or those to delete."""
+    statement = (
+        sa.select(checkpoint)
+        .where(
+            in_stage(checkpoint, stage.key),
+            checkpoint.c.line == stage.line,
+            checkpoint.c.is_kept == is_kept,
+        )
+        .order_by(checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
+    )
+    return [
+        Checkpoint(
+            step=row.step,
+            incarnation=row.incarnation,
+            path=row.path,
+            manifest_sha256=bytes(row.manifest_sha256),
+        )
+        for row in await connection.execute(statement)
+    ]
+
+
+async def drop_checkpoint(connection: AsyncConnection, stage: Stage, old: Checkpoint) -> None:
+    """Note that a checkpoint's files may be deleted."""
+    await connection.execute(
+        sa.update(checkpoint)
+        .where(
+            in_stage(checkpoint, stage.key),
+            checkpoint.c.step == old.step,
+            checkpoint.c.incarnation == old.incarnation,
+        )
+        .values(is_kept=False)
+    )

@@ -1,0 +1,132 @@
+"""The stream on which explorers publish results, and the buffer's place on it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import Error as JetStreamError
+
+from services.buffer.wire import SUBJECT_ROOT
+from trinity.errors import Unavailable, UserError
+
+logger = logging.getLogger(__name__)
+
+STREAM = "TRINITY_RUNS"
+DURABLE = "buffer"
+ACK_SECONDS = 60.0
+MAX_UNACKED = 1024
+RETRY_SECONDS = 0.2
+
+
+@asynccontextmanager
+async def connect(url: str, connect_seconds: float) -> AsyncIterator[Client]:
+    """A connection that comes back whenever the broker does.
+
+    Raises: UserError when the broker does not answer at the start.
+    """
+    client = Client()
+    try:
+        async with asyncio.timeout(connect_seconds):
+            await _connect_once(client, url)
+    except TimeoutError as error:
+        raise UserError(
+            f"The broker at {_place(url)} does not answer: start it, or correct "
+            "TRINITY_BUFFER_NATS_URL"
+        ) from error
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def _connect_once(client: Client, url: str) -> None:
+    while True:
+        try:
+            await client.connect(
+                url,
+                name="buffer",
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RETRY_SECONDS,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                error_cb=_log_error,
+            )
+        except (OSError, NatsError, NoServersError) as error:
+            if "authorization" in str(error).lower():
+                raise UserError(
+                    f"The broker at {_place(url)} refuses the user or password: correct "
+                    "TRINITY_BUFFER_NATS_URL"
+                ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+async def _log_error(error: Exception) -> None:
+    logger.warning("broker", extra={"why": str(error) or type(error).__name__})
+
+
+def _place(url: str) -> str:
+    return url.rpartition("@")[2].removeprefix("nats://")
+
+
+class RunStream:
+    """The work queue of results: a message is kept until it is stored, however long it takes."""
+
+    def __init__(self, client: Client, max_bytes: int) -> None:
+        self._client = client
+        self._jetstream: JetStreamContext = client.jetstream(timeout=5.0)
+        self._max_bytes = max_bytes
+
+    async def bind(self) -> JetStreamContext.PullSubscription:
+        """Make the stream and the consumer, or find them.
+
+        Raises: Unavailable when the broker does not answer.
+        """
+        try:
+            await self._jetstream.add_stream(self._stream_config())
+            config = self._consumer_config()
+            await self._jetstream.add_consumer(STREAM, config)
+            return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+
+    async def num_pending(self) -> int:
+        """Messages that are not stored yet.
+
+        Raises: Unavailable when the broker does not answer.
+        """
+        try:
+            info = await self._jetstream.consumer_info(STREAM, DURABLE)
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker is there."""
+        return bool(self._client.is_connected)
+
+    def _stream_config(self) -> StreamConfig:
+        return StreamConfig(
+            name=STREAM,
+            subjects=[f"{SUBJECT_ROOT}.>"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            storage=StorageType.FILE,
+            max_bytes=self._max_bytes,
+        )
+
+    def _consumer_config(self) -> ConsumerConfig:
+        return ConsumerConfig(
+            durable_name=DURABLE,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_SECONDS,
+            max_deliver=-1,
+            max_ack_pending=MAX_UNACKED,
+        )

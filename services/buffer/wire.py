@@ -1,0 +1,222 @@
+"""Between the stream's bytes and the domain: results in, samples and rows out."""
+
+import hashlib
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from services.buffer.domain.events import Sample
+from services.buffer.domain.results import ExperienceRecord, Result
+from trinity.api.v1 import experience_pb2 as pb
+from trinity.codec import experience_from_proto
+from trinity.types import Experience, Pair, StageKey, VersionSpan, experience_id
+
+SUBJECT_ROOT = "trinity.runs"
+MAX_SEQUENCE = 2**63 - 1
+
+
+def subject_of(key: StageKey) -> str:
+    """Where results of a stage are published."""
+    return f"{SUBJECT_ROOT}.{key.tenant}.{key.experiment_id}.{key.stage}"
+
+
+class Unparsable(Exception):
+    """A message that is no batch of results."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A result that contradicts itself."""
+
+    producer: str
+    sequence: int
+    reason: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """A message as it was understood."""
+
+    results: tuple[Result, ...]
+    refused: tuple[Refused, ...]
+    blob_sha256: bytes
+    """Where the results are, if they were too large for the message."""
+
+
+def open_parcel(subject: str, body: bytes) -> Parcel:
+    """Read a message; what is wrong with one result does not touch the others.
+
+    Raises: Unparsable when nothing in it can be attributed.
+    """
+    try:
+        message = pb.RunResultBatch.FromString(body)
+    except DecodeError as error:
+        raise Unparsable("it is not a RunResultBatch") from error
+    try:
+        producer = str(uuid.UUID(message.producer))
+    except ValueError as error:
+        raise Unparsable("its producer is not a UUID") from error
+    if not message.results and not message.blob_sha256:
+        raise Unparsable("it holds neither results nor a reference to some")
+    results, refused = [], []
+    for one in message.results:
+        try:
+            results.append(_read_result(subject, producer, one))
+        except ValueError as error:
+            refused.append(
+                Refused(
+                    producer=producer,
+                    sequence=one.sequence,
+                    reason=str(error),
+                    body=one.SerializeToString(),
+                )
+            )
+    return Parcel(results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256)
+
+
+def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
+    key = StageKey(
+        tenant=message.tenant,
+        experiment_id=_uuid(message.experiment_id, "experiment_id"),
+        stage=message.stage,
+    )
+    if subject_of(key) != subject:
+        raise ValueError(f"it came on {subject} but belongs to {subject_of(key)}")
+    if not 1 <= message.sequence <= MAX_SEQUENCE:
+        raise ValueError("its sequence is not 1 or more")
+    if message.run < 0 or message.attempt < 0:
+        raise ValueError("its run or attempt is negative")
+    is_complete = message.state == pb.RunResult.STATE_COMPLETE
+    if not is_complete and message.state != pb.RunResult.STATE_FAILED:
+        raise ValueError("it is neither complete nor failed")
+    if message.experiences and not is_complete:
+        raise ValueError("it failed, yet has experiences")
+    _check_steps(message.experiences)
+    first = message.experiences[0] if message.experiences else pb.Experience()
+    return Result(
+        key=key,
+        assignment_id=_uuid(message.assignment_id, "assignment_id"),
+        taskset=first.taskset,
+        task_index=first.task_index,
+        explore_step=first.eid.explore_step,
+        position=first.eid.position,
+        run=message.run,
+        attempt=message.attempt,
+        is_complete=is_complete,
+        reason=_storable(message.reason),
+        metrics=_named(message.metrics),
+        duration_seconds=_finite_or_zero(message.duration_seconds),
+        producer=producer,
+        sequence=message.sequence,
+        content_hash=_hash(message.SerializeToString(deterministic=True)),
+        experiences=tuple(_read_experience(message, first, one) for one in message.experiences),
+    )
+
+
+def _check_steps(experiences: Iterable[pb.Experience]) -> None:
+    places = [(one.eid.step, one.eid.suffix) for one in experiences]
+    if places != sorted(set(places)):
+        raise ValueError("its experiences are not in order of their steps, each once")
+
+
+def _read_experience(
+    result: pb.RunResult, first: pb.Experience, message: pb.Experience
+) -> ExperienceRecord:
+    eid = message.eid
+    owner = (message.tenant, message.experiment_id, message.assignment_id)
+    if owner != (result.tenant, result.experiment_id, result.assignment_id):
+        raise ValueError("an experience belongs to another assignment")
+    place = (eid.stage, eid.explore_step, eid.position, eid.run, eid.attempt)
+    own = (result.stage, first.eid.explore_step, first.eid.position, result.run, result.attempt)
+    if place != own or (message.taskset, message.task_index) != (first.taskset, first.task_index):
+        raise ValueError("an experience's EID is not the run's")
+    own_id = str(experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix))
+    if message.id != own_id:
+        raise ValueError(f"the experience {message.id!r} should have the id {own_id}")
+    domain = experience_from_proto(message)
+    if domain.reward is None and message.reward_state != pb.REWARD_STATE_AWAITING_FEEDBACK:
+        raise ValueError("an experience has no reward and awaits none")
+    body = message.SerializeToString(deterministic=True)
+    num_tokens, response_length = _lengths(domain)
+    _check_spans(domain, response_length)
+    versions = [span.version for span in domain.version_spans]
+    return ExperienceRecord(
+        experience_id=own_id,
+        step=eid.step,
+        suffix=eid.suffix,
+        reward=domain.reward,
+        finish_reason=domain.finish_reason.value,
+        version_min=min(versions, default=None),
+        version_max=max(versions, default=None),
+        num_tokens=num_tokens,
+        response_length=response_length,
+        metrics=_named(domain.metrics) | _named(domain.reward_parts),
+        content_hash=_hash(body),
+        body=body,
+    )
+
+
+def _lengths(domain: Experience) -> tuple[int, int]:
+    """Tokens in all, and tokens after the prompt; of a pair both sides together."""
+    if isinstance(domain.body, Pair):
+        sides = (domain.body.chosen, domain.body.rejected)
+        return sum(len(s.tokens) for s in sides), sum(s.response_length for s in sides)
+    return len(domain.body.tokens), domain.body.response_length
+
+
+def _check_spans(domain: Experience, response_length: int) -> None:
+    """Version spans cover the response without gaps; a pair is not rolled out in one piece."""
+    if isinstance(domain.body, Pair) or not domain.version_spans:
+        return
+    end = 0
+    for span in domain.version_spans:
+        if span.start != end or not _is_forward(span):
+            raise ValueError("version_spans have a gap or overlap")
+        end = span.end
+    if end != response_length:
+        raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
+
+
+def _is_forward(span: VersionSpan) -> bool:
+    return span.end >= span.start and span.version >= 0
+
+
+def _uuid(text: str, name: str) -> str:
+    try:
+        canonical = str(uuid.UUID(text))
+    except ValueError as error:
+        raise ValueError(f"its {name} {text!r} is not a UUID") from error
+    if canonical != text:
+        raise ValueError(f"its {name} {text!r} is not written as {canonical}")
+    return canonical
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def _named(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {_storable(name): value for name, value in numbers.items()}
+
+
+def _finite_or_zero(number: float) -> float:
+    return number if math.isfinite(number) else 0.0
+
+
+def _hash(body: bytes) -> bytes:
+    return hashlib.sha256(body).digest()
+
+
+def decode_sample(body: bytes) -> Sample:
+    """The text of a stored experience."""
+    message = pb.Experience.FromString(body)
+    sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
+    return Sample(
+        prompt=sequence.prompt_text,
+        response=sequence.response_text,
+        reward=message.reward if message.HasField("reward") else None,
+    )

@@ -1,0 +1,29 @@
+"""Start the explorer: python -m services.explorer"""
+
+import asyncio
+import sys
+
+from services.explorer.nats_broker import NatsBroker
+from services.explorer.service import Explorer
+from services.explorer.settings import ExplorerSettings
+from services.explorer.vllm_engine import start_vllm
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.rpc.runner import run_service
+
+
+async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
+    """Explore until `stop` is set."""
+    load_plugins(plugin_dirs_from_environment())
+    explorer = Explorer(
+        settings=settings, start_engine=start_vllm, broker=NatsBroker(settings.nats_url)
+    )
+    await explorer.run(stop)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    sys.exit(run_service("explorer", ExplorerSettings, serve_until))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The buffer as the explorer calls it: domain values in and out."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterable
+
+import grpc
+
+from services.explorer.assignments import (
+    Assignment,
+    Cancelled,
+    Drained,
+    Granted,
+    Kind,
+    LeaseAnswer,
+    Waiting,
+)
+from services.explorer.rpc_errors import translated
+from services.explorer.unconfirmed import Fate
+from services.explorer.weights import Requirement
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.codec import stage_key_to_proto
+from trinity.rpc.limits import CALL_SECONDS, CHUNK_BYTES
+from trinity.types import StageKey
+
+SERVICE = "trinity.api.v1.BufferService"
+OPEN_SECONDS = 120.0
+"""Opening a stage reads its tasksets."""
+POLL_SECONDS = 20.0
+UPLOAD_SECONDS = 60.0
+STREAM_SECONDS = 600.0
+
+KINDS = {
+    pb.ASSIGNMENT_KIND_TRAIN: Kind.TRAIN,
+    pb.ASSIGNMENT_KIND_EVAL: Kind.EVAL,
+}
+FATES = {
+    pb.CommitReport.STATE_COMMITTED: Fate.COMMITTED,
+    pb.CommitReport.STATE_SUPERSEDED: Fate.SUPERSEDED,
+    pb.CommitReport.STATE_LATE: Fate.LATE,
+    pb.CommitReport.STATE_REJECTED: Fate.REJECTED,
+}
+
+
+class BufferClient:
+    """Calls in the name of one explorer process.
+
+    Every call raises Unavailable, InvalidRequest, NotFound or PreconditionFailed when it fails.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, explorer_id: str) -> None:
+        self._stub = BufferServiceStub(channel)
+        self._explorer_id = explorer_id
+
+    async def open_stage(self, key: StageKey, plan_json: str, seed: int) -> None:
+        """Make the stage known."""
+        request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
+        with translated("buffer"):
+            await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
+
+    async def lease(self, key: StageKey, max_assignments: int, lease_seconds: float) -> LeaseAnswer:
+        """Ask for work, waiting a while for some."""
+        request = pb.LeaseAssignmentsRequest(
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            max_assignments=max_assignments,
+            wait_seconds=POLL_SECONDS,
+            lease_seconds=lease_seconds,
+        )
+        with translated("buffer"):
+            response = await self._stub.LeaseAssignments(
+                request, timeout=POLL_SECONDS + CALL_SECONDS
+            )
+        return _lease_answer(response)
+
+    async def renew(
+        self, key: StageKey, assignments: Iterable[Assignment], lease_seconds: float
+    ) -> set[str]:
+        """Hold leases longer; gives the ids of those that are lost."""
+        request = pb.RenewLeasesRequest(
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            leases=[
+                pb.Lease(assignment_id=one.id, lease_token=one.lease_token) for one in assignments
+            ],
+            lease_seconds=lease_seconds,
+        )
+        with translated("buffer"):
+            response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
+        return set(response.lost_assignment_ids)
+
+    async def release_all(self, key: StageKey) -> None:
+        """Give every lease of this explorer in the stage back."""
+        request = pb.ReleaseLeasesRequest(
+            key=stage_key_to_proto(key), explorer_id=self._explorer_id
+        )
+        with translated("buffer"):
+            await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
+
+    async def upload_blob(self, tenant: str, content: bytes) -> bytes:
+        """Store content and give its SHA-256."""
+        digest = hashlib.sha256(content).digest()
+        chunks = [content[i : i + CHUNK_BYTES] for i in range(0, len(content), CHUNK_BYTES)]
+        requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
+        requests[0].sha256 = digest
+        requests[0].tenant = tenant
+        with translated("buffer"):
+            await self._stub.UploadBlob(iter(requests), timeout=UPLOAD_SECONDS)
+        return digest
+
+    async def watch_commits(
+        self, producer: str, sequences: list[int]
+    ) -> AsyncIterator[list[tuple[int, Fate, str]]]:
+        """Stream (sequence, fate, reason), first of the sequences named, then as they come."""
+        request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
+        with translated("buffer"):
+            async for response in self._stub.WatchCommits(request, timeout=STREAM_SECONDS):
+                yield [(r.sequence, FATES[r.state], r.reason) for r in response.reports]
+
+
+def _lease_answer(response: pb.LeaseAssignmentsResponse) -> LeaseAnswer:
+    states = pb.LeaseAssignmentsResponse
+    match response.state:
+        case states.STATE_GRANTED:
+            return Granted(tuple(map(_assignment, response.assignments)))
+        case states.STATE_DRAINED:
+            return Drained()
+        case states.STATE_CANCELLED:
+            return Cancelled(response.reason)
+        case _:
+            return Waiting(response.reason)
+
+
+def _assignment(message: pb.Assignment) -> Assignment:
+    kind = KINDS[message.kind]
+    return Assignment(
+        id=message.id,
+        kind=kind,
+        explore_step=message.explore_step,
+        position=message.position,
+        taskset=message.taskset,
+        task_index=message.task_index,
+        row=json.loads(message.task_json),
+        runs=tuple(message.runs),
+        first_attempt=message.first_attempt,
+        lease_token=message.lease_token,
+        required=Requirement(
+            version=message.required_version,
+            incarnation=message.required_incarnation,
+            exact=kind is Kind.EVAL,
+        ),
+    )

@@ -1,0 +1,43 @@
+"""What the explorer asks of a rollout engine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trinity.config.explorer import RolloutModelConfig
+from trinity.errors import TrinityError
+from trinity.workflows.generation import Generator
+
+
+class EngineDied(TrinityError):
+    """The engine's process is gone: this process must start anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """A model and how to run it."""
+
+    model_path: str
+    max_model_len: int
+    end_token_ids: tuple[int, ...]
+    """Tokens that end a response."""
+    rollout: RolloutModelConfig
+
+
+class Engine(Generator, Protocol):
+    """A model in memory that makes tokens and takes new weights.
+
+    `load_weights` is called only while nothing is being generated.
+    """
+
+    async def load_weights(self, directory: Path) -> None:
+        """Replace the weights by those of a Hugging Face directory, of the same architecture."""
+        ...
+
+    async def check(self) -> None:
+        """Raises: EngineDied when it has."""
+        ...
+
+    async def close(self) -> None:
+        """Free what the engine holds."""
+        ...

@@ -1,0 +1,109 @@
+"""Sends results to the buffer through JetStream, packed, each until the buffer reports its fate."""
+
+import asyncio
+import hashlib
+import logging
+from typing import Protocol
+
+from services.explorer.unconfirmed import HeldResult, Unconfirmed
+from trinity.api.v1.experience_pb2 import RunResultBatch
+from trinity.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+MAX_RESULTS = 64
+MAX_BYTES = 1 << 20
+"""What the broker takes at most; larger content goes to the buffer and is referred to."""
+ROOM_BYTES = MAX_BYTES - (16 << 10)
+LINGER_SECONDS = 0.01
+MAX_IN_FLIGHT = 16
+"""Messages sent and not yet acknowledged by the broker."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+RESEND_CHECK_SECONDS = 1.0
+
+
+class Broker(Protocol):
+    """Where messages are published."""
+
+    async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
+        """Return when the message is stored.
+
+        Raises: Unavailable when it may not be.
+        """
+        ...
+
+
+class BlobStore(Protocol):
+    """Where content too large for the broker goes."""
+
+    async def upload_blob(self, tenant: str, content: bytes) -> bytes:
+        """Store the content and give its SHA-256.
+
+        Raises: Unavailable when it may not be stored.
+        """
+        ...
+
+
+class Publisher:
+    """The only sender of this process's results."""
+
+    def __init__(
+        self, *, producer: str, unconfirmed: Unconfirmed, broker: Broker, blobs: BlobStore
+    ) -> None:
+        self._producer = producer
+        self._unconfirmed = unconfirmed
+        self._broker = broker
+        self._blobs = blobs
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._pause_seconds = 0.0
+
+    async def run(self) -> None:
+        """Send what is queued and send again what is overdue; until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._resend())
+            while True:
+                await self._in_flight.acquire()
+                results = await self._pack()
+                sending = tasks.create_task(self._send(results))
+                sending.add_done_callback(lambda _: self._in_flight.release())
+
+    async def _pack(self) -> list[HeldResult]:
+        """A message's worth of results of one stage; a short wait lets more of them come along."""
+        await self._unconfirmed.wait_queued()
+        await asyncio.sleep(LINGER_SECONDS + self._pause_seconds)
+        return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES)
+
+    async def _send(self, results: list[HeldResult]) -> None:
+        if not results:
+            return
+        try:
+            await self._publish(results)
+        except Unavailable as error:
+            pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
+            self._pause_seconds = min(pause, LONGEST_PAUSE_SECONDS)
+            logger.warning("results could not be published", extra={"reason": str(error)})
+            self._unconfirmed.send_again(results)
+            return
+        self._pause_seconds = 0.0
+        self._unconfirmed.sent(results)
+
+    async def _publish(self, results: list[HeldResult]) -> None:
+        first = results[0].message
+        batch = RunResultBatch(producer=self._producer, results=[r.message for r in results])
+        if batch.ByteSize() > ROOM_BYTES:
+            digest = await self._blobs.upload_blob(first.tenant, batch.SerializeToString())
+            batch = RunResultBatch(producer=self._producer, blob_sha256=digest)
+        subject = f"trinity.runs.{first.tenant}.{first.experiment_id}.{first.stage}"
+        await self._broker.publish(subject, batch.SerializeToString(), self._message_id(results))
+
+    def _message_id(self, results: list[HeldResult]) -> str:
+        """Another one each time the results are sent, or the broker would drop the second copy."""
+        sends = ",".join(f"{result.sequence}:{result.num_sends}" for result in results)
+        return hashlib.blake2b(f"{self._producer}/{sends}".encode(), digest_size=16).hexdigest()
+
+    async def _resend(self) -> None:
+        while True:
+            await asyncio.sleep(RESEND_CHECK_SECONDS)
+            if num_overdue := self._unconfirmed.queue_overdue():
+                logger.warning("no report on results: sent again", extra={"results": num_overdue})

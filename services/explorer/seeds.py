@@ -1,0 +1,35 @@
+"""Seeds of single calls: hashed far apart, the same again whenever the same run is repeated."""
+
+import hashlib
+from dataclasses import dataclass
+
+BITS = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedBase:
+    """What decides a run's seeds; not the attempt, and nothing that is drawn at random."""
+
+    experiment_seed: int
+    stage: str
+    kind: str
+    taskset: str
+    explore_step: int
+    position: int
+    run: int
+
+    def seed_of_call(self, call: int) -> int:
+        """63 bits for the run's call number `call`, from 0."""
+        parts = (
+            self.experiment_seed,
+            self.stage,
+            self.kind,
+            self.taskset,
+            self.explore_step,
+            self.position,
+            self.run,
+            call,
+        )
+        text = "\0".join(map(str, parts)).encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> (64 - BITS)

@@ -1,0 +1,155 @@
+"""The explorer put together: what it is made of, what runs beside what, and how it ends."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+
+from services.explorer import buffer_client
+from services.explorer.buffer_client import BufferClient
+from services.explorer.commits import CommitWatch
+from services.explorer.director import Director
+from services.explorer.engines import Engines, StartEngine
+from services.explorer.feed import Feed
+from services.explorer.nats_broker import NatsBroker
+from services.explorer.publisher import Publisher
+from services.explorer.pulse import connect, keep_readiness, send_heartbeats, watch_health
+from services.explorer.servicer import SERVICE, ExplorerServicer
+from services.explorer.settings import ExplorerSettings
+from services.explorer.stage_setup import StageSetup
+from services.explorer.status import Status
+from services.explorer.synchronizer_client import ExperimentView, SynchronizerClient
+from services.explorer.unconfirmed import Unconfirmed
+from trinity.api.v1.explorer_pb2_grpc import add_ExplorerServiceServicer_to_server
+from trinity.errors import RpcError
+from trinity.rpc.channel import open_channel
+from trinity.rpc.server import RunningServer, Servicer, serve
+
+logger = logging.getLogger(__name__)
+
+MAX_THREADS = 64
+"""Workflows that block, going on at a time; more of them wait their turn."""
+FLUSH_SECONDS = 3.0
+RELEASE_SECONDS = 1.0
+
+
+class Explorer:
+    """All parts of one explorer process; `run` is its life."""
+
+    def __init__(
+        self, *, settings: ExplorerSettings, start_engine: StartEngine, broker: NatsBroker
+    ) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._status = Status(explorer_id=str(uuid.uuid4()))
+        self._unconfirmed = Unconfirmed(time.monotonic)
+        self._buffer_channel = open_channel(settings.buffer)
+        self._synchronizer_channel = open_channel(settings.synchronizer)
+        self._buffer = BufferClient(self._buffer_channel, self._status.explorer_id)
+        self._synchronizer = SynchronizerClient(self._synchronizer_channel)
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="workflow")
+        self._engines = Engines(start=start_engine, status=self._status)
+        self._experiments: Feed[tuple[ExperimentView, ...]] = Feed(
+            self._synchronizer.watch_experiments, waits_for="synchronizer", status=self._status
+        )
+        self._buffer_health: Feed[bool] = Feed(
+            lambda: watch_health(self._buffer_channel, buffer_client.SERVICE),
+            waits_for="buffer",
+            status=self._status,
+        )
+        self._director = self._make_director()
+
+    def _make_director(self) -> Director:
+        setup = StageSetup(
+            settings=self._settings,
+            buffer=self._buffer,
+            unconfirmed=self._unconfirmed,
+            threads=self._threads,
+            status=self._status,
+        )
+        return Director(
+            synchronizer=self._synchronizer,
+            experiments=self._experiments,
+            engines=self._engines,
+            setup=setup,
+            status=self._status,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve and work until `stop` is set, then end in order."""
+        servicer = Servicer(
+            name=SERVICE,
+            add=add_ExplorerServiceServicer_to_server,
+            implementation=ExplorerServicer(self._status, self._unconfirmed),
+        )
+        try:
+            async with self._broker, serve(self._settings, [servicer]) as server:
+                await self._work(server, stop)
+        finally:
+            await self._close()
+
+    async def _work(self, server: RunningServer, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(one) for one in self._beside(server)]
+            directing = tasks.create_task(self._director.run())
+            await stop.wait()
+            await server.health.stop()
+            self._director.stop()
+            await asyncio.wait([directing], timeout=self._settings.drain_seconds)
+            directing.cancel()
+            await asyncio.wait([directing])
+            await self._hand_over()
+            for task in beside:
+                task.cancel()
+
+    def _beside(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
+        publisher = Publisher(
+            producer=self._status.explorer_id,
+            unconfirmed=self._unconfirmed,
+            broker=self._broker,
+            blobs=self._buffer,
+        )
+        commits = CommitWatch(
+            producer=self._status.explorer_id,
+            buffer=self._buffer,
+            unconfirmed=self._unconfirmed,
+            status=self._status,
+        )
+        needs = {
+            "engine": lambda: self._engines.is_running,
+            "synchronizer": lambda: self._experiments.is_open,
+            "buffer": lambda: self._buffer_health.is_open and bool(self._buffer_health.current),
+            "broker": lambda: self._broker.is_connected,
+        }
+        return [
+            connect(self._broker, self._status),
+            publisher.run(),
+            commits.run(),
+            self._experiments.run(),
+            self._buffer_health.run(),
+            send_heartbeats(self._synchronizer.stub, self._status, server.address),
+            keep_readiness(server.health, needs),
+        ]
+
+    async def _hand_over(self) -> None:
+        """Leave nothing behind that only this process knows: results go out, leases go back."""
+        try:
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._unconfirmed.wait_all_sent()
+        except TimeoutError:
+            logger.warning("results were not sent", extra={"results": len(self._unconfirmed)})
+        if (key := self._director.key) is None:
+            return
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._buffer.release_all(key)
+        except (RpcError, TimeoutError) as error:
+            logger.warning("leases were not given back", extra={"reason": str(error)})
+
+    async def _close(self) -> None:
+        await self._engines.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._buffer_channel.close()
+        await self._synchronizer_channel.close()

@@ -1,0 +1,30 @@
+"""Settings of the explorer, from TRINITY_EXPLORER_... variables."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from trinity.settings import ServiceSettings
+
+
+class ExplorerSettings(ServiceSettings):
+    """Where the explorer finds the others, and how much it takes on."""
+
+    model_config = SettingsConfigDict(env_prefix="TRINITY_EXPLORER_")
+
+    synchronizer: str
+    """Address of the synchronizer, host:port."""
+
+    buffer: str
+    """Address of the buffer, host:port."""
+
+    nats_url: str
+    """Address of the broker that carries results, with user and password."""
+
+    lease_seconds: float = Field(default=15.0, ge=1)
+    """How long work is held without a sign of life."""
+
+    runs_per_runner: int = Field(default=64, ge=1)
+    """Runs that may go on at once for each of `explorer.runner_per_model`; they mostly wait."""
+
+    max_unconfirmed: int = Field(default=4096, ge=1)
+    """Results held in memory until they are committed; beyond it no work is taken."""

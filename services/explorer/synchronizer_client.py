@@ -1,0 +1,128 @@
+"""The synchronizer as the explorer calls it: domain values in and out."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from services.explorer.rpc_errors import translated
+from services.explorer.weights import PublishedWeights, WeightsId
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan import ExperimentPlan
+from trinity.rpc.limits import CALL_SECONDS
+
+SERVICE = "trinity.api.v1.SynchronizerService"
+STREAM_SECONDS = 600.0
+"""Streams are opened anew now and then: a broken one that nobody noticed ends by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageView:
+    """A stage as far as it concerns an explorer."""
+
+    name: str
+    is_running: bool
+    is_over: bool
+    """Finished, failed, or without an explorer's part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentView:
+    """An experiment as far as it concerns an explorer."""
+
+    id: str
+    tenant: str
+    is_running: bool
+    start_count: int
+    stages: tuple[StageView, ...]
+
+    def stage(self, name: str) -> StageView | None:
+        """The stage of that name."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An experiment and the weights of its running stage that can be loaded."""
+
+    experiment: ExperimentView
+    weights: tuple[PublishedWeights, ...]
+
+
+class SynchronizerClient:
+    """Every call raises Unavailable, InvalidRequest, NotFound or PreconditionFailed if it fails."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = SynchronizerServiceStub(channel)
+
+    async def watch_experiments(self) -> AsyncIterator[tuple[ExperimentView, ...]]:
+        """Stream the experiments that run, oldest first, anew at each change."""
+        with translated("synchronizer"):
+            async for response in self.stub.WatchExperiments(
+                pb.WatchExperimentsRequest(), timeout=STREAM_SECONDS
+            ):
+                yield tuple(map(_experiment, response.experiments))
+
+    async def watch_experiment(self, experiment_id: str) -> AsyncIterator[Published]:
+        """Stream one experiment and its weights, anew at each change."""
+        request = pb.WatchExperimentRequest(experiment_id=experiment_id)
+        with translated("synchronizer"):
+            async for response in self.stub.WatchExperiment(request, timeout=STREAM_SECONDS):
+                yield Published(
+                    _experiment(response.experiment), tuple(map(_weights, response.versions))
+                )
+
+    async def plan(self, experiment_id: str) -> ExperimentPlan:
+        """The plan of an experiment."""
+        request = pb.GetExperimentRequest(experiment_id=experiment_id)
+        with translated("synchronizer"):
+            response = await self.stub.GetExperiment(request, timeout=CALL_SECONDS)
+        return ExperimentPlan.model_validate_json(response.plan_json)
+
+    async def finish_role(self, experiment_id: str, stage: str) -> None:
+        """Say that the explorer's part of a stage is done."""
+        request = pb.FinishRoleRequest(
+            experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER
+        )
+        with translated("synchronizer"):
+            await self.stub.FinishRole(request, timeout=CALL_SECONDS)
+
+    async def fail_stage(self, experiment_id: str, stage: str, reason: str) -> None:
+        """End the experiment with a reason a person can act on."""
+        request = pb.FailStageRequest(
+            experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER, reason=reason
+        )
+        with translated("synchronizer"):
+            await self.stub.FailStage(request, timeout=CALL_SECONDS)
+
+
+def _experiment(message: pb.Experiment) -> ExperimentView:
+    return ExperimentView(
+        id=message.id,
+        tenant=message.tenant,
+        is_running=message.state == pb.EXPERIMENT_STATE_RUNNING,
+        start_count=message.start_count,
+        stages=tuple(map(_stage, message.stages)),
+    )
+
+
+def _stage(message: pb.Stage) -> StageView:
+    has_part = pb.ROLE_EXPLORER in message.roles
+    is_done = pb.ROLE_EXPLORER in message.finished_roles
+    is_open = message.state in (pb.STAGE_STATE_PENDING, pb.STAGE_STATE_RUNNING)
+    return StageView(
+        name=message.name,
+        is_running=message.state == pb.STAGE_STATE_RUNNING,
+        is_over=not has_part or is_done or not is_open,
+    )
+
+
+def _weights(message: pb.Version) -> PublishedWeights:
+    return PublishedWeights(
+        id=WeightsId(version=message.version, incarnation=message.incarnation),
+        path=Path(message.path),
+        manifest_sha256=message.manifest_sha256,
+        weights_sha256=message.weights_sha256,
+    )

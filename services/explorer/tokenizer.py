@@ -1,0 +1,80 @@
+"""The model's tokenizer: chats to tokens once, tokens to text for people and rewards."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trinity.errors import UserError
+from trinity.workflows.generation import Prompt
+from trinity.workflows.messages import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class HuggingFaceTokenizer:
+    """A `ChatTokenizer` over transformers' tokenizer of a model."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", chat_template: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = chat_template or tokenizer.chat_template
+        if not isinstance(self._template, str):
+            raise UserError(
+                f"the model {tokenizer.name_or_path} has no chat template; "
+                "give one with model.chat_template_path"
+            )
+        self.template_sha256 = hashlib.sha256(self._template.encode()).digest()
+
+    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+        """Apply the chat template; a last message of the assistant is continued."""
+        continues = messages[-1]["role"] == "assistant"
+        text = str(
+            self._tokenizer.apply_chat_template(
+                list(messages),
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=not continues,
+                continue_final_message=continues,
+            )
+        )
+        return self._encode(text, add_special_tokens=False)
+
+    def encode(self, text: str) -> Prompt:
+        """Tokens of plain text, with what the tokenizer puts before a text."""
+        return self._encode(text, add_special_tokens=True)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text without special tokens."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> Prompt:
+        token_ids = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return Prompt(text=text, token_ids=list(token_ids))
+
+
+def load_tokenizer(model_path: str, chat_template: str | None) -> HuggingFaceTokenizer:
+    """Raises: UserError when the model has no tokenizer or no chat template."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the tokenizer of {model_path} cannot be read: {error}") from error
+    return HuggingFaceTokenizer(tokenizer, chat_template)
+
+
+def end_token_ids(model_path: str) -> tuple[int, ...]:
+    """Tokens that end a response: the tokenizer's, and those of the generation config."""
+    from transformers import AutoTokenizer
+
+    found = {AutoTokenizer.from_pretrained(model_path).eos_token_id}
+    config = Path(model_path) / "generation_config.json"
+    if config.is_file():
+        ends = json.loads(config.read_text()).get("eos_token_id")
+        found |= set(ends) if isinstance(ends, list) else {ends}
+    found.discard(None)
+    if not found:
+        raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
+    return tuple(sorted(found))

@@ -1,0 +1,160 @@
+"""Results that the buffer has not reported on yet: kept, resent, let go."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trinity.api.v1.experience_pb2 import RunResult
+
+FIRST_RESEND_SECONDS = 10.0
+LONGEST_RESEND_SECONDS = 60.0
+
+
+class Fate(StrEnum):
+    """What the buffer did with a result; after any of them it is never sent again."""
+
+    COMMITTED = "committed"
+    SUPERSEDED = "superseded"
+    LATE = "late"
+    REJECTED = "rejected"
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldResult:
+    """One result, until its fate is known."""
+
+    message: RunResult
+    size: int
+    """Bytes on the wire."""
+    fate: asyncio.Future[Fate] = field(repr=False)
+    num_sends: int = 0
+    resend_at: float = 0.0
+    is_queued: bool = False
+
+    @property
+    def sequence(self) -> int:
+        """Its number among this producer's results."""
+        return self.message.sequence
+
+
+class Unconfirmed:
+    """Every result of this process without a fate, by sequence, and which of them to send next.
+
+    A result leaves by `settle` alone. Whoever adds one may await its fate.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._held: dict[int, HeldResult] = {}
+        self._queue: deque[HeldResult] = deque()
+        self._next_sequence = 1
+        self._queued = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._unsent: set[int] = set()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of all that are held, in order."""
+        return sorted(self._held)
+
+    def add(self, message: RunResult) -> asyncio.Future[Fate]:
+        """Number a result, queue it, and give the promise of its fate."""
+        message.sequence = self._next_sequence
+        self._next_sequence += 1
+        fate: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
+        held = HeldResult(message=message, size=message.ByteSize(), fate=fate)
+        self._held[held.sequence] = held
+        self._empty.clear()
+        self._unsent.add(held.sequence)
+        self._all_sent.clear()
+        self._enqueue(held)
+        return fate
+
+    def settle(self, sequence: int, fate: Fate) -> None:
+        """Let a result go; a second report of the same changes nothing."""
+        held = self._held.pop(sequence, None)
+        if held is None:
+            return
+        if not held.fate.done():
+            held.fate.set_result(fate)
+        self._note_sent(sequence)
+        if not self._held:
+            self._empty.set()
+
+    async def wait_queued(self) -> None:
+        """Wait until there is something to send."""
+        await self._queued.wait()
+
+    def take(self, max_results: int, max_bytes: int) -> list[HeldResult]:
+        """The next results of one stage, as many as fit, at least one if any is queued."""
+        taken: list[HeldResult] = []
+        room = max_bytes
+        while self._queue and len(taken) < max_results:
+            if taken and (self._queue[0].size > room or not _same_stage(taken[0], self._queue[0])):
+                break
+            held = self._queue.popleft()
+            held.is_queued = False
+            if held.sequence in self._held:
+                taken.append(held)
+                room -= held.size
+        if not self._queue:
+            self._queued.clear()
+        return taken
+
+    def sent(self, results: Iterable[HeldResult]) -> None:
+        """Note that the broker has them: they are sent again if no report comes for long."""
+        for held in results:
+            held.num_sends += 1
+            pause = FIRST_RESEND_SECONDS * 2.0 ** (held.num_sends - 1)
+            held.resend_at = self._clock() + min(pause, LONGEST_RESEND_SECONDS)
+            self._note_sent(held.sequence)
+
+    def send_again(self, results: Iterable[HeldResult]) -> None:
+        """Queue results whose sending failed."""
+        for held in results:
+            held.num_sends += 1
+            self._enqueue(held)
+
+    def queue_overdue(self) -> int:
+        """Queue what was sent and not reported on for long; says how many."""
+        now = self._clock()
+        overdue = [h for h in self._held.values() if not h.is_queued and 0 < h.resend_at <= now]
+        for held in overdue:
+            self._enqueue(held)
+        return len(overdue)
+
+    async def wait_empty(self) -> None:
+        """Wait until every result has met its fate."""
+        await self._empty.wait()
+
+    async def wait_all_sent(self) -> None:
+        """Wait until the broker has every result at least once."""
+        await self._all_sent.wait()
+
+    def _note_sent(self, sequence: int) -> None:
+        self._unsent.discard(sequence)
+        if not self._unsent:
+            self._all_sent.set()
+
+    def _enqueue(self, held: HeldResult) -> None:
+        if held.is_queued or held.sequence not in self._held:
+            return
+        held.is_queued = True
+        held.resend_at = 0.0
+        self._queue.append(held)
+        self._queued.set()
+
+
+def _same_stage(one: HeldResult, other: HeldResult) -> bool:
+    return (one.message.experiment_id, one.message.stage) == (
+        other.message.experiment_id,
+        other.message.stage,
+    )

@@ -1,0 +1,114 @@
+"""vLLM's AsyncLLM as the rollout engine."""
+
+import asyncio
+import gc
+import itertools
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.explorer.engine import EngineDied, EngineOptions
+from services.explorer.vllm_options import engine_arguments, look_at_machine, prepare_environment
+from trinity.types import FinishReason, SamplingParams
+from trinity.workflows.generation import Generation
+
+if TYPE_CHECKING:
+    import vllm
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+logger = logging.getLogger(__name__)
+
+FINISH_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+}
+
+
+class VllmEngine:
+    """One vLLM engine: its scheduler and worker run in a child process, its front end in this one.
+
+    Use `start_vllm` to make one. Requests carry their own seeds, and a response's tokens and
+    log-probabilities depend on nothing else: not on what runs beside it.
+    """
+
+    def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
+        self._engine = engine
+        self._end_token_ids = list(options.end_token_ids)
+        self._numbers = itertools.count(1)
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        """Continue the prompt; cancelling the call aborts the request."""
+        from vllm.inputs import TokensPrompt
+
+        stream = self._engine.generate(
+            TokensPrompt(prompt_token_ids=prompt_token_ids),
+            self._parameters(sampling, min_tokens),
+            request_id=str(next(self._numbers)),
+        )
+        async for answer in stream:
+            final = answer
+        output = final.outputs[0]
+        token_ids = list(output.token_ids)
+        logprobs = [
+            float(options[token].logprob)
+            for token, options in zip(token_ids, output.logprobs, strict=True)
+        ]
+        reason = FINISH_REASONS[output.finish_reason]
+        return Generation(token_ids=token_ids, logprobs=logprobs, finish_reason=reason)
+
+    async def load_weights(self, directory: Path) -> None:
+        """Replace the weights in place; `directory` is absolute. Drops what the old ones cached."""
+        await self._engine.collective_rpc("load_checkpoint", args=(str(directory),))
+        await self._engine.reset_prefix_cache()
+
+    async def check(self) -> None:
+        """Raises: EngineDied when the child process has."""
+        if self._engine.errored:
+            raise EngineDied("the rollout engine's process died") from self._engine.dead_error
+
+    async def close(self) -> None:
+        """End the child process, and close the sockets that led to it, which vLLM leaves open."""
+        await asyncio.to_thread(self._engine.shutdown)
+        self._engine.engine_core.resources.ctx.destroy(linger=0)
+
+    def _parameters(self, sampling: SamplingParams, min_tokens: int) -> "vllm.SamplingParams":
+        """Text is not asked for: responses are decoded once, when they are complete."""
+        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return VllmSamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+            min_tokens=min_tokens,
+            seed=sampling.seed,
+            stop_token_ids=self._end_token_ids,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+
+async def start_vllm(options: EngineOptions) -> VllmEngine:
+    """Start an engine; the event loop stays free while modules are imported and weights loaded."""
+    engine = await asyncio.to_thread(_start, options)
+    # The front end keeps hundreds of thousands of objects; walking them all in a full collection
+    # stops the loop for a third of a second.
+    gc.collect()
+    gc.freeze()
+    return VllmEngine(engine, options)
+
+
+def _start(options: EngineOptions) -> "AsyncLLM":
+    machine = look_at_machine()
+    prepare_environment(options, machine)
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    arguments = engine_arguments(options, machine)
+    logger.info("starting the engine", extra={"model": options.model_path})
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))

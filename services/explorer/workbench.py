@@ -1,0 +1,100 @@
+"""Makes the workflow of a run: its task, its reward, and the model bound to it."""
+
+from services.explorer.engine import Engine
+from services.explorer.outcome import Attempt
+from services.explorer.seeds import SeedBase
+from services.explorer.weights import WeightsId
+from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rewards.reward import Reward
+from trinity.types import JsonObject, SamplingParams
+from trinity.workflows.generation import ChatTokenizer, ModelLimits
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.task import Task
+from trinity.workflows.workflow import Workflow
+
+
+class Workbench:
+    """Everything a stage's workflows are made from.
+
+    Raises UserError when it is made with a plan that names a workflow or reward that is not there.
+    """
+
+    def __init__(
+        self, *, plan: StagePlan, seed: int, engine: Engine, tokenizer: ChatTokenizer
+    ) -> None:
+        self._plan = plan
+        self._seed = seed
+        self._engine = engine
+        self._tokenizer = tokenizer
+        tasksets = [plan.taskset] if plan.taskset else []
+        self._tasksets = {one.name: one for one in (*tasksets, *plan.eval_tasksets)}
+        for taskset in self._tasksets.values():
+            WORKFLOWS.get(taskset.workflow)
+            _reward(taskset, {})
+
+    def workflow(self, attempt: Attempt, weights: WeightsId) -> Workflow:
+        """A new instance for one attempt."""
+        taskset = self._tasksets[attempt.assignment.taskset]
+        row = attempt.assignment.row
+        name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
+        task = Task(
+            raw_task=row,
+            format=taskset.format,
+            taskset=taskset.name,
+            index=attempt.assignment.task_index,
+            is_eval=taskset.is_eval,
+            workflow_args=taskset.workflow_args,
+            reward=_reward(taskset, row),
+        )
+        kind = WORKFLOWS.get(name)
+        if not (isinstance(kind, type) and issubclass(kind, Workflow)):
+            raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
+        return kind(task=task, model=self._model(attempt, weights, taskset))
+
+    def _model(
+        self, attempt: Attempt, weights: WeightsId, taskset: ResolvedTaskset
+    ) -> ModelWrapper:
+        plan, sampling = self._plan, taskset.sampling
+        return ModelWrapper(
+            generator=self._engine,
+            tokenizer=self._tokenizer,
+            limits=ModelLimits(
+                max_model_len=plan.max_model_len,
+                max_prompt_tokens=plan.max_prompt_tokens,
+                min_tokens=sampling.min_tokens,
+                truncate_prompts=plan.config.model.enable_prompt_truncation,
+            ),
+            sampling=SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+            ),
+            weights=(weights.version, weights.incarnation),
+            seed_of_call=self._seeds(attempt).seed_of_call,
+        )
+
+    def _seeds(self, attempt: Attempt) -> SeedBase:
+        assignment = attempt.assignment
+        return SeedBase(
+            experiment_seed=self._seed,
+            stage=self._plan.name,
+            kind=assignment.kind,
+            taskset=assignment.taskset,
+            explore_step=assignment.explore_step,
+            position=assignment.position,
+            run=attempt.run,
+        )
+
+
+def _reward(taskset: ResolvedTaskset, row: JsonObject) -> Reward | None:
+    name = _named_by_row(row, taskset.format.reward_fn_key) or taskset.reward
+    if name is None:
+        return None
+    return Reward(REWARDS.get(name), taskset.reward_args, name)
+
+
+def _named_by_row(row: JsonObject, key: str) -> str:
+    return str(row.get(key) or "") if key else ""

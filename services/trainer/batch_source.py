@@ -1,0 +1,108 @@
+"""Batches in order of step, the same on all ranks, with training data formatted one step ahead."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from services.trainer.batch_rows import RowFormatter
+from services.trainer.buffer_client import BatchAnswer, BufferClient, NoBatch
+from services.trainer.patience import StopRequested, WaitReport
+from services.trainer.ranks import Ranks
+from trinity.errors import RunFailed
+
+READY, STOP = 0, 1
+CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3}
+STATES = {code: state for state, code in CODES.items()}
+
+
+class BatchSource:
+    """Asks until there is an answer. The first rank leads: the others ask once it has a batch.
+
+    Only training data is fetched ahead: to ask for a rollout's batch early would have it composed
+    before the step before it is published, which is not what a restarted trainer assumes.
+    """
+
+    def __init__(
+        self,
+        *,
+        buffer: BufferClient,
+        ranks: Ranks,
+        incarnation: int,
+        formatter: RowFormatter | None,
+        patience_seconds: float,
+        stop: threading.Event,
+        report: WaitReport,
+    ) -> None:
+        self._buffer = buffer
+        self._ranks = ranks
+        self._incarnation = incarnation
+        self._formatter = formatter
+        self._patience_seconds = patience_seconds
+        self._stop = stop
+        self._report = report
+        self._executor = ThreadPoolExecutor(1, "next-batch") if formatter else None
+        self._next: tuple[int, Future[BatchAnswer]] | None = None
+
+    def get(self, step: int, *, is_last: bool) -> BatchAnswer:
+        """The step's batch, or that there will be none. Collective.
+
+        Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop.
+        """
+        answer = BatchAnswer(None)
+        code = READY
+        if self._ranks.is_first:
+            try:
+                answer = self._wait_for(step)
+                code = READY if answer.state is None else CODES[answer.state]
+            except StopRequested:
+                code = STOP
+        (code,) = self._ranks.from_first([code])
+        if code == STOP:
+            raise StopRequested
+        if code != READY:
+            return BatchAnswer(None, STATES[code], answer.reason)
+        if not self._ranks.is_first:
+            answer = self._wait_for(step)
+        if not is_last:
+            self._fetch_ahead(step + 1)
+        return answer
+
+    def close(self) -> None:
+        """Forget what was fetched ahead; a call under way ends with its channel."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _wait_for(self, step: int) -> BatchAnswer:
+        deadline = time.monotonic() + self._patience_seconds
+        self._report("buffer", f"the batch of train step {step}", self._patience_seconds)
+        while True:
+            if self._stop.is_set():
+                raise StopRequested
+            answer = self._ask(step)
+            if answer.state is not NoBatch.WAITING:
+                self._report("", "", 0.0)
+                return answer
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RunFailed(
+                    f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
+                    f"(`max_read_timeout` of the experience buffer): {answer.reason}"
+                )
+            self._report("buffer", answer.reason, left)
+
+    def _ask(self, step: int) -> BatchAnswer:
+        if self._next is not None:
+            ahead, future = self._next
+            self._next = None
+            answer = future.result()
+            if ahead == step:
+                return answer
+        return self._buffer.get_batch(step, self._incarnation, self._formatter)
+
+    def _fetch_ahead(self, step: int) -> None:
+        if self._executor is None:
+            return
+        future = self._executor.submit(
+            self._buffer.get_batch, step, self._incarnation, self._formatter
+        )
+        self._next = (step, future)

@@ -1,0 +1,152 @@
+"""The buffer as a rank sees it; each call outlasts the buffer's restart."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import grpc
+
+from services.trainer.batch_rows import RowFormatter, train_row
+from services.trainer.checkpoints import WrittenCheckpoint
+from services.trainer.learner import StepOutcome
+from services.trainer.patience import Patience
+from services.trainer.rows import TrainBatch
+from services.trainer.weights import PublishedWeights
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
+from trinity.codec import stage_key_to_proto
+from trinity.rpc.limits import CALL_SECONDS
+from trinity.types import StageKey
+
+POLL_SECONDS = 20.0
+TRANSFER_SECONDS = 60.0
+"""How long the rows of a batch may take once they are composed."""
+
+HeadState = buffer_pb2.BatchHead.State
+
+
+class NoBatch(Enum):
+    """Why there is no batch."""
+
+    WAITING = "waiting"
+    DRAINED = "drained"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """A batch, or why there is none."""
+
+    batch: TrainBatch | None
+    state: NoBatch | None = None
+    reason: str = ""
+
+
+NO_BATCH = {
+    buffer_pb2.BatchHead.STATE_WAITING: NoBatch.WAITING,
+    buffer_pb2.BatchHead.STATE_DRAINED: NoBatch.DRAINED,
+    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatch.CANCELLED,
+}
+
+
+class BufferClient:
+    """One stage at the buffer."""
+
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+        self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
+        self._key = stage_key_to_proto(key)
+        self._patience = patience
+
+    def open_stage(self, plan_json: str, seed: int) -> int | None:
+        """Train steps that plan and data give together; None when unbounded."""
+        request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
+        answer = self._patience.call(
+            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS)
+        )
+        return answer.total_train_steps or None
+
+    def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
+        """A new life; the message itself, as the other ranks get it from the first."""
+        request = buffer_pb2.BeginIncarnationRequest(key=self._key, trainer_id=trainer_id)
+        answer: buffer_pb2.BeginIncarnationResponse = self._patience.call(
+            lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
+        )
+        return answer
+
+    def get_batch(self, step: int, incarnation: int, formatter: RowFormatter | None) -> BatchAnswer:
+        """The batch of a step, or why there is none after a long poll."""
+        request = buffer_pb2.GetBatchRequest(
+            key=self._key, incarnation=incarnation, step=step, wait_seconds=POLL_SECONDS
+        )
+        head, rows = self._patience.call(lambda: self._receive(request))
+        if head.state in NO_BATCH:
+            return BatchAnswer(None, NO_BATCH[head.state], head.reason)
+        ordered = sorted(rows, key=lambda row: row.position)
+        batch = TrainBatch(
+            step=step,
+            rows=[train_row(row, formatter) for row in ordered],
+            metrics=dict(head.metrics),
+            replayed=head.replayed,
+        )
+        return BatchAnswer(batch)
+
+    def _receive(
+        self, request: buffer_pb2.GetBatchRequest
+    ) -> tuple[buffer_pb2.BatchHead, list[buffer_pb2.BatchRow]]:
+        """The whole stream, so that a break in its middle is a call to be made again."""
+        head = buffer_pb2.BatchHead()
+        rows: list[buffer_pb2.BatchRow] = []
+        for message in self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS):
+            if message.WhichOneof("part") == "head":
+                head = message.head
+            else:
+                rows.extend(message.rows.rows)
+        return head, rows
+
+    def record_version(self, weights: PublishedWeights) -> set[int]:
+        """Say that weights are published; answers the versions that evaluations still need."""
+        version = buffer_pb2.PublishedVersion(
+            version=weights.version,
+            incarnation=weights.incarnation,
+            weights_sha256=weights.weights_sha256,
+        )
+        request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
+        answer = self._patience.call(
+            lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS)
+        )
+        return set(answer.pinned_versions)
+
+    def report_step(self, step: int, incarnation: int, outcome: StepOutcome) -> set[int]:
+        """Say what a step gave; answers the versions that evaluations still need."""
+        rows = [
+            buffer_pb2.RowFeedback(
+                position=position, mean_ratio=found.mean_ratio, advantage=found.advantage
+            )
+            for position, found in sorted(outcome.rows.items())
+        ]
+        request = buffer_pb2.ReportStepRequest(
+            key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
+        )
+        answer = self._patience.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
+        return set(answer.pinned_versions)
+
+    def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
+        """Make a checkpoint count; answers those that may be deleted."""
+        message = buffer_pb2.Checkpoint(
+            step=checkpoint.step,
+            incarnation=checkpoint.incarnation,
+            path=str(checkpoint.path),
+            manifest_sha256=checkpoint.manifest_sha256,
+        )
+        request = buffer_pb2.CommitCheckpointRequest(key=self._key, checkpoint=message)
+        answer = self._patience.call(
+            lambda: self._stub.CommitCheckpoint(request, timeout=CALL_SECONDS)
+        )
+        return [Path(removable.path) for removable in answer.removable]
+
+    def finish_training(self, step: int, incarnation: int) -> None:
+        """Say that no further batch will be asked for."""
+        request = buffer_pb2.FinishTrainingRequest(
+            key=self._key, incarnation=incarnation, step=step
+        )
+        self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))

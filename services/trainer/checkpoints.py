@@ -1,0 +1,87 @@
+"""Full checkpoints: directories `step-<n>-<incarnation>`; the buffer's row makes them count."""
+
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.trainer.learner import Learner
+from services.trainer.ranks import Ranks
+from services.trainer.weights import TEMPORARY_SUFFIX, weights_hash
+from trinity.manifest import ManifestHead, move_into_place, seal
+
+DIRECTORY_PATTERN = re.compile(r"step-(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCheckpoint:
+    """A checkpoint on disk."""
+
+    step: int
+    incarnation: int
+    path: Path
+    manifest_sha256: bytes
+
+
+class CheckpointStore:
+    """The checkpoints of one stage.
+
+    A kill at any moment leaves either a whole directory under its name or one that `clean` removes.
+    """
+
+    def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
+        self._root = root
+        self._stage = stage
+        self._ranks = ranks
+
+    def clean(self, committed: Iterable[Path], incarnation: int) -> None:
+        """Remove what earlier incarnations wrote and never committed; the first rank's work."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        kept = {path.name for path in committed}
+        for path in self._root.iterdir():
+            if path.name not in kept and _is_leftover(path, incarnation):
+                shutil.rmtree(path)
+
+    def write(self, learner: Learner, *, step: int, incarnation: int) -> WrittenCheckpoint:
+        """All ranks write their parts; the first one seals. Collective."""
+        final = self._root / f"step-{step}-{incarnation}"
+        temporary = final.with_suffix(TEMPORARY_SUFFIX)
+        if self._ranks.is_first:
+            for directory in (final, temporary):
+                shutil.rmtree(directory, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        self._ranks.barrier()
+        learner.save(temporary, step)
+        digest = weights_hash(dict(learner.weights()))
+        self._ranks.barrier()
+        manifest = b""
+        if self._ranks.is_first:
+            manifest = seal(temporary, self._head(step, incarnation, digest))
+            move_into_place(temporary, final)
+        return WrittenCheckpoint(
+            step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
+        )
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Delete checkpoints that are no longer needed."""
+        for path in paths:
+            if path.parent == self._root:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _head(self, step: int, incarnation: int, digest: bytes) -> ManifestHead:
+        return ManifestHead(
+            kind="checkpoint",
+            stage=self._stage,
+            step=step,
+            incarnation=incarnation,
+            weights_sha256=digest.hex(),
+            num_ranks=self._ranks.num_ranks,
+        )
+
+
+def _is_leftover(path: Path, incarnation: int) -> bool:
+    if path.suffix == TEMPORARY_SUFFIX:
+        return True
+    match = DIRECTORY_PATTERN.fullmatch(path.name)
+    return match is not None and int(match[2]) < incarnation

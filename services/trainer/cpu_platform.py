@@ -1,0 +1,164 @@
+"""What verl lacks on a machine without GPUs: platform, engines, attention, value head, offload.
+
+`install()` must run before anything else of verl is imported; where there is CUDA it does nothing.
+"""
+
+import contextlib
+import importlib.util
+import resource
+import types
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import set_platform
+
+AttentionKernel = Literal["sdpa", "flash_attention_2"]
+
+
+def attention_kernel() -> AttentionKernel:
+    """The best attention implementation that this machine can run."""
+    has_flash = torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
+    return "flash_attention_2" if has_flash else "sdpa"
+
+
+def install() -> None:
+    """Teach verl the processor as a device; once a process."""
+    if torch.cuda.is_available():
+        return
+    set_platform(ProcessorPlatform())
+    _register_engines()
+    _load_value_heads_without_flash_attention()
+    _offload_without_pinned_memory()
+
+
+def _peak_memory_bytes(*_: object) -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_module() -> types.ModuleType:
+    """Stands where verl expects `torch.cuda`."""
+    module = types.ModuleType("processor")
+    memory = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+    for name in memory:
+        setattr(module, name, _peak_memory_bytes)
+    members = {
+        "get_device_name": lambda *_: "cpu",
+        "mem_get_info": lambda *_: (0, 0),
+        "empty_cache": lambda: None,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
+        "__getattr__": lambda name: getattr(torch.cpu, name),
+    }
+    for name, member in members.items():
+        setattr(module, name, member)
+    return module
+
+
+class ProcessorPlatform(PlatformBase):  # type: ignore[misc]  # verl carries no types
+    """The processor as verl's device: one device, gloo between ranks."""
+
+    device_name = "cpu"
+    vendor_name = "generic"
+    device_module = _device_module()
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        pass
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        pass
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        pass
+
+    def empty_cache(self) -> None:
+        pass
+
+    def get_device_capability(
+        self,
+        device_index: int = 0,  # noqa: ARG002  # verl's signature
+    ) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextlib.contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:  # noqa: ARG002  # verl's signature
+        yield
+
+    def profiler_start(self) -> None:
+        pass
+
+    def profiler_stop(self) -> None:
+        pass
+
+    def ray_resource_name(self) -> str:
+        return "CPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> None:
+        return None
+
+
+def _register_engines() -> None:
+    from verl.workers.engine import EngineRegistry
+    from verl.workers.engine.fsdp import transformer_impl
+
+    engines = {
+        "language_model": transformer_impl.FSDPEngineWithLMHead,
+        "value_model": transformer_impl.FSDPEngineWithValueHead,
+    }
+    for model_type, engine in engines.items():
+        EngineRegistry.register(model_type, "fsdp2", device="cpu")(engine)
+
+
+def _load_value_heads_without_flash_attention() -> None:
+    """verl's loader names flash attention whatever the configuration says."""
+    import verl.utils.model
+    from transformers import AutoModelForTokenClassification
+
+    def load(
+        local_path: str, torch_dtype: object, model_config: object, trust_remote_code: bool
+    ) -> object:
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path,
+            dtype=torch_dtype,
+            config=model_config,
+            attn_implementation=attention_kernel(),
+            trust_remote_code=trust_remote_code,
+        )
+
+    verl.utils.model.load_valuehead_model = load
+
+
+def _offload_without_pinned_memory() -> None:
+    """verl keeps forward-only weights in pinned memory, which only a GPU's driver can give."""
+    from verl.workers.engine.fsdp import transformer_impl
+
+    pinned = transformer_impl.CPUOffloadPolicy
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: pinned(pin_memory=pin_memory and False)

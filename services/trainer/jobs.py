@@ -1,0 +1,125 @@
+"""Which stage the trainer should work on: told by the synchronizer, never asked twice."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import grpc
+
+from services.trainer.messages import StageOrder
+from trinity.api.v1 import synchronizer_pb2
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config import ExperimentPlan
+from trinity.rpc.limits import CALL_SECONDS
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 1.0
+TRAINER = synchronizer_pb2.ROLE_TRAINER
+RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """A stage of one start of an experiment."""
+
+    experiment_id: str
+    stage: str
+    start_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stage to train."""
+
+    key: JobKey
+    order: StageOrder
+    num_ranks: int
+
+
+class JobBoard:
+    """Keeps what the synchronizer says is running. `follow` runs as a task; the others read.
+
+    seen = board.num_news
+    if not board.wanted():
+        await board.wait_for_news(seen)
+    """
+
+    def __init__(self, stub: SynchronizerServiceStub) -> None:
+        self._stub = stub
+        self._experiments: list[synchronizer_pb2.Experiment] = []
+        self._changed = asyncio.Event()
+        self.num_news = 0
+        self.is_connected = False
+
+    async def follow(self) -> None:
+        """Follow the stream for ever, opening it again whenever it breaks."""
+        while True:
+            try:
+                request = synchronizer_pb2.WatchExperimentsRequest()
+                async for answer in self._stub.WatchExperiments(request):
+                    self._experiments = list(answer.experiments)
+                    self._note(is_connected=True)
+            except grpc.aio.AioRpcError as error:
+                logger.info("the synchronizer is away", extra={"reason": error.details()})
+            self._note(is_connected=False)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def wait_for_news(self, seen: int) -> None:
+        """Until there is more news than the caller has seen."""
+        while self.num_news == seen:
+            await self._changed.wait()
+
+    def wanted(self) -> list[JobKey]:
+        """Running stages whose trainer is not done, oldest experiment first."""
+        return [
+            JobKey(experiment.id, stage.name, experiment.start_count)
+            for experiment in self._experiments
+            for stage in experiment.stages
+            if stage.state == RUNNING
+            and TRAINER in stage.roles
+            and TRAINER not in stage.finished_roles
+        ]
+
+    async def job(self, key: JobKey, *, trainer_id: str, buffer: str, synchronizer: str) -> Job:
+        """All that ranks need to train the stage."""
+        request = synchronizer_pb2.GetExperimentRequest(experiment_id=key.experiment_id)
+        answer = await self._stub.GetExperiment(request, timeout=CALL_SECONDS)
+        plan = ExperimentPlan.model_validate_json(answer.plan_json)
+        stage = next(stage for stage in plan.stages if stage.name == key.stage)
+        start = _start_of(answer.experiment, stage.index)
+        order = StageOrder(
+            tenant=answer.experiment.tenant,
+            experiment_id=key.experiment_id,
+            stage=key.stage,
+            seed=plan.seed,
+            plan_json=stage.model_dump_json(),
+            job_dir=plan.job_dir,
+            start_path=start.path or stage.model_path,
+            start_manifest_sha256=start.manifest_sha256.hex(),
+            trainer_id=trainer_id,
+            buffer_address=buffer,
+            synchronizer_address=synchronizer,
+        )
+        return Job(key=key, order=order, num_ranks=stage.trainer_rank_num)
+
+    async def fail(self, key: JobKey, reason: str) -> None:
+        """End the experiment with a reason."""
+        request = synchronizer_pb2.FailStageRequest(
+            experiment_id=key.experiment_id, stage=key.stage, role=TRAINER, reason=reason
+        )
+        await self._stub.FailStage(request, timeout=CALL_SECONDS)
+
+    def _note(self, *, is_connected: bool) -> None:
+        self.is_connected = is_connected
+        self.num_news += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchronizer_pb2.Version:
+    """What the nearest earlier stage with weights ended with; empty for the user's model."""
+    for stage in reversed(experiment.stages[:index]):
+        if stage.final_version.path:
+            return stage.final_version
+    return synchronizer_pb2.Version()

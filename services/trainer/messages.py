@@ -1,0 +1,100 @@
+"""What the service and its ranks tell each other, as JSON lines over pipes."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class StageOrder(_Message):
+    """Service to rank: train this stage."""
+
+    kind: Literal["stage"] = "stage"
+    tenant: str
+    experiment_id: str
+    stage: str
+    seed: int
+    """Seed of the experiment."""
+    plan_json: str
+    """The StagePlan."""
+    job_dir: str
+    start_path: str
+    """Directory or hub name of the starting weights."""
+    start_manifest_sha256: str
+    """Hex hash of its manifest; empty where the start is the user's model."""
+    trainer_id: str
+    buffer_address: str
+    synchronizer_address: str
+
+
+class StopOrder(_Message):
+    """Service to rank: finish or abandon the step and exit."""
+
+    kind: Literal["stop"] = "stop"
+
+
+Order = Annotated[StageOrder | StopOrder, Field(discriminator="kind")]
+
+
+class Ready(_Message):
+    """Rank to service: imported, joined, waiting for orders."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class Activity(_Message):
+    """Rank to service: what it does now."""
+
+    kind: Literal["activity"] = "activity"
+    activity: str
+    incarnation: int = 0
+    step: int = 0
+    """Newest step trained and reported."""
+    version: int = 0
+    """Newest version published."""
+
+
+class Waiting(_Message):
+    """Rank to service: it waits; an empty `waits_for` says that it no longer does."""
+
+    kind: Literal["waiting"] = "waiting"
+    waits_for: str = ""
+    reason: str = ""
+    deadline_seconds: float = 0.0
+    """Seconds until it gives up; 0 when it never does."""
+
+
+class StageEnded(_Message):
+    """Rank to service: it has no more to do in the stage."""
+
+    kind: Literal["ended"] = "ended"
+    outcome: Literal["finished", "cancelled", "superseded", "stopped"]
+    reason: str = ""
+
+
+class StageFailed(_Message):
+    """Rank to service, before it exits: what went wrong."""
+
+    kind: Literal["failed"] = "failed"
+    reason: str
+    can_retry: bool
+    """False where another try would end the same way."""
+
+
+Event = Annotated[
+    Ready | Activity | Waiting | StageEnded | StageFailed, Field(discriminator="kind")
+]
+
+ORDERS: TypeAdapter[Order] = TypeAdapter(Order)
+EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
+
+EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
+"""Number of the inherited pipe that takes a rank's events."""
+
+
+def encode(message: _Message) -> bytes:
+    """One line."""
+    return message.model_dump_json().encode() + b"\n"

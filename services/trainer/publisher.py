@@ -1,0 +1,78 @@
+"""Publishing weights: files first, then the synchronizer's word, then the buffer's leases."""
+
+import torch
+
+from services.trainer.buffer_client import BufferClient
+from services.trainer.learner import Learner
+from services.trainer.ranks import Ranks
+from services.trainer.synchronizer_client import STARTING_PARENT, SynchronizerClient
+from services.trainer.weights import PublishedWeights, WeightsStore
+
+
+class Publisher:
+    """Publishes versions of one incarnation and deletes those nobody needs any more."""
+
+    def __init__(
+        self,
+        *,
+        store: WeightsStore,
+        buffer: BufferClient,
+        synchronizer: SynchronizerClient,
+        ranks: Ranks,
+        incarnation: int,
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._synchronizer = synchronizer
+        self._ranks = ranks
+        self._incarnation = incarnation
+        self._pinned_by_members: set[int] = set()
+        self._pinned_by_evaluations: set[int] = set()
+        self._parent = STARTING_PARENT
+        self.newest: PublishedWeights | None = None
+        """What this incarnation published last; only the first rank knows."""
+
+    def publish(self, learner: Learner, version: int) -> None:
+        """Every rank gives its part of the weights, the first writes and announces. Collective."""
+        tensors = learner.weights()
+        if not self._ranks.is_first:
+            for _ in tensors:
+                pass
+            return
+        self._announce(self._store.write(tensors, version=version, incarnation=self._incarnation))
+
+    def adopt(self, version: int) -> bool:
+        """Publish an earlier life's copy of a version; False when none is intact. Collective."""
+        adopted = None
+        if self._ranks.is_first:
+            adopted = self._store.adopt(version, self._incarnation)
+        if adopted is not None:
+            self._announce(adopted)
+        return self._ranks.from_first([adopted is not None]) == [1]
+
+    def _announce(self, weights: PublishedWeights) -> None:
+        parent = self.newest.version if self.newest else self._parent_of(weights.version)
+        self._pinned_by_members = self._synchronizer.publish(weights, parent)
+        self.newest, self._parent = weights, parent
+        self.note_evaluations(self._buffer.record_version(weights))
+
+    def as_published(self, learner: Learner) -> dict[str, torch.Tensor]:
+        """The weights as they would be published now. Collective."""
+        return self._store.as_exported(learner.weights())
+
+    def note_evaluations(self, pinned: set[int]) -> None:
+        """Versions that open evaluations need; what nobody needs is deleted."""
+        self._pinned_by_evaluations = pinned
+        removed = self._store.prune(self._pinned_by_members | self._pinned_by_evaluations)
+        if removed:
+            self._synchronizer.retire(removed)
+
+    def finish(self) -> None:
+        """The stage ends with the newest version."""
+        assert self.newest is not None
+        self._synchronizer.finish(self.newest, self._parent)
+
+    def _parent_of(self, version: int) -> int:
+        """The first version of an incarnation goes on from the newest older one."""
+        before = self._store.newest_before(version)
+        return before.version if before else STARTING_PARENT

@@ -1,0 +1,106 @@
+"""One rank of the gang: `python -m services.trainer.rank`, started by the trainer service alone.
+
+It imports what is heavy, joins the gang, says that it is ready, and trains the stages ordered.
+"""
+
+import logging
+import os
+import sys
+import warnings
+from datetime import timedelta
+
+from services.trainer.messages import Ready, StageFailed
+from services.trainer.patience import StopRequested
+from services.trainer.rank_link import RankLink, die_with_parent
+from trinity.errors import PreconditionFailed, RunFailed, UserError
+from trinity.logs import configure_logging
+
+logger = logging.getLogger(__name__)
+
+LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
+LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
+GANG_TIMEOUT = timedelta(hours=24)
+"""Ranks wait for the first one as long as that waits for a batch, which has its own limit."""
+QUIET = {
+    "VERL_LOGGING_LEVEL": "WARN",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+FAILED = 1
+
+
+class PrintedLines:
+    """Takes what libraries print and logs it, at the level of details."""
+
+    def write(self, text: str) -> int:
+        """Log every line that says something."""
+        for line in text.splitlines():
+            if line.strip():
+                logger.debug("printed", extra={"line": line.strip()})
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def main() -> int:
+    """Serve orders until told to stop; the exit code is then 0, after a reported failure 1."""
+    die_with_parent()
+    name = f"trainer-rank-{os.environ['RANK']}"
+    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO")
+    configure_logging(
+        name, level, "json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text"
+    )
+    sys.stdout = PrintedLines()
+    warnings.simplefilter("ignore")
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    link = RankLink.from_environment()
+    from services.trainer.learner import make_deterministic
+    from services.trainer.ranks import join_gang
+    from services.trainer.stage_setup import run_stage
+
+    logging.setLogRecordFactory(
+        logging.LogRecord
+    )  # ray, which verl imports, adds fields of its own
+    make_deterministic(_num_threads())
+    ranks = join_gang(GANG_TIMEOUT)
+    link.send(Ready())
+    while (order := link.next_order()) is not None:
+        try:
+            link.send(run_stage(order, ranks=ranks, link=link))
+        except StopRequested:
+            break
+        except Exception as error:  # the edge of a stage: whatever it was, the service is told
+            logger.exception("the stage failed on this rank")
+            link.send(_failure(error))
+            return FAILED
+    return 0
+
+
+def _num_threads() -> int:
+    """Sums depend on how many threads make them, so their number follows from the machine alone."""
+    given = os.environ.get("OMP_NUM_THREADS")
+    if given:
+        return int(given)
+    return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
+
+
+def _failure(error: Exception) -> StageFailed:
+    """What a person can act on; our own errors come again however often one tries."""
+    if isinstance(error, UserError | RunFailed | PreconditionFailed):
+        return StageFailed(reason=str(error), can_retry=False)
+    if type(error).__name__ == "OutOfMemoryError":
+        return StageFailed(
+            reason="out of GPU memory: lower `trainer.max_token_len_per_gpu` or use more ranks",
+            can_retry=False,
+        )
+    return StageFailed(reason=f"{type(error).__name__}: {error}", can_retry=True)
+
+
+if __name__ == "__main__":
+    # Destroying process groups and engines can hang; everything that counts is on disk by now.
+    code = main()
+    logging.shutdown()
+    os._exit(code)

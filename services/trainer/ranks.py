@@ -1,0 +1,91 @@
+"""The gang as one rank sees it: who it is, and the few collectives that training needs."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed
+
+LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
+"""Number of the inherited socket on which rank 0 lets the others find it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One rank of a gang; all must call the collectives, in the same order."""
+
+    rank: int
+    num_ranks: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks for the gang."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over the ranks, the same on all, in double precision."""
+        if self.num_ranks == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        return [float(value) for value in tensor.tolist()]
+
+    def max(self, value: float) -> float:
+        """The largest of the ranks' values."""
+        if self.num_ranks == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+        return float(tensor.item())
+
+    def from_first(self, values: Sequence[int]) -> list[int]:
+        """The first rank's numbers, on all; the others pass as many."""
+        if self.num_ranks == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        torch.distributed.broadcast(tensor, src=0)
+        return [int(value) for value in tensor.tolist()]
+
+    def bytes_from_first(self, data: bytes) -> bytes:
+        """The first rank's bytes, on all."""
+        if self.num_ranks == 1:
+            return data
+        (length,) = self.from_first([len(data)])
+        tensor = torch.zeros(length, dtype=torch.uint8)
+        if self.is_first:
+            tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        torch.distributed.broadcast(tensor, src=0)
+        return bytes(tensor.numpy())
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        if self.num_ranks > 1:
+            torch.distributed.barrier()
+
+
+def join_gang(timeout: timedelta) -> Ranks:
+    """Form the process group that the environment describes, on loopback alone.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
+    listening socket, so that no port is bound twice and none is open to the network.
+    """
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    listener = int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None
+    store = torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        num_ranks,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener,
+    )
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    torch.distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout
+    )
+    return Ranks(rank, num_ranks)

@@ -1,0 +1,23 @@
+"""Settings of the trainer service."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from trinity.settings import ServiceSettings
+
+
+class TrainerSettings(ServiceSettings):
+    """Read from `TRINITY_TRAINER_...`."""
+
+    model_config = SettingsConfigDict(env_prefix="TRINITY_TRAINER_")
+
+    buffer: str
+    """Address of the buffer, host:port."""
+    synchronizer: str
+    """Address of the synchronizer, host:port."""
+    preload_ranks: int = Field(default=1, ge=0)
+    """Ranks started at once, before a stage asks: importing takes longer than anything else."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Restarts of the gang without a newly trained step before the stage fails."""
+    stop_seconds: float = Field(default=8.0, ge=0)
+    """How long ranks may take to stop before they are killed."""

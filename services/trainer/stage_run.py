@@ -1,0 +1,197 @@
+"""One life of the trainer in one stage, on one rank: resume, train, publish, checkpoint, finish.
+
+The order within a step is: batch, train, publish (if due), report, checkpoint (if due). A death
+  before the report of step s   leaves batch s recorded: the next life trains it again from the last
+                                checkpoint on, publishes what was due by then and reports again;
+  before a manifest is written  leaves a directory that no row names: the next life removes it;
+  between files and their row   likewise: what is not announced or committed does not count;
+  after the last step           leaves the final version recorded: the next life finds it and only
+                                says again that it is done, or trains up to it and says so.
+As the batch of step s+1 is asked for only after version s is published, a life that has trained all
+recorded batches again owes the explorers at most one version: the newest due.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.trainer.batch_metrics import batch_metrics
+from services.trainer.batch_source import BatchSource
+from services.trainer.buffer_client import BufferClient, NoBatch
+from services.trainer.checkpoints import CheckpointStore
+from services.trainer.incarnation import Incarnation
+from services.trainer.learner import Learner, StepOutcome
+from services.trainer.messages import StageEnded
+from services.trainer.publisher import Publisher
+from services.trainer.ranks import Ranks
+from services.trainer.rows import TrainBatch
+from services.trainer.step_watch import StepWatch
+from services.trainer.weights import weights_hash
+from trinity.config import StagePlan
+
+logger = logging.getLogger(__name__)
+
+ActivityReport = Callable[[str, int, int], None]
+"""Says what the rank does, the newest step reported and the newest version published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageParts:
+    """What a run works with."""
+
+    plan: StagePlan
+    ranks: Ranks
+    life: Incarnation
+    learner: Learner
+    buffer: BufferClient
+    source: BatchSource
+    publisher: Publisher
+    checkpoints: CheckpointStore
+    total_steps: int | None
+    """None when only the buffer knows where the data ends."""
+    report: ActivityReport
+
+
+class StageRun:
+    """Runs a stage to its end.
+
+    ended = StageRun(parts).run()
+    """
+
+    def __init__(self, parts: StageParts) -> None:
+        self._parts = parts
+        self._watch = StepWatch(has_advantages=parts.plan.needs_rollout)
+        self._interval = parts.plan.config.synchronizer.sync_interval
+        self._step = parts.life.step
+        self._published = -1
+        self._saved = parts.life.step if parts.life.checkpoint else -1
+
+    def run(self) -> StageEnded:
+        """Train until the steps or the data end.
+
+        Raises: whatever ends a run early; nothing is lost by it.
+        """
+        self._resume()
+        while self._parts.total_steps is None or self._step < self._parts.total_steps:
+            answer = self._parts.source.get(self._step + 1, is_last=self._is_last(self._step + 1))
+            if answer.state is NoBatch.CANCELLED:
+                return StageEnded(outcome="cancelled", reason=answer.reason)
+            if answer.batch is None:
+                break
+            self._train(answer.batch)
+        self._finish()
+        return StageEnded(outcome="finished")
+
+    def _resume(self) -> None:
+        """Load the checkpoint; publish at once unless recorded batches come first."""
+        life = self._parts.life
+        if life.checkpoint is not None:
+            self._parts.learner.load(life.checkpoint)
+        logger.info(
+            "a new life of the trainer",
+            extra={
+                "incarnation": life.number,
+                "from_step": life.step,
+                "recorded_step": life.recorded_step,
+            },
+        )
+        self._compare_with_known()
+        self._publish_what_explorers_wait_for()
+
+    def _publish_what_explorers_wait_for(self) -> None:
+        """No work is handed out before this life has published the newest version due."""
+        due = self._parts.life.version_to_republish(self._interval)
+        if self._is_due(self._step):
+            self._publish()
+        elif self._parts.plan.needs_rollout and due < self._step:
+            if self._parts.publisher.adopt(due):
+                self._published = due
+            else:
+                logger.warning("newer weights stand in for a version", extra={"version": due})
+                self._publish()
+
+    def _train(self, batch: TrainBatch) -> None:
+        """One step, in the order the module describes."""
+        started = time.perf_counter()
+        self._say("training again" if batch.replayed else "training")
+        plan, learner = self._parts.plan, self._parts.learner
+        rate = plan.learning_rate(batch.step, self._parts.total_steps)
+        outcome = learner.train_step(batch, rate)
+        self._step = batch.step
+        trained = time.perf_counter()
+        self._compare_with_known()
+        if self._is_due(batch.step):
+            self._publish()
+        finished = time.perf_counter()
+        figures = outcome.metrics | batch_metrics(batch)
+        figures["time/train_step"] = trained - started
+        figures["time/sync_weight"] = finished - trained
+        figures["time/step"] = finished - started
+        figures["perf/throughput"] = figures["perf/total_num_tokens"] / (finished - started)
+        checked = self._watch.check(batch, figures)
+        self._report(StepOutcome(metrics=checked, rows=outcome.rows))
+        if (
+            plan.config.trainer.save_interval
+            and batch.step % plan.config.trainer.save_interval == 0
+        ):
+            self._save()
+
+    def _report(self, outcome: StepOutcome) -> None:
+        """The first rank speaks for all."""
+        if self._parts.ranks.is_first:
+            pinned = self._parts.buffer.report_step(self._step, self._parts.life.number, outcome)
+            self._parts.publisher.note_evaluations(pinned)
+        self._say("training")
+
+    def _is_last(self, step: int) -> bool:
+        return step == self._parts.total_steps
+
+    def _is_due(self, step: int) -> bool:
+        """Whether explorers need this version from this life; `_finish` sees to the final one."""
+        if not self._parts.plan.needs_rollout:
+            return False
+        if step < self._parts.life.recorded_step:
+            return step == self._parts.life.version_to_republish(self._interval)
+        return step % self._interval == 0 or self._is_last(step)
+
+    def _publish(self) -> None:
+        self._say("publishing weights")
+        self._parts.publisher.publish(self._parts.learner, self._step)
+        self._published = self._step
+
+    def _save(self) -> None:
+        self._say("saving a checkpoint")
+        written = self._parts.checkpoints.write(
+            self._parts.learner, step=self._step, incarnation=self._parts.life.number
+        )
+        self._saved = self._step
+        if self._parts.ranks.is_first:
+            removable = self._parts.buffer.commit_checkpoint(written)
+            self._parts.checkpoints.remove(removable)
+
+    def _finish(self) -> None:
+        if self._published != self._step:
+            self._publish()
+        if self._saved != self._step:
+            self._save()
+        if self._parts.ranks.is_first:
+            self._parts.buffer.finish_training(self._step, self._parts.life.number)
+            self._parts.publisher.finish()
+        self._say("finished the stage")
+
+    def _compare_with_known(self) -> None:
+        """Whether this life came to the very weights that the one before had published."""
+        life = self._parts.life
+        if self._step != life.known_version:
+            return
+        digest = weights_hash(self._parts.publisher.as_published(self._parts.learner))
+        identical = digest == life.known_weights_sha256
+        log = logger.info if identical else logger.warning
+        log(
+            "weights trained again compared with those published before",
+            extra={"version": self._step, "identical": identical},
+        )
+
+    def _say(self, activity: str) -> None:
+        self._parts.report(activity, self._step, max(self._published, 0))

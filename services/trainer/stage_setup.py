@@ -1,0 +1,194 @@
+"""Builds a stage's run from its order: clients, stores, learner, formatter."""
+
+import gc
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from services.trainer.batch_source import BatchSource
+from services.trainer.buffer_client import BufferClient
+from services.trainer.checkpoints import CheckpointStore
+from services.trainer.formatter import SftFormatter, load_formatter
+from services.trainer.incarnation import Incarnation, begin_incarnation
+from services.trainer.learner import Learner
+from services.trainer.messages import StageEnded, StageOrder
+from services.trainer.model_files import ModelFiles
+from services.trainer.patience import Patience
+from services.trainer.publisher import Publisher
+from services.trainer.rank_link import RankLink
+from services.trainer.ranks import Ranks
+from services.trainer.stage_run import StageParts, StageRun
+from services.trainer.starting_weights import starting_directory
+from services.trainer.synchronizer_client import SynchronizerClient
+from services.trainer.weights import PublishedWeights, WeightsStore
+from trinity.config import StagePlan
+from trinity.errors import ManifestError, PreconditionFailed
+from trinity.manifest import verify
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.rpc.channel import open_sync_channel
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+
+
+def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
+    """One life of the trainer in the stage, from its first call to its last.
+
+    Raises: what made it fail; StopRequested when the service wants this rank to exit.
+    """
+    with ExitStack() as stack:
+        try:
+            return StageSetup(order, ranks=ranks, link=link, stack=stack).run()
+        except PreconditionFailed as error:
+            return StageEnded(outcome="superseded", reason=str(error))
+        finally:
+            gc.collect()
+
+
+class StageSetup:
+    """Everything a run needs, in the order in which it can be had."""
+
+    def __init__(
+        self, order: StageOrder, *, ranks: Ranks, link: RankLink, stack: ExitStack
+    ) -> None:
+        self._order = order
+        self._ranks = ranks
+        self._link = link
+        self._stack = stack
+        self._plan = StagePlan.model_validate_json(order.plan_json)
+        self._directory = Path(order.job_dir) / "stages" / order.stage
+        key = StageKey(tenant=order.tenant, experiment_id=order.experiment_id, stage=order.stage)
+        buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
+        synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
+        link.close_on_stop([buffer_channel, synchronizer_channel])
+        self._buffer = BufferClient(
+            channel=buffer_channel, key=key, patience=self._patience("buffer")
+        )
+        self._synchronizer = SynchronizerClient(
+            channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
+        )
+
+    def run(self) -> StageEnded:
+        """Resume and train, unless an earlier life had only to say that it was done."""
+        load_plugins(plugin_dirs_from_environment())
+        self._link.report_activity("opening the stage", 0, 0)
+        total_steps = self._total_steps()
+        life = begin_incarnation(self._buffer, self._order.trainer_id, self._ranks)
+        self._link.begin(life.number)
+        if self._was_finished(life):
+            return StageEnded(
+                outcome="finished", reason="an earlier life had trained it to its end"
+            )
+        start = starting_directory(
+            self._order.start_path, self._order.start_manifest_sha256, self._ranks
+        )
+        self._link.report_activity("loading the model", life.step, 0)
+        learner = Learner(plan=self._plan, model_directory=start, ranks=self._ranks)
+        parts = StageParts(
+            plan=self._plan,
+            ranks=self._ranks,
+            life=life,
+            learner=learner,
+            buffer=self._buffer,
+            source=self._source(life, self._formatter(start)),
+            publisher=self._publisher(life, start),
+            checkpoints=self._checkpoints(life),
+            total_steps=total_steps,
+            report=self._link.report_activity,
+        )
+        return StageRun(parts).run()
+
+    def _patience(self, peer: str) -> Patience:
+        return Patience(
+            peer=peer,
+            seconds=self._plan.config.synchronizer.sync_timeout,
+            stop=self._link.stop,
+            report=self._link.report_wait,
+        )
+
+    def _total_steps(self) -> int | None:
+        """The smaller of what plan and data give; None when neither has an end."""
+        opened = None
+        if self._ranks.is_first:
+            opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
+        (known,) = self._ranks.from_first([opened or 0])
+        given = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
+        return min(given, default=None)
+
+    def _was_finished(self, life: Incarnation) -> bool:
+        """Say again that the stage is done, if its final version is there and intact."""
+        if not life.finished_step:
+            return False
+        is_done = 0
+        if self._ranks.is_first:
+            final = self._intact_version(life.finished_step)
+            if final is not None:
+                self._synchronizer.finish(final, final.version)
+                is_done = 1
+        return self._ranks.from_first([is_done]) == [1]
+
+    def _intact_version(self, version: int) -> PublishedWeights | None:
+        for weights in sorted(self._synchronizer.versions(), reverse=True):
+            if weights.version == version:
+                try:
+                    verify(weights.path, weights.manifest_sha256)
+                except ManifestError as error:
+                    logger.warning("the final version is damaged", extra={"reason": str(error)})
+                    continue
+                return weights
+        return None
+
+    def _formatter(self, model_directory: Path) -> SftFormatter | None:
+        if self._plan.needs_rollout:
+            return None
+        return load_formatter(
+            model_directory,
+            chat_template=self._plan.chat_template,
+            row_format=self._plan.experience_buffer.format,
+            max_length=self._plan.max_model_len,
+        )
+
+    def _source(self, life: Incarnation, formatter: SftFormatter | None) -> BatchSource:
+        source = BatchSource(
+            buffer=self._buffer,
+            ranks=self._ranks,
+            incarnation=life.number,
+            formatter=formatter,
+            patience_seconds=self._plan.experience_buffer.max_read_timeout,
+            stop=self._link.stop,
+            report=self._link.report_wait,
+        )
+        self._stack.callback(source.close)
+        return source
+
+    def _publisher(self, life: Incarnation, start: Path) -> Publisher:
+        root = self._directory / "weights"
+        dtype = self._plan.config.trainer.dtype
+        files = ModelFiles(
+            copy=self._directory / "model_files",
+            dtype=dtype,
+            chat_template=self._plan.chat_template,
+        )
+        store = WeightsStore(
+            root=root, stage=self._order.stage, files=files, dtype=getattr(torch, dtype)
+        )
+        if self._ranks.is_first:
+            files.copy_from(start)
+            store.open(self._synchronizer.versions(), life.number)
+        return Publisher(
+            store=store,
+            buffer=self._buffer,
+            synchronizer=self._synchronizer,
+            ranks=self._ranks,
+            incarnation=life.number,
+        )
+
+    def _checkpoints(self, life: Incarnation) -> CheckpointStore:
+        store = CheckpointStore(
+            root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
+        )
+        if self._ranks.is_first:
+            store.clean(life.committed, life.number)
+        return store

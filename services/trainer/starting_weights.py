@@ -1,0 +1,46 @@
+"""The directory a stage starts from: the user's model, or what the stage before ended with."""
+
+from pathlib import Path
+
+from services.trainer.ranks import Ranks
+from trinity.errors import ManifestError, RunFailed, UserError
+from trinity.manifest import verify
+
+WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
+
+
+def starting_directory(path: str, manifest_sha256: str, ranks: Ranks) -> Path:
+    """The local directory, verified where it has a manifest; hub names are fetched. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        directory = _verified(Path(path), manifest_sha256) if manifest_sha256 else _resolved(path)
+        ranks.bytes_from_first(str(directory).encode())
+        return directory
+    return Path(ranks.bytes_from_first(b"").decode())
+
+
+def _verified(directory: Path, manifest_sha256: str) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256))
+    except ManifestError as error:
+        raise RunFailed(
+            f"the weights that the stage before ended with are damaged: {error}"
+        ) from error
+    return directory
+
+
+def _resolved(path: str) -> Path:
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model that the hub gives: "
+            f"{str(error).splitlines()[0]}"
+        ) from error

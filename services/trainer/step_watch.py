@@ -1,0 +1,69 @@
+"""Warnings about steps that went wrong, or look as if the run soon will."""
+
+import logging
+import math
+import statistics
+from collections import deque
+from enum import StrEnum
+
+from services.trainer.rows import TrainBatch
+
+logger = logging.getLogger(__name__)
+
+MEDIAN_STEPS = 20
+MIN_MEDIAN_STEPS = 5
+SPIKE_FACTOR = 10.0
+SMALLEST_SPIKE = 0.05
+"""A divergence below this is no spike, however small the median."""
+DIVERGENCES = ("actor/ppo_kl", "actor/kl_loss")
+
+
+class StepWarning(StrEnum):
+    """Each is a metric `warning/<name>`, 1 where it fired."""
+
+    NON_FINITE_GRADIENT = "non_finite_gradient"
+    ZERO_REWARD_VARIANCE = "zero_reward_variance"
+    KL_SPIKE = "kl_spike"
+
+
+EXPLANATIONS = {
+    StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: the step moved nothing",
+    StepWarning.ZERO_REWARD_VARIANCE: "all runs of each task got the same reward: nothing to learn",
+    StepWarning.KL_SPIKE: "the policy moved away far faster than in the steps before",
+}
+
+
+class StepWatch:
+    """Looks at each step's figures once, in order."""
+
+    def __init__(self, *, has_advantages: bool) -> None:
+        self._has_advantages = has_advantages
+        self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
+
+    def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
+        """The figures with `warning/...` added; what is not a finite number is left out."""
+        warnings = self._warnings(batch, metrics)
+        for warning in warnings:
+            logger.warning(EXPLANATIONS[warning], extra={"step": batch.step, "warning": warning})
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return finite | {f"warning/{warning}": 1.0 for warning in warnings}
+
+    def _warnings(self, batch: TrainBatch, metrics: dict[str, float]) -> list[StepWarning]:
+        found = []
+        if not math.isfinite(metrics["actor/grad_norm"]):
+            found.append(StepWarning.NON_FINITE_GRADIENT)
+        if self._has_advantages and not any(row.advantages.any() for row in batch.rows):
+            found.append(StepWarning.ZERO_REWARD_VARIANCE)
+        spikes = [self._is_spike(name, metrics[name]) for name in DIVERGENCES if name in metrics]
+        if any(spikes):
+            found.append(StepWarning.KL_SPIKE)
+        return found
+
+    def _is_spike(self, name: str, value: float) -> bool:
+        history = self._history[name]
+        usual = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
+        if math.isfinite(value):
+            history.append(value)
+        if usual is None:
+            return not math.isfinite(value)
+        return not abs(value) <= max(SPIKE_FACTOR * usual, SMALLEST_SPIKE)

@@ -1,0 +1,160 @@
+"""Weights as published: directories `v<version>-<incarnation>` that end with a manifest."""
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from services.trainer.model_files import ModelFiles
+from trinity.errors import ManifestError
+from trinity.manifest import ManifestHead, move_into_place, seal, verify
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS_NAME = "model.safetensors"
+TEMPORARY_SUFFIX = ".tmp"
+MIN_KEPT_VERSIONS = 2
+DIRECTORY_PATTERN = re.compile(r"v(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PublishedWeights:
+    """A version on disk; newer ones are greater."""
+
+    version: int
+    incarnation: int
+    path: Path
+    manifest_sha256: bytes
+    weights_sha256: bytes
+
+
+def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """SHA-256 over names, types, shapes and bytes, whatever the order and the file format."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.digest()
+
+
+class WeightsStore:
+    """The published versions of one stage; one writer at a time, the newest incarnation.
+
+    published = store.write(tensors, version=4, incarnation=1)
+    removed = store.prune(pinned={2})
+    """
+
+    def __init__(self, *, root: Path, stage: str, files: ModelFiles, dtype: torch.dtype) -> None:
+        self._root = root
+        self._stage = stage
+        self._files = files
+        self._dtype = dtype
+        self._published: list[PublishedWeights] = []
+
+    def open(self, published: Iterable[PublishedWeights], incarnation: int) -> None:
+        """Begin with the versions already announced; what earlier lives left besides is removed."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._published = sorted(p for p in published if p.path.parent == self._root)
+        known = {weights.path.name for weights in self._published}
+        for path in self._root.iterdir():
+            if path.name not in known and _is_leftover(path, incarnation):
+                shutil.rmtree(path)
+
+    def write(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int, incarnation: int
+    ) -> PublishedWeights:
+        """A complete Hugging Face directory; it has its name only once it is whole and durable."""
+        exported = self.as_exported(tensors)
+        temporary = self._new_directory(version, incarnation)
+        save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+        durable = self._files.link_into(temporary)
+        return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
+
+    def adopt(self, version: int, incarnation: int) -> PublishedWeights | None:
+        """The same weights as an earlier incarnation's, under this one's name.
+
+        None when no intact copy is left.
+        """
+        for old in sorted(self._published, reverse=True):
+            if old.version != version:
+                continue
+            try:
+                manifest = verify(old.path, old.manifest_sha256)
+            except ManifestError as error:
+                logger.warning("published weights are damaged", extra={"reason": str(error)})
+                continue
+            temporary = self._new_directory(version, incarnation)
+            for name in manifest.files:
+                os.link(old.path / name, temporary / name)
+            durable = frozenset(manifest.files)
+            return self._seal(temporary, version, incarnation, old.weights_sha256, durable)
+        return None
+
+    def _new_directory(self, version: int, incarnation: int) -> Path:
+        temporary = self._root / f"v{version}-{incarnation}{TEMPORARY_SUFFIX}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        return temporary
+
+    def _seal(
+        self,
+        temporary: Path,
+        version: int,
+        incarnation: int,
+        digest: bytes,
+        durable: frozenset[str],
+    ) -> PublishedWeights:
+        head = ManifestHead(
+            kind="weights",
+            stage=self._stage,
+            step=version,
+            incarnation=incarnation,
+            weights_sha256=digest.hex(),
+        )
+        manifest = seal(temporary, head, durable)
+        final = temporary.with_suffix("")
+        shutil.rmtree(final, ignore_errors=True)
+        move_into_place(temporary, final)
+        weights = PublishedWeights(
+            version=version,
+            incarnation=incarnation,
+            path=final,
+            manifest_sha256=manifest,
+            weights_sha256=digest,
+        )
+        self._published.append(weights)
+        return weights
+
+    def as_exported(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """In the type that is published; float32 ones still alias what they were made from."""
+        return {name: tensor.to(self._dtype).contiguous() for name, tensor in tensors}
+
+    def newest_before(self, version: int) -> PublishedWeights | None:
+        """The newest of the older versions."""
+        return max((w for w in self._published if w.version < version), default=None)
+
+    def prune(self, pinned: set[int]) -> list[PublishedWeights]:
+        """Delete what is neither pinned nor among the newest; answers what is gone."""
+        ordered = sorted(self._published, reverse=True)
+        kept = ordered[:MIN_KEPT_VERSIONS]
+        kept += [w for w in ordered[MIN_KEPT_VERSIONS:] if w.version in pinned]
+        removed = [weights for weights in ordered if weights not in kept]
+        for weights in removed:
+            shutil.rmtree(weights.path, ignore_errors=True)
+        self._published = sorted(kept)
+        return removed
+
+
+def _is_leftover(path: Path, incarnation: int) -> bool:
+    if path.suffix == TEMPORARY_SUFFIX:
+        return True
+    match = DIRECTORY_PATTERN.fullmatch(path.name)
+    return match is not None and int(match[2]) < incarnation

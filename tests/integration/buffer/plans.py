@@ -1,0 +1,73 @@
+"""Small stages for the buffer to work on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.unit.config.builders import SFT, stage
+from trinity.config import StagePlan
+
+REPEAT_TIMES = 2
+BATCH_SIZE = 3
+ROWS = REPEAT_TIMES * BATCH_SIZE
+
+
+def write_tasks(file: Path, num_rows: int) -> str:
+    """A jsonl file of sums; answers its path."""
+    rows = [{"prompt": f"{i}+{i}=", "response": str(2 * i)} for i in range(num_rows)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def rollout_plan(
+    directory: Path,
+    *,
+    num_tasks: int = 12,
+    num_eval: int = 0,
+    eval_repeats: int = 1,
+    total_steps: int | None = 4,
+    train_batch_size: int = ROWS,
+    sync_offset: int = 0,
+    sync_interval: int = 1,
+    **buffer: object,
+) -> StagePlan:
+    """Three tasks an explore step, two runs each."""
+    evals: Sequence[object] = []
+    if num_eval:
+        path = write_tasks(directory / "eval.jsonl", num_eval)
+        evals = [{"name": "held_out", "path": path, "repeat_times": eval_repeats}]
+    taskset = {
+        "name": "train",
+        "path": write_tasks(directory / "train.jsonl", num_tasks),
+    }
+    return stage(
+        algorithm={"repeat_times": REPEAT_TIMES},
+        buffer={
+            "batch_size": BATCH_SIZE,
+            "total_steps": total_steps,
+            "train_batch_size": train_batch_size,
+            "explorer_input": {"taskset": taskset, "eval_tasksets": evals},
+            **buffer,
+        },
+        synchronizer={"sync_offset": sync_offset, "sync_interval": sync_interval},
+        explorer={"max_retry_times": 1, "eval_interval": 2, "eval_on_startup": True},
+        trainer={"max_checkpoints_to_keep": 2},
+    )
+
+
+def data_plan(directory: Path, *, num_rows: int = 10, selector: str = "shuffle") -> StagePlan:
+    """Supervised training on rows of a file, four a step, one epoch."""
+    data = {
+        "storage_type": "file",
+        "path": write_tasks(directory / "sft.jsonl", num_rows),
+        "format": {"prompt_type": "plaintext"},
+        "data_selector": {"selector_type": selector},
+    }
+    return stage(
+        SFT,
+        buffer={
+            "train_batch_size": 4,
+            "total_steps": None,
+            "trainer_input": {"experience_buffer": data},
+        },
+    )

@@ -1,0 +1,179 @@
+"""From the stream into the database: once, whole, and told to who sent it."""
+
+import hashlib
+import uuid
+from pathlib import Path
+
+import psycopg
+
+from tests.infra_fixtures import NatsUnderTest
+from tests.integration.buffer.harness import Buffer, BufferProcess, Made
+from tests.integration.buffer.plans import ROWS, rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+
+Report = pb.CommitReport
+
+
+async def leased(buffer: Buffer, tmp_path: Path) -> list[pb.Assignment]:
+    """The first explore step's assignments."""
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    return list((await buffer.lease()).assignments)
+
+
+def count(dsn: str, query: str) -> int:
+    with psycopg.connect(dsn, options="-c search_path=buffer") as connection:
+        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
+        assert row is not None
+        return int(row[0])
+
+
+async def test_what_is_delivered_many_times_is_stored_once(
+    buffer: Buffer, buffer_dsn: str, tmp_path: Path
+) -> None:
+    assignments = await leased(buffer, tmp_path)
+    results = [buffer.complete(one, run) for one in assignments for run in one.runs]
+    for _ in range(4):
+        await buffer.publish(*results)
+    for result in reversed(results):
+        await buffer.publish(result, result)
+    reports = await buffer.settle(*results)
+    assert {report.state for report in reports} == {Report.STATE_COMMITTED}
+    assert (await buffer.batch(1))[0].num_rows == ROWS
+    assert count(buffer_dsn, "SELECT count(*) FROM payload") == ROWS
+    assert count(buffer_dsn, "SELECT count(*) FROM run_attempt") == ROWS
+    assert count(buffer_dsn, "SELECT count(*) FROM dead_letter") == 0
+
+
+async def test_the_first_complete_attempt_wins(buffer: Buffer, tmp_path: Path) -> None:
+    first, *others = await leased(buffer, tmp_path)
+    await buffer.settle(buffer.complete(first, 0, Made(reward=3.0), attempt=1))
+    [second] = await buffer.settle(buffer.complete(first, 0, Made(reward=9.0), attempt=0))
+    assert second.state == Report.STATE_SUPERSEDED
+    await buffer.settle(buffer.complete(first, 1))
+    await buffer.finish_all(others)
+    _, rows = await buffer.batch(1)
+    assert len(rows) == ROWS
+    assert (rows[0].experience.reward, rows[0].experience.eid.attempt) == (3.0, 1)
+
+
+async def test_another_content_under_the_same_attempt_is_refused(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    first, *_ = await leased(buffer, tmp_path)
+    await buffer.settle(buffer.complete(first, 0, Made(reward=1.0)))
+    [report] = await buffer.settle(buffer.complete(first, 0, Made(reward=2.0)))
+    assert report.state == Report.STATE_REJECTED
+    assert "same attempt" in report.reason
+
+
+async def test_poison_is_put_away_and_the_run_goes_on(
+    buffer: Buffer, buffer_dsn: str, tmp_path: Path
+) -> None:
+    first, *others = await leased(buffer, tmp_path)
+    jetstream = buffer.broker.jetstream()
+    await jetstream.publish(buffer.subject, b"\xff\xff not a message")
+    await jetstream.publish("trinity.runs.x", b"")
+    wrong_id = buffer.complete(first, 0)
+    wrong_id.experiences[0].id = str(uuid.uuid4())
+    not_a_number = buffer.complete(first, 0, Made(reward=float("nan")))
+    short = buffer.complete(first, 0)
+    short.experiences[0].sequence.tokens.data = b"1234"
+    elsewhere = buffer.complete(first, 0)
+    elsewhere.stage = "another"
+    nowhere = buffer.complete(first, 0)
+    nowhere.assignment_id = str(uuid.uuid4())
+    del nowhere.experiences[:]
+    null_byte = buffer.complete(first, 0, metrics={"a\x00b": 1.0})
+    bad = [wrong_id, not_a_number, short, elsewhere, nowhere]
+    reports = await buffer.settle(*bad, buffer.complete(first, 1))
+    assert [report.state for report in reports[:-1]] == [Report.STATE_REJECTED] * len(bad)
+    assert all(report.reason for report in reports[:-1])
+    assert reports[-1].state == Report.STATE_COMMITTED
+    assert (await buffer.settle(null_byte))[0].state == Report.STATE_COMMITTED
+    await buffer.finish_all(others)
+    assert (await buffer.batch(1))[0].num_rows == ROWS
+    assert count(buffer_dsn, "SELECT count(*) FROM dead_letter") == 2 + len(bad)
+    assert (await buffer.status()).num_dead_letters == 1 + len(bad)
+    assert (await buffer.status()).num_stream_pending == 0
+
+
+async def test_a_large_result_travels_as_a_blob(buffer: Buffer, tmp_path: Path) -> None:
+    first, *_ = await leased(buffer, tmp_path)
+    result = buffer.complete(first, 0, Made(num_tokens=400_000))
+    body = buffer.batch_of([result])
+    assert len(body) > 2 * 1024 * 1024
+    digest = hashlib.sha256(body).digest()
+
+    async def chunks() -> "object":
+        for start in range(0, len(body), 1024 * 1024):
+            yield pb.UploadBlobRequest(
+                sha256=digest, tenant="default", chunk=body[start : start + 1024 * 1024]
+            )
+
+    for _ in range(2):
+        stored = await buffer.stub.UploadBlob(chunks(), timeout=20)
+        assert stored.size == len(body)
+    reference = pb_reference(buffer, digest)
+    await buffer.broker.jetstream().publish(buffer.subject, reference)
+    known = await buffer.fates(result.sequence)
+    assert known[result.sequence].state == Report.STATE_COMMITTED
+    missing = pb_reference(buffer, b"\x00" * 32)
+    await buffer.broker.jetstream().publish(buffer.subject, missing)
+    [after] = await buffer.settle(buffer.complete(first, 1))
+    assert after.state == Report.STATE_COMMITTED
+    assert (await buffer.status()).num_dead_letters == 1
+
+
+def pb_reference(buffer: Buffer, digest: bytes) -> bytes:
+    from trinity.api.v1 import experience_pb2
+
+    message = experience_pb2.RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest)
+    return message.SerializeToString()
+
+
+async def test_a_run_that_keeps_failing_is_given_up_and_later_results_are_late(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    first, *_ = await leased(buffer, tmp_path)
+    reports = await buffer.settle(
+        buffer.fail(first, 0, 0),
+        buffer.fail(first, 0, 1, "no memory"),
+        buffer.complete(first, 0, attempt=2),
+        buffer.complete(first, 1),
+    )
+    assert [report.state for report in reports] == [
+        Report.STATE_COMMITTED,
+        Report.STATE_COMMITTED,
+        Report.STATE_LATE,
+        Report.STATE_COMMITTED,
+    ]
+
+
+async def test_results_sent_while_the_buffer_is_dead_are_stored_when_it_is_back(
+    buffer: Buffer, process: BufferProcess, tmp_path: Path
+) -> None:
+    assignments = await leased(buffer, tmp_path)
+    results = [buffer.complete(one, run) for one in assignments for run in one.runs]
+    await process.kill()
+    await buffer.publish(*results[:3])
+    await buffer.publish(*results[3:])
+    await process.start()
+    fates = await buffer.fates(*(result.sequence for result in results))
+    assert {fate.state for fate in fates.values()} == {Report.STATE_COMMITTED}
+    assert (await buffer.batch(1))[0].num_rows == ROWS
+
+
+async def test_the_buffer_takes_its_place_again_when_the_broker_comes_back_empty(
+    buffer: Buffer, process: BufferProcess, nats_server: NatsUnderTest, tmp_path: Path
+) -> None:
+    from grpc_health.v1 import health_pb2
+
+    assignments = await leased(buffer, tmp_path)
+    nats_server.kill()
+    await process.wait_state(health_pb2.HealthCheckResponse.NOT_SERVING)
+    await nats_server.start()
+    await process.wait_state(health_pb2.HealthCheckResponse.SERVING)
+    await buffer.finish_all(assignments)
+    assert (await buffer.batch(1))[0].num_rows == ROWS

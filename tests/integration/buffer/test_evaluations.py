@@ -1,0 +1,81 @@
+"""Evaluations: pinned to a version, summed up with their standard error, never trained on."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.buffer.harness import Buffer, Made
+from tests.integration.buffer.plans import rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+
+Lease = pb.LeaseAssignmentsResponse
+EVAL, TRAIN = pb.ASSIGNMENT_KIND_EVAL, pb.ASSIGNMENT_KIND_TRAIN
+
+
+async def test_figures_are_means_over_tasks_with_their_standard_error(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path, num_eval=4, eval_repeats=2))
+    await buffer.begin()
+    assert await buffer.record(0) == [0]
+    work = (await buffer.lease()).assignments
+    assert [one.kind for one in work] == [TRAIN] * 3 + [EVAL] * 4
+    evals = work[3:]
+    assert all(one.required_version == one.explore_step == 0 for one in evals)
+    rewards = {0: (1.0, 0.0), 1: (1.0, 1.0), 2: (0.0, 0.0)}
+    results = [
+        buffer.complete(evals[task], run, Made(reward=reward), metrics={"turns": 2.0})
+        for task, runs in rewards.items()
+        for run, reward in enumerate(runs)
+    ]
+    broken = [buffer.fail(evals[3], run, attempt) for run in (0, 1) for attempt in (0, 1)]
+    await buffer.settle(*results, *broken)
+    event = (await buffer.events("evaluation"))[-1]
+    done = event.evaluation
+    assert (done.version, done.taskset, done.num_tasks, done.num_failed) == (0, "held_out", 3, 2)
+    figures = {one.name: one for one in done.metrics}
+    assert figures["reward"].mean == 0.5
+    assert figures["reward"].standard_error == pytest.approx(0.5 / 3**0.5)
+    assert (figures["turns"].mean, figures["turns"].num_tasks) == (2.0, 3)
+    assert await buffer.record(0) == []
+
+
+async def test_evaluations_open_at_intervals_and_at_the_end_and_go_before_newer_weights(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path, num_eval=1, total_steps=3))
+    await buffer.begin()
+    seen: list[tuple[str, int, int]] = []
+    for step in range(4):
+        await buffer.record(step)
+        if step == 3:
+            await buffer.finish(3)
+        work = await buffer.lease()
+        for one in work.assignments:
+            kind = "eval" if one.kind == EVAL else "train"
+            seen.append((kind, one.explore_step, one.required_version))
+        await buffer.finish_all(work.assignments)
+        if step < 3:
+            await buffer.batch(step + 1)
+            await buffer.report(step + 1)
+    assert [one for one in seen if one[0] == "eval"] == [
+        ("eval", 0, 0),
+        ("eval", 2, 2),
+        ("eval", 3, 3),
+    ]
+    assert (await buffer.lease()).state == Lease.STATE_DRAINED
+
+
+async def test_an_evaluation_left_open_goes_before_training_with_newer_weights(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path, num_eval=2))
+    await buffer.begin()
+    await buffer.record(0)
+    work = (await buffer.lease(3)).assignments
+    assert {one.kind for one in work} == {TRAIN}
+    await buffer.finish_all(work)
+    await buffer.batch(1)
+    assert await buffer.record(1) == [0]
+    kinds = [one.kind for one in (await buffer.lease()).assignments]
+    assert kinds == [EVAL, EVAL, TRAIN, TRAIN, TRAIN]

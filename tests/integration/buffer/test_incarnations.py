@@ -1,0 +1,117 @@
+"""The trainer's lives: the newest one alone may act, and goes on where the last one was."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.plans import rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+
+Lease = pb.LeaseAssignmentsResponse
+
+
+async def train(buffer: Buffer, step: int) -> None:
+    """One whole step: rollouts, batch, report, new version."""
+    await buffer.finish_all((await buffer.lease()).assignments)
+    await buffer.batch(step)
+    await buffer.report(step, loss=1.0 / step)
+    await buffer.record(step)
+
+
+async def test_an_older_incarnation_is_fenced_everywhere(buffer: Buffer, tmp_path: Path) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    await train(buffer, 1)
+    old = buffer.another_explorer()
+    await buffer.begin()
+    for call in (
+        old.record(1),
+        old.batch(1),
+        old.report(1),
+        old.checkpoint(1),
+        old.finish(1),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match="was replaced by 2") as error:
+            await call
+        assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_no_lease_is_granted_before_the_new_incarnation_has_published(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    await train(buffer, 1)
+    begun = await buffer.begin()
+    assert (begun.incarnation, begun.recorded_step, begun.newest_version.version) == (2, 1, 1)
+    refused = await buffer.lease(wait_seconds=0)
+    assert refused.state == Lease.STATE_WAITING
+    assert refused.reason == "the trainer has not published weights yet"
+    await buffer.record(0)
+    refused = await buffer.lease(wait_seconds=0)
+    assert "needs weights version 1" in refused.reason
+    await buffer.record(1)
+    granted = await buffer.lease()
+    assert {one.required_incarnation for one in granted.assignments} == {2}
+
+
+async def test_a_resumed_trainer_finds_its_checkpoints_and_trains_recorded_batches_again(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    removable = []
+    for step in (1, 2, 3):
+        await train(buffer, step)
+        removable = list((await buffer.checkpoint(step)).removable)
+    assert [one.step for one in removable] == [1]
+    batches = [(await buffer.batch(step))[1] for step in (1, 2, 3)]
+    begun = await buffer.begin()
+    assert [(one.step, one.incarnation) for one in begun.checkpoints] == [(3, 1), (2, 1)]
+    assert begun.recorded_step == 3 and begun.finished_step == 0
+    assert [(await buffer.batch(step))[1] for step in (1, 2, 3)] == batches
+    await buffer.report(3)
+    await buffer.report(3)
+    events = await buffer.events("step", count=4)
+    trained = [event.step for event in events if event.WhichOneof("event") == "step"]
+    assert [(one.step, one.incarnation, one.replayed) for one in trained] == [
+        (1, 1, False),
+        (2, 1, False),
+        (3, 1, False),
+        (3, 2, True),
+    ]
+    assert trained[1].metrics["loss"] == 0.5
+
+
+async def test_other_weights_under_a_version_are_refused_or_told(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    await buffer.record(0)
+    with pytest.raises(grpc.aio.AioRpcError, match="other weights"):
+        await buffer.record(0, b"\x09" * 32)
+    with pytest.raises(grpc.aio.AioRpcError, match="cannot exist"):
+        await buffer.record(1)
+    await buffer.begin()
+    await buffer.record(0, b"\x09" * 32)
+    notice = (await buffer.events("notice"))[-1].notice
+    assert "version 0 came out with other weights" in notice.text
+
+
+async def test_metrics_that_are_not_finite_are_kept(buffer: Buffer, tmp_path: Path) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    await buffer.finish_all((await buffer.lease()).assignments)
+    await buffer.batch(1)
+    await buffer.report(1, grad_norm=float("inf"), loss=float("nan"))
+    step = (await buffer.events("step"))[-1].step
+    assert step.metrics["grad_norm"] == float("inf")
+    assert step.metrics["loss"] != step.metrics["loss"]

@@ -1,0 +1,152 @@
+"""The process: what it weighs, what it never loads, how it starts and stops."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import alembic.command
+import grpc
+import psutil
+import psycopg
+import pytest
+
+from services.buffer.migrations import MIGRATIONS
+from tests.integration.buffer.harness import Buffer, BufferProcess, Made
+from tests.integration.buffer.plans import rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import UserError
+
+MAX_RESIDENT_MIB = 250
+HEAVY = ("torch", "transformers", "datasets", "pyarrow", "pandas", "vllm", "ray")
+
+
+def resident_mib(pid: int) -> float:
+    return psutil.Process(pid).memory_info().rss / 2**20
+
+
+async def test_thousands_of_runs_fit_into_a_small_process(
+    buffer: Buffer, process: BufferProcess, tmp_path: Path
+) -> None:
+    plan = rollout_plan(tmp_path, num_eval=3000, total_steps=1)
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    work = list((await buffer.lease(4000)).assignments)
+    for start in range(0, len(work), 50):
+        results = [
+            buffer.complete(one, run, Made(num_tokens=600))
+            for one in work[start : start + 50]
+            for run in one.runs
+        ]
+        await buffer.publish(*results)
+    await buffer.fates(*range(1, buffer.sequence + 1))
+    done = (await buffer.events("evaluation"))[-1].evaluation
+    assert done.num_tasks == 3000
+    assert process.process is not None
+    assert resident_mib(process.process.pid) < MAX_RESIDENT_MIB
+
+
+def test_the_buffer_needs_no_tensor_library() -> None:
+    blocked = "; ".join(f"sys.modules[{name!r}] = None" for name in HEAVY)
+    code = f"import sys; {blocked}; import services.buffer.__main__"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def test_it_stops_in_order_while_calls_wait(
+    buffer: Buffer, process: BufferProcess, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    waiting = asyncio.ensure_future(buffer.lease(wait_seconds=60))
+    watching = asyncio.ensure_future(buffer.fates(1))
+    await buffer.status()
+    assert await process.stop() == 0
+    answer = await waiting
+    assert answer.state == pb.LeaseAssignmentsResponse.STATE_WAITING
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await watching
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_garbage_is_an_invalid_argument(buffer: Buffer) -> None:
+    for request in (
+        pb.OpenStageRequest(key=buffer.pb_key, plan_json="{}"),
+        pb.OpenStageRequest(plan_json="x"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await buffer.stub.OpenStage(request, timeout=10)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await buffer.lease()
+    assert error.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"TRINITY_BUFFER_NATS_ULR": "x"}, "TRINITY_BUFFER_NATS_ULR"),
+        (
+            {"TRINITY_BUFFER_POSTGRES_DSN": "postgresql://buffer:x@127.0.0.1:1/db"},
+            "does not answer",
+        ),
+        ({"TRINITY_BUFFER_NATS_URL": "nats://127.0.0.1:1"}, "broker at 127.0.0.1:1"),
+        ({"TRINITY_BUFFER_MIGRATE_ON_START": "false"}, "python -m services.buffer migrate"),
+        ({"TRINITY_BUFFER_LISTEN": "0.0.0.0:0"}, "loopback"),
+    ],
+)
+async def test_a_mistake_in_the_settings_is_one_sentence(
+    buffer_dsn: str, nats_url: str, settings: dict[str, str], sentence: str
+) -> None:
+    environment = {
+        **os.environ,
+        "TRINITY_BUFFER_POSTGRES_DSN": buffer_dsn,
+        "TRINITY_BUFFER_NATS_URL": nats_url,
+        "TRINITY_BUFFER_MIGRATE_ON_START": "true",
+        "TRINITY_BUFFER_CONNECT_SECONDS": "0.5",
+        **settings,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.buffer"),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert sentence in said.decode()
+    assert said.decode().strip().count("\n") == 0
+
+
+async def test_a_database_that_goes_away_is_waited_for(
+    buffer: Buffer, postgres_dsn: str, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    work = (await buffer.lease()).assignments
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'buffer'"
+        )
+    await buffer.finish_all(work)
+    assert (await buffer.batch(1))[0].state == pb.BatchHead.STATE_READY
+
+
+def test_migrations_go_up_and_down_and_match_the_tables(buffer_dsn: str) -> None:
+    MIGRATIONS.upgrade(buffer_dsn)
+    MIGRATIONS.downgrade(buffer_dsn)
+    with pytest.raises(UserError, match="migrate"):
+        MIGRATIONS.check(buffer_dsn)
+    MIGRATIONS.upgrade(buffer_dsn)
+    MIGRATIONS.check(buffer_dsn)
+    with MIGRATIONS.connected(buffer_dsn) as (config, _):
+        alembic.command.check(config)
+
+
+def test_a_schema_of_another_program_is_refused(buffer_dsn: str) -> None:
+    MIGRATIONS.upgrade(buffer_dsn)
+    with psycopg.connect(buffer_dsn, autocommit=True) as connection:
+        connection.execute("UPDATE buffer.alembic_version SET version_num = 'future'")
+    with pytest.raises(UserError, match="future"):
+        MIGRATIONS.check(buffer_dsn)

@@ -1,0 +1,125 @@
+"""Tasksets: from files and from clients, each content once."""
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import grpc
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from tests.integration.buffer.plans import rollout_plan
+from tests.unit.config.builders import stage
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.config import StagePlan
+
+
+def plan_of(**taskset: object) -> StagePlan:
+    return stage(buffer={"explorer_input": {"taskset": {"name": "train", **taskset}}})
+
+
+async def upload(
+    buffer: Buffer, request_id: str, rows: Sequence[str], name: str = "sums"
+) -> pb.SubmitTasksetResponse:
+    async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
+        header = pb.TasksetHeader(tenant="default", name=name, request_id=request_id)
+        yield pb.SubmitTasksetRequest(header=header)
+        for row in rows:
+            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
+
+    return await buffer.stub.SubmitTaskset(stream(), timeout=20)
+
+
+async def test_an_upload_sent_again_stores_nothing_twice(buffer: Buffer, buffer_dsn: str) -> None:
+    rows = [json.dumps({"prompt": str(i)}) for i in range(1200)]
+    rows[3], rows[700] = "[1]", "{"
+    request_id = str(uuid.uuid4())
+    first = await upload(buffer, request_id, rows)
+    assert (first.num_stored, first.num_refused) == (1198, 2)
+    assert [one.index for one in first.refused] == [3, 700]
+    again = await upload(buffer, request_id, rows)
+    assert (again.taskset_id, again.num_stored) == (first.taskset_id, 1198)
+    with psycopg.connect(buffer_dsn) as connection:
+        row = connection.execute("SELECT count(*), max(index) FROM buffer.task").fetchone()
+    assert row == (1198, 1197)
+    with pytest.raises(grpc.aio.AioRpcError, match="choose another name"):
+        await upload(buffer, str(uuid.uuid4()), rows)
+    opened = await buffer.open(plan_of(storage_type="client", path=None, name="sums"))
+    assert opened.num_tasks == 1198
+
+
+async def test_an_upload_that_broke_off_may_be_finished_or_taken_over(buffer: Buffer) -> None:
+    rows = [json.dumps({"prompt": str(i)}) for i in range(600)]
+    request_id = str(uuid.uuid4())
+    with pytest.raises(grpc.aio.AioRpcError):
+        await break_off(buffer, request_id, rows)
+    with pytest.raises(grpc.aio.AioRpcError, match="no client has submitted it yet"):
+        await buffer.open(plan_of(storage_type="client", path=None, name="sums"))
+    assert (await upload(buffer, request_id, rows)).num_stored == 600
+
+
+async def break_off(buffer: Buffer, request_id: str, rows: Sequence[str]) -> None:
+    async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
+        header = pb.TasksetHeader(tenant="default", name="sums", request_id=request_id)
+        yield pb.SubmitTasksetRequest(header=header)
+        for row in rows:
+            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
+        yield pb.SubmitTasksetRequest(header=header)
+
+    await buffer.stub.SubmitTaskset(stream(), timeout=20)
+
+
+async def test_the_same_content_is_read_once_for_all_stages(
+    process: BufferProcess, buffer_dsn: str, tmp_path: Path
+) -> None:
+    plan = rollout_plan(tmp_path, num_eval=5)
+    for _ in range(2):
+        async with talk_to(process) as buffer:
+            assert (await buffer.open(plan)).num_tasks == 12
+            assert (await buffer.open(plan)).num_tasks == 12
+    with psycopg.connect(buffer_dsn) as connection:
+        row = connection.execute(
+            "SELECT (SELECT count(*) FROM buffer.taskset), (SELECT count(*) FROM buffer.task)"
+        ).fetchone()
+    assert row == (2, 17)
+
+
+async def test_parquet_and_a_directory_with_splits_are_read(
+    process: BufferProcess, tmp_path: Path
+) -> None:
+    table = pa.table({"prompt": ["a", "b", "c"], "n": [1, 2, 3]})
+    directory = tmp_path / "hub"
+    directory.mkdir()
+    pyarrow.parquet.write_table(table, directory / "train-00000-of-00001.parquet")
+    pyarrow.parquet.write_table(table.slice(0, 2), directory / "test-00000-of-00001.parquet")
+    async with talk_to(process) as buffer:
+        assert (await buffer.open(plan_of(path=str(directory)))).num_tasks == 3
+    async with talk_to(process) as buffer:
+        assert (await buffer.open(plan_of(path=str(directory), split="test"))).num_tasks == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "there is no file or directory"),
+        ("", "has no rows"),
+        ('{"a": 1}\n{"a": \n', "line 2: not valid JSON"),
+        ("[1, 2]\n", "a row must be an object"),
+    ],
+)
+async def test_a_taskset_that_cannot_be_read_is_named_with_the_reason(
+    buffer: Buffer, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(grpc.aio.AioRpcError, match=reason) as error:
+        await buffer.open(plan_of(path=str(file)))
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "taskset train" in (error.value.details() or "")
+    file.write_text('{"prompt": "x"}\n')
+    assert (await buffer.open(plan_of(path=str(file)))).num_tasks == 1

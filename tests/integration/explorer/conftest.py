@@ -1,0 +1,103 @@
+"""An explorer of this process, between a small synchronizer, a small buffer and a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from examples.addition.model import save_model
+from services.explorer.buffer_client import SERVICE as BUFFER
+from services.explorer.engine import Engine, EngineOptions
+from services.explorer.nats_broker import NatsBroker
+from services.explorer.service import Explorer
+from services.explorer.settings import ExplorerSettings
+from services.explorer.synchronizer_client import SERVICE as SYNCHRONIZER
+from tests.infra_fixtures import NatsUnderTest
+from tests.integration.explorer.peers import PeerBuffer, PeerSynchronizer
+from tests.unit.explorer.builders import EXPERIMENT_ID, ArithmeticEngine, build_plan
+from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
+from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
+from trinity.rpc.server import Servicer, serve
+from trinity.settings import ServiceSettings
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The addition example's model, untrained."""
+    path = tmp_path_factory.mktemp("model") / "model"
+    save_model(path, 0)
+    return path
+
+
+@dataclass
+class World:
+    """What an explorer is run in."""
+
+    synchronizer: PeerSynchronizer
+    buffer: PeerBuffer
+    broker: NatsUnderTest
+    engine: ArithmeticEngine
+    folder: Path
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def explorer(self) -> AsyncIterator[asyncio.Event]:
+        """A running explorer; the event stops it."""
+        settings = ExplorerSettings(
+            listen="127.0.0.1:0",
+            synchronizer=self.addresses["synchronizer"],
+            buffer=self.addresses["buffer"],
+            nats_url=self.broker.explorer_url,
+            lease_seconds=1.0,
+            drain_seconds=1.0,
+        )
+
+        async def start(_: EngineOptions) -> Engine:
+            return self.engine
+
+        stop = asyncio.Event()
+        explorer = Explorer(
+            settings=settings, start_engine=start, broker=NatsBroker(settings.nats_url)
+        )
+        running = asyncio.create_task(explorer.run(stop))
+        try:
+            yield stop
+        finally:
+            stop.set()
+            await running
+
+    async def publish(self, version: int, content: str | None = None) -> None:
+        """Announce weights."""
+        path = self.folder / "weights" / f"v{version}-1"
+        await self.synchronizer.publish(path, version, (content or f"weights {version}").encode())
+
+
+@pytest.fixture
+async def world(
+    nats_server: NatsUnderTest, model_path: Path, tmp_path: Path
+) -> AsyncIterator[World]:
+    """Peers that serve, with weights of version 0 published."""
+    plan = build_plan(tmp_path, model={"model_path": str(model_path)})
+    synchronizer = PeerSynchronizer(plan, EXPERIMENT_ID)
+    buffer = PeerBuffer()
+    world = World(synchronizer, buffer, nats_server, ArithmeticEngine(), tmp_path)
+    await world.publish(0)
+    parts = [
+        Servicer(
+            name=SYNCHRONIZER,
+            add=add_SynchronizerServiceServicer_to_server,
+            implementation=synchronizer,
+        ),
+        Servicer(name=BUFFER, add=add_BufferServiceServicer_to_server, implementation=buffer),
+    ]
+    settings = ServiceSettings(drain_seconds=0.0)
+    consuming = asyncio.create_task(buffer.consume(nats_server.url))
+    async with serve(settings, parts[:1]) as one, serve(settings, parts[1:]) as other:
+        await other.health.set_ready(True)
+        world.addresses = {"synchronizer": one.address, "buffer": other.address}
+        yield world
+    consuming.cancel()
+    await asyncio.wait([consuming])

@@ -1,0 +1,67 @@
+"""One process group of one rank for all tests here: verl takes seconds to import."""
+
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.trainer.builders import save_tiny_model
+
+if TYPE_CHECKING:
+    from services.trainer.learner import Learner
+    from services.trainer.ranks import Ranks
+    from trinity.config import StagePlan
+
+LIBRARIES = "ignore:.*"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Warnings of verl, ray and torch are theirs; a test of ours cannot mend them."""
+    here = str(Path(__file__).parent)
+    for item in items:
+        if str(item.path).startswith(here):
+            item.add_marker(pytest.mark.filterwarnings(LIBRARIES))
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator["Ranks"]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch.distributed
+
+        import services.trainer.stage_setup  # noqa: F401  # imports verl
+        from services.trainer.learner import make_deterministic
+        from services.trainer.ranks import LISTENER_VARIABLE, join_gang
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gang = {
+            "RANK": "0",
+            "WORLD_SIZE": "1",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(listener.getsockname()[1]),
+            LISTENER_VARIABLE: str(os.dup(listener.fileno())),
+        }
+        os.environ.update(gang)
+        make_deterministic(num_threads=1)
+        joined = join_gang(timedelta(seconds=30))
+    yield joined
+    torch.distributed.destroy_process_group()
+    for name in gang:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def learner_of(ranks: "Ranks", model: Path) -> Callable[["StagePlan"], "Learner"]:
+    from services.trainer.learner import Learner
+
+    return lambda plan: Learner(plan=plan, model_directory=model, ranks=ranks)

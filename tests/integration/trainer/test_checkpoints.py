@@ -1,0 +1,138 @@
+"""A checkpoint is whole or it is not there, and training goes on from it as if nothing had been."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from services.trainer.model_files import ModelFiles
+from tests.unit.trainer.builders import grpo_plan, random_batch
+from trinity.config import StagePlan
+from trinity.errors import ManifestError
+from trinity.manifest import verify
+
+if TYPE_CHECKING:
+    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.learner import Learner
+    from services.trainer.ranks import Ranks
+    from services.trainer.weights import WeightsStore
+
+Build = Callable[[StagePlan], "Learner"]
+
+
+@pytest.fixture
+def store(ranks: "Ranks", tmp_path: Path) -> "CheckpointStore":
+    from services.trainer.checkpoints import CheckpointStore
+
+    return CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
+
+
+@pytest.fixture
+def weights(ranks: "Ranks", model: Path, tmp_path: Path) -> "WeightsStore":
+    from services.trainer.weights import WeightsStore
+
+    assert ranks.is_first
+    files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template="{{ 'x' }}")
+    files.copy_from(model)
+    store = WeightsStore(root=tmp_path / "weights", stage="rft", files=files, dtype=torch.float32)
+    store.open([], incarnation=1)
+    return store
+
+
+def hash_of(learner: "Learner") -> bytes:
+    from services.trainer.weights import weights_hash
+
+    return weights_hash(dict(learner.weights()))
+
+
+def test_the_step_after_a_checkpoint_is_the_same_bit_for_bit(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    plan = grpo_plan(model)
+    learner, restored = learner_of(plan), learner_of(plan)
+    for step in (1, 2):
+        learner.train_step(random_batch(8, seed=step), 1e-3)
+    written = store.write(learner, step=2, incarnation=1)
+    learner.train_step(random_batch(8, seed=3), 5e-4)
+    verify(written.path, written.manifest_sha256)
+    restored.load(written.path)
+    restored.train_step(random_batch(8, seed=3), 5e-4)
+    assert hash_of(restored) == hash_of(learner)
+
+
+def test_a_death_while_writing_leaves_no_visible_checkpoint(
+    learner_of: Build, model: Path, store: "CheckpointStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learner_of(grpo_plan(model))
+    root = store.write(learner, step=1, incarnation=1).path.parent
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("services.trainer.checkpoints.seal", die)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(learner, step=2, incarnation=1)
+    assert [path.name for path in root.iterdir() if path.suffix == ""] == ["step-1-1"]
+    store.clean([root / "step-1-1"], incarnation=2)
+    assert [path.name for path in root.iterdir()] == ["step-1-1"]
+
+
+def test_a_checkpoint_without_a_row_is_removed_by_the_next_life(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    written = store.write(learner_of(grpo_plan(model)), step=4, incarnation=1)
+    store.clean([], incarnation=2)
+    assert not written.path.exists()
+
+
+def test_published_weights_are_a_model_that_transformers_loads(
+    learner_of: Build, model: Path, weights: "WeightsStore"
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    learner = learner_of(grpo_plan(model))
+    learner.train_step(random_batch(8), 1e-3)
+    published = weights.write(learner.weights(), version=1, incarnation=1)
+    verify(published.path, published.manifest_sha256)
+    loaded = AutoModelForCausalLM.from_pretrained(published.path).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in learner.weights())
+    assert (published.path / "chat_template.jinja").read_text() == "{{ 'x' }}"
+
+
+def test_a_flipped_bit_in_published_weights_is_found(
+    learner_of: Build, model: Path, weights: "WeightsStore"
+) -> None:
+    learner = learner_of(grpo_plan(model))
+    published = weights.write(learner.weights(), version=0, incarnation=1)
+    path = published.path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ManifestError, match=r"model\.safetensors"):
+        verify(published.path, published.manifest_sha256)
+
+
+def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore") -> None:
+    tensors = {"a": torch.ones(2)}
+    for version in range(5):
+        weights.write(tensors.items(), version=version, incarnation=1)
+    removed = weights.prune(pinned={1})
+    assert sorted(gone.version for gone in removed) == [0, 2]
+    assert all(not gone.path.exists() for gone in removed)
+
+
+def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "WeightsStore") -> None:
+    tensors = {"a": torch.ones(2)}
+    old = weights.write(tensors.items(), version=4, incarnation=1)
+    adopted = weights.adopt(4, incarnation=2)
+    assert adopted is not None
+    assert adopted.weights_sha256 == old.weights_sha256
+    assert verify(adopted.path, adopted.manifest_sha256).incarnation == 2
+
+
+def test_a_damaged_version_is_not_adopted(weights: "WeightsStore") -> None:
+    old = weights.write({"a": torch.ones(2)}.items(), version=4, incarnation=1)
+    (old.path / "config.json").unlink()
+    assert weights.adopt(4, incarnation=2) is None

@@ -1,0 +1,149 @@
+"""Stand-ins for what costs seconds: an engine of arithmetic, a tokenizer of characters."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.explorer.assignments import Assignment, Kind
+from services.explorer.weights import PublishedWeights, Requirement, WeightsId
+from trinity.config import load_config, plan_experiment
+from trinity.config.plan import ExperimentPlan
+from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
+from trinity.workflows.generation import Generation, Prompt
+from trinity.workflows.messages import Message
+
+EXPERIMENT_ID = "7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10"
+KEY = StageKey(tenant="default", experiment_id=EXPERIMENT_ID, stage="main")
+
+
+@dataclass
+class ArithmeticEngine:
+    """Tokens follow from prompt and seed alone, as an engine's must; `gate` holds them back."""
+
+    num_tokens: int = 3
+    loaded: list[Path] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    num_active: int = 0
+    num_aborted: int = 0
+    gate: asyncio.Event | None = None
+    died: Exception | None = None
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        self.seeds.append(sampling.seed)
+        self.num_active += 1
+        try:
+            await (self.gate.wait() if self.gate else asyncio.sleep(0))
+            await self.check()
+        except asyncio.CancelledError:
+            self.num_aborted += 1
+            raise
+        finally:
+            self.num_active -= 1
+        count = min(max(self.num_tokens, min_tokens), sampling.max_tokens)
+        digest = hashlib.sha256(f"{prompt_token_ids}{sampling.seed}".encode()).digest()
+        reason = FinishReason.LENGTH if count == sampling.max_tokens else FinishReason.STOP
+        tokens = [97 + byte % 26 for byte in digest[:count]]
+        return Generation(token_ids=tokens, logprobs=[-0.5] * count, finish_reason=reason)
+
+    async def load_weights(self, directory: Path) -> None:
+        assert not self.num_active, "weights changed under a run"
+        self.loaded.append(directory)
+
+    async def check(self) -> None:
+        if self.died is not None:
+            raise self.died
+
+    async def close(self) -> None:
+        return None
+
+
+class CharacterTokenizer:
+    """One token a character."""
+
+    template_sha256 = hashlib.sha256(b"template").digest()
+
+    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+        return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
+
+    def encode(self, text: str) -> Prompt:
+        return Prompt(text=text, token_ids=list(text.encode()))
+
+    def decode(self, token_ids: list[int]) -> str:
+        return bytes(token_ids).decode()
+
+
+def build_plan(folder: Path, **changes: JsonObject) -> ExperimentPlan:
+    """A plan of one stage with rollout; `changes` are sections merged over it."""
+    (folder / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
+    sections: JsonObject = {
+        "project": "p",
+        "name": "n",
+        "mode": "both",
+        "seed": 7,
+        "checkpoint_root_dir": str(folder),
+        "algorithm": {"algorithm_type": "grpo", "repeat_times": 2},
+        "model": {
+            "model_path": str(folder / "model"),
+            "max_prompt_tokens": 32,
+            "max_response_tokens": 6,
+        },
+        "buffer": {
+            "batch_size": 4,
+            "total_steps": 4,
+            "explorer_input": {
+                "taskset": {
+                    "path": str(folder / "tasks.jsonl"),
+                    "default_workflow_type": "simple_workflow",
+                    "default_reward_fn_type": "exact_match_reward",
+                    "format": {"prompt_key": "question", "response_key": "answer"},
+                }
+            },
+        },
+        "explorer": {
+            "eval_on_startup": False,
+            "max_retry_times": 1,
+            "rollout_model": {"dtype": "float32"},
+        },
+    }
+    path = folder / "config.yaml"
+    path.write_text(_yaml(sections))
+    return plan_experiment(load_config(path, changes))
+
+
+def _yaml(sections: JsonObject) -> str:
+    """JSON is YAML."""
+    return json.dumps(sections)
+
+
+def build_assignment(**changes: object) -> Assignment:
+    """An assignment to train on; `changes` replace its fields."""
+    values: dict[str, object] = {
+        "id": "3f0e4a52-52a5-4a38-8a0c-64a8f1d3a001",
+        "kind": Kind.TRAIN,
+        "explore_step": 1,
+        "position": 0,
+        "taskset": "taskset",
+        "task_index": 0,
+        "row": {"question": "1+1=", "answer": "2"},
+        "runs": (0, 1),
+        "first_attempt": 0,
+        "lease_token": "token",
+        "required": Requirement(version=0, incarnation=1, exact=False),
+    }
+    return Assignment(**(values | changes))  # type: ignore[arg-type]
+
+
+def build_weights(version: int, incarnation: int = 1) -> PublishedWeights:
+    """Published weights whose content is their name."""
+    name = f"v{version}-{incarnation}"
+    return PublishedWeights(
+        id=WeightsId(version=version, incarnation=incarnation),
+        path=Path("/weights") / name,
+        manifest_sha256=hashlib.sha256(name.encode()).digest(),
+        weights_sha256=hashlib.sha256(b"content of " + name.encode()).digest(),
+    )

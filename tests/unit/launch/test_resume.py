@@ -1,0 +1,50 @@
+"""A directory's run goes on only with the settings it was started with."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config.builders import config
+from trinity.config import ExperimentPlan, plan_experiment
+from trinity.errors import UserError
+from trinity.launch.prepare import capped
+from trinity.launch.resume import check_resumable, holds_run, remember
+
+
+def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
+    plan = plan_experiment(config(checkpoint_root_dir=str(directory), **changes))
+    plan.job_path.mkdir(parents=True, exist_ok=True)
+    return plan
+
+
+def test_the_same_settings_go_on(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    assert not holds_run(plan.job_path)
+    check_resumable(plan)
+    remember(plan)
+    assert holds_run(plan.job_path)
+    check_resumable(plan_in(tmp_path))
+
+
+def test_a_changed_algorithm_is_refused_by_its_key(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    changed = plan_in(tmp_path, algorithm={"optimizer": {"lr": 0.5}})
+    with pytest.raises(UserError, match=r"algorithm\.optimizer\.lr"):
+        check_resumable(changed)
+
+
+def test_how_often_to_save_may_change(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    check_resumable(plan_in(tmp_path, trainer={"save_interval": 7}, log={"level": "DEBUG"}))
+
+
+def test_another_seed_is_refused(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    with pytest.raises(UserError, match="seed"):
+        check_resumable(plan_in(tmp_path, seed=1))
+
+
+def test_a_trial_is_never_longer_than_asked_for(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    assert [stage.total_train_steps for stage in capped(plan, 3).stages] == [3]
+    assert [stage.total_train_steps for stage in capped(plan, 99).stages] == [10]

@@ -1,0 +1,60 @@
+"""A directory counts only if its manifest vouches for every bit of it."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.errors import ManifestError
+from trinity.manifest import MANIFEST_NAME, ManifestHead, move_into_place, read, seal, verify
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> tuple[Path, bytes]:
+    directory = tmp_path / "v3-1.tmp"
+    (directory / "inner").mkdir(parents=True)
+    (directory / "model.safetensors").write_bytes(b"0123456789")
+    (directory / "inner" / "config.json").write_text("{}")
+    head = ManifestHead(
+        kind="weights", stage="rft", step=3, incarnation=1, weights_sha256="ab" * 32
+    )
+    manifest = seal(directory, head)
+    move_into_place(directory, tmp_path / "v3-1")
+    return tmp_path / "v3-1", manifest
+
+
+def test_an_untouched_directory_verifies(sealed: tuple[Path, bytes]) -> None:
+    manifest = verify(*sealed)
+    assert (manifest.kind, manifest.stage, manifest.step) == ("weights", "rft", 3)
+    assert sorted(manifest.files) == ["inner/config.json", "model.safetensors"]
+
+
+def test_a_flipped_bit_is_found(sealed: tuple[Path, bytes]) -> None:
+    path = sealed[0] / "model.safetensors"
+    path.write_bytes(b"0123456788")
+    with pytest.raises(ManifestError, match=r"model\.safetensors has changed"):
+        verify(*sealed)
+
+
+def test_a_missing_file_is_named(sealed: tuple[Path, bytes]) -> None:
+    (sealed[0] / "inner" / "config.json").unlink()
+    with pytest.raises(ManifestError, match=r"inner/config\.json is missing"):
+        verify(*sealed)
+
+
+def test_a_file_too_many_is_named(sealed: tuple[Path, bytes]) -> None:
+    (sealed[0] / "extra.pt").write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"extra\.pt is not in the manifest"):
+        verify(*sealed)
+
+
+def test_another_manifest_than_the_announced_one_is_refused(sealed: tuple[Path, bytes]) -> None:
+    directory, manifest = sealed
+    path = directory / MANIFEST_NAME
+    path.write_text(path.read_text().replace('"step": 3', '"step":3'))
+    with pytest.raises(ManifestError, match="not the manifest that was announced"):
+        read(directory, manifest)
+
+
+def test_a_directory_without_a_manifest_does_not_count(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="cannot be read"):
+        verify(tmp_path, b"\0" * 32)

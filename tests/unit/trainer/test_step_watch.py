@@ -1,0 +1,62 @@
+"""Warnings fire when a step went wrong, and only then."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from services.trainer.rows import TrainBatch
+from services.trainer.step_watch import StepWatch
+from tests.unit.trainer.builders import random_batch
+
+USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl_loss": 0.02}
+
+
+def check(watch: StepWatch, batch: TrainBatch, **changed: float) -> set[str]:
+    metrics = USUAL | {f"actor/{name}": value for name, value in changed.items()}
+    return {name for name in watch.check(batch, metrics) if name.startswith("warning/")}
+
+
+@pytest.fixture
+def watch() -> StepWatch:
+    return StepWatch(has_advantages=True)
+
+
+def test_an_ordinary_step_gives_no_warning(watch: StepWatch) -> None:
+    assert [check(watch, random_batch(4)) for _ in range(10)] == [set()] * 10
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_warns(watch: StepWatch, norm: float) -> None:
+    assert check(watch, random_batch(4), grad_norm=norm) == {"warning/non_finite_gradient"}
+
+
+def test_figures_that_are_no_numbers_are_not_reported(watch: StepWatch) -> None:
+    assert "actor/grad_norm" not in watch.check(
+        random_batch(4), USUAL | {"actor/grad_norm": math.nan}
+    )
+
+
+def test_equal_rewards_within_every_task_warn(watch: StepWatch) -> None:
+    batch = random_batch(4)
+    flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
+    assert check(watch, replace(batch, rows=flat)) == {"warning/zero_reward_variance"}
+
+
+def test_training_data_has_no_rewards_to_warn_about() -> None:
+    batch = random_batch(4)
+    flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
+    assert check(StepWatch(has_advantages=False), replace(batch, rows=flat)) == set()
+
+
+@pytest.mark.parametrize("name", ["ppo_kl", "kl_loss"])
+def test_a_jump_of_the_divergence_warns(watch: StepWatch, name: str) -> None:
+    for _ in range(5):
+        check(watch, random_batch(4))
+    assert check(watch, random_batch(4), **{name: 0.9}) == {"warning/kl_spike"}
+
+
+def test_a_slow_rise_of_the_divergence_is_no_spike(watch: StepWatch) -> None:
+    rising = [0.01 * 1.2**step for step in range(20)]
+    assert all(check(watch, random_batch(4), ppo_kl=kl) == set() for kl in rising)

@@ -1,0 +1,1 @@
+"""What turns rewards into gradients: one algorithm a file."""

@@ -1,0 +1,8 @@
+"""Supervised fine-tuning: the negative log-likelihood."""
+
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
+
+
+def sft(inputs: PolicyInputs) -> PolicyLoss:
+    """Minus the log-probability of each token."""
+    return PolicyLoss(name="sft_loss", loss_BT=-inputs.logprobs_BT)

@@ -1,0 +1,180 @@
+"""Named parts that users may bring: a registry for each kind, plugin folders, dotted paths.
+
+# my_rewards.py, in the current folder or in one given as plugin folder
+@REWARDS.register_module("short_answer")
+class ShortAnswer(RewardFn): ...
+
+REWARDS.get("short_answer")           # by name, once its file is loaded
+REWARDS.get("my_rewards.ShortAnswer") # by dotted path, wherever Python finds the module
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from trinity.errors import UserError
+
+if TYPE_CHECKING:
+    from trinity.rewards.reward import RewardSource
+    from trinity.workflows.workflow import Workflow
+
+T = TypeVar("T")
+PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
+PLUGIN_PACKAGE = "_trinity_plugins"
+
+
+class Registry(Generic[T]):
+    """Parts of one kind by name; those in `builtins` are imported when first asked for."""
+
+    def __init__(self, kind: str, builtins: Mapping[str, str] | None = None) -> None:
+        self._kind = kind
+        self._builtins = dict(builtins or {})
+        self._parts: dict[str, T] = {}
+
+    def register(self, name: str, part: T) -> None:
+        """Give `part` a name.
+
+        Raises: UserError when the name is taken by another part.
+        """
+        taken = self._parts.get(name)
+        if name in self._builtins or (taken is not None and taken is not part):
+            raise UserError(f"the {self._kind} {name!r} is registered already; choose another name")
+        self._parts[name] = part
+
+    def register_module(self, name: str) -> Callable[[T], T]:
+        """Decorator that registers what it stands above."""
+
+        def decorate(part: T) -> T:
+            self.register(name, part)
+            return part
+
+        return decorate
+
+    def names(self) -> list[str]:
+        """Every registered name."""
+        return sorted(self._parts.keys() | self._builtins.keys())
+
+    def get(self, key: str) -> T:
+        """The part with this name or at this dotted path.
+
+        Raises: UserError when there is none; it lists the names that are close.
+        """
+        if key in self._parts:
+            return self._parts[key]
+        if path := self._builtins.get(key):
+            return self._resolve(path)
+        if "." in key:
+            return self._resolve(key)
+        close = difflib.get_close_matches(key, self.names(), n=3, cutoff=0.5) or self.names()
+        raise UserError(
+            f"there is no {self._kind} {key!r}; close to it: {', '.join(close)}; one of your own "
+            "is given as module.Name, or by its name once its folder is given as a plugin folder"
+        )
+
+    def _resolve(self, path: str) -> T:
+        module_name, _, name = path.rpartition(".")
+        module = import_module(module_name, wanted=f"{self._kind} {path!r}")
+        if name not in vars(module):
+            close = difflib.get_close_matches(name, vars(module), n=3)
+            hint = f"; close to it: {', '.join(close)}" if close else ""
+            raise UserError(f"{self._kind} {path!r}: {_file(module)} defines no {name!r}{hint}")
+        part: T = vars(module)[name]
+        return part
+
+
+def import_module(name: str, wanted: str) -> ModuleType:
+    """Import a module, also one that lies in the current folder.
+
+    Raises: UserError when there is no such module or it cannot be imported.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise UserError(
+                f"{wanted}: there is no module {error.name!r} in {here} or among Python's packages"
+            ) from error
+        raise UserError(f"{wanted}: {_explain(error)}") from error
+    except Exception as error:  # whatever a user's file raises at import
+        raise UserError(f"{wanted}: {_explain(error)}") from error
+
+
+def load_plugins(directories: Iterable[str | Path]) -> None:
+    """Import every `*.py` of these folders, so that what they register has its name.
+
+    Raises: UserError naming the file and line of a plugin that cannot be imported.
+    """
+    for directory in map(Path, directories):
+        if not directory.is_dir():
+            raise UserError(f"the plugin folder {directory} does not exist")
+        for path in sorted(directory.glob("*.py")):
+            if path.name != "__init__.py":
+                _load_file(path.resolve())
+
+
+def plugin_dirs_from_environment() -> list[Path]:
+    """Folders named in TRINITY_PLUGIN_DIRS, separated as in PATH."""
+    value = os.environ.get(PLUGIN_DIRS_VARIABLE, "")
+    return [Path(part) for part in value.split(os.pathsep) if part]
+
+
+def _load_file(path: Path) -> None:
+    """Under a name of its own: two folders may each hold a `rewards.py`."""
+    folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
+    name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file raises at import
+        del sys.modules[name]
+        raise UserError(f"plugin {path}: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """The error with the innermost place in a user's file that led to it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def _file(module: ModuleType) -> str:
+    return str(module.__file__ or module.__name__)
+
+
+WORKFLOWS: "Registry[type[Workflow]]" = Registry(
+    "workflow",
+    {
+        "simple_workflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
+        "math_workflow": "trinity.workflows.math_workflow.MathWorkflow",
+    },
+)
+REWARDS: "Registry[RewardSource]" = Registry(
+    "reward",
+    {
+        "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
+        "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
+        "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
+        "format_reward": "trinity.rewards.format_reward.FormatReward",
+        "math_reward": "trinity.rewards.math_reward.MathReward",
+    },
+)

@@ -1,0 +1,1 @@
+"""What scores a response: one reward a file."""

@@ -1,0 +1,16 @@
+"""1 for an answer that is mathematically the same as the truth."""
+
+from typing import ClassVar
+
+from trinity.rewards.math_grading import same_answer
+from trinity.rewards.reward import RewardFn
+
+
+class AccuracyReward(RewardFn):
+    """Grades with math-verify, which finds the answer in the response by itself."""
+
+    in_thread: ClassVar[bool] = True
+
+    def __call__(self, *, response: str, truth: str) -> dict[str, float]:
+        """Part `accuracy`."""
+        return {"accuracy": float(same_answer(response, str(truth)))}

@@ -1,0 +1,21 @@
+"""1 for the very answer, 0 for any other."""
+
+from typing import ClassVar
+
+from trinity.rewards.reward import RewardFn
+
+
+class ExactMatchReward(RewardFn):
+    """Compares response and truth as text, without white space around them."""
+
+    in_thread: ClassVar[bool] = False
+
+    def __init__(self, ignore_case: bool = False) -> None:
+        self._ignore_case = ignore_case
+
+    def __call__(self, *, response: str, truth: str) -> dict[str, float]:
+        """Part `accuracy`."""
+        return {"accuracy": float(self._plain(response) == self._plain(str(truth)))}
+
+    def _plain(self, text: str) -> str:
+        return text.strip().casefold() if self._ignore_case else text.strip()

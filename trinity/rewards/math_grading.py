@@ -1,0 +1,102 @@
+"""Whether two answers are mathematically the same, within a limit of time.
+
+math-verify limits itself with signals, which only a process's main thread may use, and some
+expressions keep Python inside one long C call that no signal interrupts. So it runs in a process of
+its own (`math_grader`), which is killed when it does not answer.
+"""
+
+import atexit
+import json
+import logging
+import select
+import subprocess
+import sys
+import threading
+from decimal import Decimal, InvalidOperation
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+GRADE_SECONDS = 15.0
+MAX_CHARACTERS = 4000
+"""An answer stands at the end: of a longer response, the end is graded."""
+
+
+def same_answer(response: str, truth: str) -> bool:
+    """Whether `response` gives the answer `truth`; what cannot be graded in time is wrong."""
+    plain, expected = response.strip(), truth.strip()
+    if plain == expected:
+        return True
+    numbers = _number(plain), _number(expected)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    return bool(plain) and GRADER.grade(plain[-MAX_CHARACTERS:], expected)
+
+
+def _number(text: str) -> Decimal | None:
+    """Plain numbers are compared here, which is most of what there is to grade."""
+    try:
+        value = Decimal(text.strip("$").replace(",", "").replace(" ", ""))
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
+class Grader:
+    """The grading process: started when first needed, replaced when it had to be killed."""
+
+    def __init__(self, grade_seconds: float = GRADE_SECONDS) -> None:
+        self._grade_seconds = grade_seconds
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def grade(self, response: str, truth: str) -> bool:
+        """Whether the two agree; False when there is no verdict in time."""
+        with self._lock:
+            try:
+                return self._ask(self._running(), response, truth)
+            except (OSError, TimeoutError) as error:
+                logger.warning("an answer could not be graded", extra={"reason": str(error)})
+                self._kill()
+                return False
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._kill()
+
+    def _ask(self, process: subprocess.Popen[bytes], response: str, truth: str) -> bool:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps([response, truth]).encode() + b"\n")
+        process.stdin.flush()
+        return self._line(process, self._grade_seconds) == b"1\n"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trinity.rewards.math_grader"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self._line(self._process, START_SECONDS)
+        return self._process
+
+    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], seconds)[0]:
+            raise TimeoutError(f"no verdict within {seconds} s")
+        line = process.stdout.readline()
+        if not line:
+            raise OSError("the grading process ended")
+        return line
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.communicate()
+
+
+GRADER = Grader()
+atexit.register(GRADER.close)

@@ -1,0 +1,29 @@
+"""Accuracy of what stands between answer tags, and a little for the layout."""
+
+import re
+from typing import ClassVar
+
+from trinity.rewards.format_reward import FormatReward
+from trinity.rewards.math_grading import same_answer
+from trinity.rewards.reward import RewardFn
+
+LAYOUT = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class MathReward(RewardFn):
+    """The sum of `accuracy`, 0 or 1, and `format_score`, plus or minus 0.1."""
+
+    in_thread: ClassVar[bool] = True
+
+    def __init__(self, pattern: str = LAYOUT) -> None:
+        self._format = FormatReward(pattern)
+
+    def __call__(self, *, response: str, truth: str) -> dict[str, float]:
+        """Parts `accuracy` and `format_score`."""
+        answers = ANSWER.findall(response)
+        answer = answers[-1] if answers else response
+        return {
+            "accuracy": float(same_answer(answer, str(truth))),
+            **self._format(response=response),
+        }

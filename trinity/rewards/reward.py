@@ -1,0 +1,80 @@
+"""A reward: names the parts of a response's score; their sum is the reward."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import ClassVar
+
+from trinity.errors import UserError
+from trinity.types import JsonValue
+
+RewardParts = Mapping[str, float]
+
+
+class RewardFn:
+    """Base of rewards; the arguments of `reward_fn_args` go to `__init__`.
+
+        class ShortAnswer(RewardFn):
+            def __init__(self, limit: int = 20) -> None:
+                self._limit = limit
+
+            def __call__(self, *, response: str) -> dict[str, float]:
+                return {"short": float(len(response) <= self._limit)}
+
+    `__call__` names what it wants to see and gets only that: `response`, `truth`, `prompt`, `task`
+    (the whole row), `response_length` and `finish_reason` are there to be named.
+    """
+
+    in_thread: ClassVar[bool] = True
+    """False for a reward that never waits and takes well under a millisecond."""
+
+    __call__: Callable[..., RewardParts]
+    """The named parts of the score of one response."""
+
+
+RewardSource = type[RewardFn] | Callable[..., RewardParts]
+
+
+class Reward:
+    """A reward made ready: called with everything there is, it passes on what was asked for."""
+
+    def __init__(self, source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
+        self._function = _build(source, args, name)
+        self._name = name
+        self.in_thread = _in_thread(source)
+        parameters = inspect.signature(self._function).parameters.values()
+        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._wanted = {
+            p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        }
+
+    def __call__(self, **known: object) -> dict[str, float]:
+        """The parts of the score.
+
+        Raises: TypeError when the reward gives anything but numbers by name.
+        """
+        given = known if self._takes_all else {k: v for k, v in known.items() if k in self._wanted}
+        parts = self._function(**given)
+        if not isinstance(parts, Mapping):
+            raise TypeError(
+                f"the reward {self._name} gave {type(parts).__name__}, not a dict of named numbers"
+            )
+        return {str(name): float(value) for name, value in parts.items()}
+
+
+def _in_thread(source: RewardSource) -> bool:
+    return source.in_thread if isinstance(source, type) and issubclass(source, RewardFn) else True
+
+
+def _build(
+    source: RewardSource, args: Mapping[str, JsonValue], name: str
+) -> Callable[..., RewardParts]:
+    if not callable(source):
+        raise UserError(f"the reward {name} is neither a class nor a function")
+    if not isinstance(source, type):
+        return partial(source, **args)
+    try:
+        built: Callable[..., RewardParts] = source(**args)
+    except TypeError as error:
+        raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
+    return built

@@ -1,0 +1,1 @@
+"""What runs on the model to make experiences: one workflow a file."""

@@ -1,0 +1,70 @@
+"""What the model's wrapper stands on: an engine that makes tokens, a tokenizer, and limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trinity.types import FinishReason, SamplingParams
+from trinity.workflows.messages import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt as text and as the tokens that stand for it."""
+
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What an engine made of a prompt: its very tokens, the end token included.
+
+    logprobs are natural logarithms after temperature and truncation, one for each token.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+
+
+class Generator(Protocol):
+    """The part of an engine that makes tokens."""
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        """Continue the prompt; cancelling the call stops the engine's work on it."""
+        ...
+
+
+class ChatTokenizer(Protocol):
+    """Between text and tokens."""
+
+    @property
+    def template_sha256(self) -> bytes:
+        """SHA-256 of the chat template's text."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+        """Apply the chat template; a last message of the assistant is continued."""
+        ...
+
+    def encode(self, text: str) -> Prompt:
+        """Tokens of plain text."""
+        ...
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text without special tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What bounds every call."""
+
+    max_model_len: int
+    max_prompt_tokens: int
+    min_tokens: int = 0
+    truncate_prompts: bool = True
+    """False makes a prompt that is too long an error."""

@@ -1,0 +1,159 @@
+"""The model as workflows see it: messages in, experiences out, with the engine's very tokens."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypedDict, Unpack
+
+import numpy as np
+
+from trinity.errors import UserError
+from trinity.types import Experience, FinishReason, SamplingParams, VersionSpan
+from trinity.types import Sequence as TokenSequence
+from trinity.workflows.generation import ChatTokenizer, Generation, Generator, ModelLimits, Prompt
+from trinity.workflows.messages import Message
+
+
+class Sampling(TypedDict, total=False):
+    """What a call may set otherwise than its taskset."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_tokens: int
+
+
+class ModelWrapper:
+    """The model for one run: fixed weights, and a seed of its own for each call.
+
+    Calls are numbered in the order in which they are made; the number decides the seed, so a run
+    that makes its calls in the same order gets the same tokens again.
+    """
+
+    def __init__(
+        self,
+        *,
+        generator: Generator,
+        tokenizer: ChatTokenizer,
+        limits: ModelLimits,
+        sampling: SamplingParams,
+        weights: tuple[int, int],
+        seed_of_call: Callable[[int], int],
+    ) -> None:
+        self._generator = generator
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._sampling = sampling
+        self._version, self._incarnation = weights
+        self._seed_of_call = seed_of_call
+        self._num_calls = 0
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def model_version(self) -> int:
+        """Version of the weights this run is made with."""
+        return self._version
+
+    async def chat_async(
+        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
+    ) -> list[Experience]:
+        """`n` answers to a chat; when its last message is the assistant's, that one goes on."""
+        return await self._sample(self._tokenizer.encode_chat(messages), n, sampling)
+
+    async def generate_async(
+        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+    ) -> list[Experience]:
+        """`n` continuations of each text, in the order of the texts."""
+        encoded = [self._tokenizer.encode(prompt) for prompt in prompts]
+        samples = await asyncio.gather(*(self._sample(one, n, sampling) for one in encoded))
+        return [experience for group in samples for experience in group]
+
+    def chat(
+        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
+    ) -> list[Experience]:
+        """As `chat_async`, for workflows that run in a thread."""
+        call = self.chat_async(messages, n=n, **sampling)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def generate(
+        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+    ) -> list[Experience]:
+        """As `generate_async`, for workflows that run in a thread."""
+        call = self.generate_async(prompts, n=n, **sampling)
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    async def _sample(self, prompt: Prompt, n: int, overrides: Sampling) -> list[Experience]:
+        calls = [replace(self._sampling, **overrides, seed=self._next_seed()) for _ in range(n)]
+        if len(prompt.token_ids) > self._limits.max_prompt_tokens:
+            return [self._truncated(prompt, sampling) for sampling in calls]
+        return await asyncio.gather(*(self._one(prompt, sampling) for sampling in calls))
+
+    def _next_seed(self) -> int:
+        """Taken before anything is awaited: calls are numbered in the order they are made."""
+        seed = self._seed_of_call(self._num_calls)
+        self._num_calls += 1
+        return seed
+
+    async def _one(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
+        room = self._limits.max_model_len - len(prompt.token_ids)
+        if room < 1:
+            raise UserError(
+                f"a prompt of {len(prompt.token_ids)} tokens leaves no room for a response "
+                f"within model.max_model_len {self._limits.max_model_len}"
+            )
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
+        generation = await self._generator.generate(
+            prompt.token_ids, sampling, min_tokens=min_tokens
+        )
+        return self._experience(prompt, generation, sampling)
+
+    def _experience(
+        self, prompt: Prompt, generation: Generation, sampling: SamplingParams
+    ) -> Experience:
+        num_tokens = len(generation.token_ids)
+        body = TokenSequence(
+            tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
+            prompt_length=len(prompt.token_ids),
+            action_mask=np.ones(num_tokens, dtype=np.bool_),
+            rollout_logprobs=np.array(generation.logprobs, dtype=np.float32),
+            prompt_text=prompt.text,
+            response_text=self._tokenizer.decode(generation.token_ids),
+        )
+        return self._wrap(body, generation.finish_reason, sampling)
+
+    def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
+        """A stand-in that keeps the group whole and trains nothing: no token of it is masked in."""
+        limit = self._limits.max_prompt_tokens
+        if not self._limits.truncate_prompts:
+            raise UserError(
+                f"a prompt has {len(prompt.token_ids)} tokens, model.max_prompt_tokens is {limit}; "
+                "raise it, or set model.enable_prompt_truncation"
+            )
+        body = TokenSequence(
+            tokens=np.array(prompt.token_ids[: limit + 1], dtype=np.int32),
+            prompt_length=limit,
+            action_mask=np.zeros(1, dtype=np.bool_),
+            rollout_logprobs=np.zeros(1, dtype=np.float32),
+            prompt_text=prompt.text,
+        )
+        experience = self._wrap(body, FinishReason.PROMPT_TRUNCATED, sampling)
+        experience.reward = 0.0
+        return experience
+
+    def _wrap(
+        self, body: TokenSequence, finish_reason: FinishReason, sampling: SamplingParams
+    ) -> Experience:
+        span = VersionSpan(
+            start=0,
+            end=body.response_length,
+            version=self._version,
+            incarnation=self._incarnation,
+        )
+        return Experience(
+            body=body,
+            finish_reason=finish_reason,
+            version_spans=(span,),
+            sampling=sampling,
+            chat_template_sha256=self._tokenizer.template_sha256,
+        )

@@ -1,0 +1,58 @@
+"""The base of workflows."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from trinity.errors import UserError
+from trinity.types import Experience
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.task import Task
+
+
+class Workflow:
+    """One run of one task: talks to the model and gives experiences with their rewards.
+
+        class TwoTries(Workflow):
+            is_async = True
+
+            async def run_async(self) -> list[Experience]:
+                tries = await self.model.chat_async(self.messages(), n=2)
+                ...
+
+    A workflow with `is_async` runs on the service's event loop and must not block; any other has
+    `run` and gets a thread. An instance serves one run and is never used again.
+    """
+
+    is_async: ClassVar[bool] = False
+    known_args: ClassVar[frozenset[str] | None] = None
+    """Names that `workflow_args` may have; None leaves them unchecked."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        model: ModelWrapper,
+        auxiliary_models: Sequence[ModelWrapper] | None = None,
+    ) -> None:
+        self.task = task
+        self.model = model
+        self.auxiliary_models = list(auxiliary_models or [])
+        self._check_args()
+
+    def run(self) -> list[Experience]:
+        """Make the experiences of this run; in a thread."""
+        raise NotImplementedError(f"{type(self).__name__} has neither run nor run_async")
+
+    async def run_async(self) -> list[Experience]:
+        """Make the experiences of this run; on the event loop."""
+        raise NotImplementedError(f"{type(self).__name__} has is_async but no run_async")
+
+    def _check_args(self) -> None:
+        if self.known_args is None:
+            return
+        if unknown := sorted(self.task.workflow_args.keys() - self.known_args):
+            known = ", ".join(sorted(self.known_args)) or "none"
+            raise UserError(
+                f"taskset {self.task.taskset!r}: {type(self).__name__} knows no workflow_args "
+                f"{', '.join(unknown)}; it knows {known}"
+            )
