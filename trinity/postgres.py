@@ -114,39 +114,51 @@ async def ping(engine: AsyncEngine) -> None:
             await connection.execute(sa.text("SELECT 1"))
 
 
+class Probe:
+    """Asks again and again whether the database answers; give it an engine of its own.
+
+    A pool that is merely busy must not look like a database that is away. And a frozen database
+    does not let go of a query, not even of a cancelled one: a question that got no answer is not
+    given up but waited for again.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._pending: asyncio.Task[None] | None = None
+
+    async def check(self, timeout_seconds: float) -> None:
+        """Return when the database has answered.
+
+        Raises: Unavailable when it does not within the time.
+        """
+        pending = self._pending or asyncio.create_task(ping(self._engine))
+        self._pending = pending
+        done, _ = await asyncio.wait({pending}, timeout=timeout_seconds)
+        if not done:
+            raise Unavailable(f"The database has not answered for {timeout_seconds:.0f} s")
+        self._pending = None
+        pending.result()
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+
 async def report_health(
     engine: AsyncEngine, health: Readiness, stop: asyncio.Event, interval_seconds: float = 2.0
 ) -> None:
-    """Keep saying whether the database answers, until `stop`.
-
-    Give it an engine of its own: a pool that is merely busy must not look like a database that is
-    away. A frozen database does not let go of a query, not even of a cancelled one, so a probe
-    that got no answer is not given up but waited for again.
-    """
-    stopping = asyncio.create_task(stop.wait())
-    probe: asyncio.Task[None] | None = None
-    while not stop.is_set():
-        probe = probe or asyncio.create_task(ping(engine))
-        waited_for = {probe, stopping}
-        await asyncio.wait(waited_for, timeout=interval_seconds, return_when="FIRST_COMPLETED")
-        if probe.done():
-            await _report(probe, health)
-            probe = None
-            await asyncio.wait({stopping}, timeout=interval_seconds)
-        elif not stop.is_set():
-            reason = f"The database has not answered for {interval_seconds:.0f} s"
-            await health.set_ready(False, reason)
-    if probe is not None:
-        probe.cancel()
-
-
-async def _report(probe: asyncio.Task[None], health: Readiness) -> None:
-    try:
-        probe.result()
-    except Unavailable as error:
-        await health.set_ready(False, str(error))
-    else:
-        await health.set_ready(True)
+    """Keep saying whether the database answers, until `stop`; the engine is as for a `Probe`."""
+    with contextlib.closing(Probe(engine)) as probe:
+        while not stop.is_set():
+            try:
+                await probe.check(interval_seconds)
+            except Unavailable as error:
+                await health.set_ready(False, str(error))
+            else:
+                await health.set_ready(True)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), interval_seconds)
 
 
 async def wait_until_up(

@@ -1,5 +1,6 @@
 """Base of every service's settings: typed, frozen, read once from the environment."""
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -46,18 +47,6 @@ class ServiceSettings(BaseSettings):
                 merged[name] = _read_secret(Path(path), f"{prefix}{name.upper()}{FILE_SUFFIX}")
         return merged
 
-    @model_validator(mode="after")
-    def _refuse_unknown_variables(self) -> Self:
-        """pydantic-settings ignores a misspelt variable; a service must not."""
-        prefix = self._prefix()
-        if not prefix:
-            return self
-        known = {f"{prefix}{name.upper()}" for name in type(self).model_fields}
-        known |= {name + FILE_SUFFIX for name in known}
-        if unknown := sorted(n for n in os.environ if n.startswith(prefix) and n not in known):
-            raise ValueError(f"unknown settings {', '.join(unknown)}; known are {sorted(known)}")
-        return self
-
     @classmethod
     def _prefix(cls) -> str:
         return cls.model_config.get("env_prefix", "")
@@ -68,10 +57,24 @@ class ServiceSettings(BaseSettings):
 
         Raises: UserError naming each variable that is unknown, missing or out of bounds.
         """
+        wrong = cls._unknown_variables()
+        settings = None
         try:
-            return cls()
+            settings = cls()
         except ValidationError as error:
-            raise UserError(_explain(error, cls._prefix())) from error
+            wrong += _explain(error, cls._prefix())
+        if settings is None or wrong:
+            raise UserError(f"settings: {'; '.join(wrong)}")
+        return settings
+
+    @classmethod
+    def _unknown_variables(cls) -> list[str]:
+        """pydantic-settings ignores a misspelt variable; a service must not."""
+        prefix = cls._prefix()
+        known = {f"{prefix}{name.upper()}" for name in cls.model_fields}
+        known |= {name + FILE_SUFFIX for name in known}
+        given = [name for name in os.environ if prefix and name.startswith(prefix)]
+        return [_unknown(name, known) for name in sorted(given) if name not in known]
 
 
 def _read_secret(path: Path, variable: str) -> str:
@@ -81,11 +84,17 @@ def _read_secret(path: Path, variable: str) -> str:
         raise ValueError(f"{variable}: cannot read {path}: {error.strerror}") from error
 
 
-def _explain(error: ValidationError, prefix: str) -> str:
+def _unknown(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f", did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+    return f"{name} is unknown{hint}"
+
+
+def _explain(error: ValidationError, prefix: str) -> list[str]:
     """One sentence for each thing that is wrong, by the variable's name."""
     parts = []
     for item in error.errors(include_url=False, include_context=False):
         variable = f"{prefix}{'__'.join(str(part).upper() for part in item['loc'])}"
         message = item["msg"].removeprefix("Value error, ")
         parts.append(f"{variable}: {message}" if item["loc"] else message)
-    return "settings: " + "; ".join(parts)
+    return parts

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sqlalchemy as sa
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
@@ -14,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import Result
+from services.buffer.domain.samples import storable
 from services.buffer.domain.states import Fate
 from services.buffer.handlers.settling import Settler
 from services.buffer.store.database import Database
@@ -70,30 +70,34 @@ class Ingest:
     async def store(self, messages: Sequence[Msg]) -> None:
         """Store messages in one transaction; if something in them cannot be, each in its own."""
         try:
-            await self._store_together(messages)
+            await self._commit(messages)
         except Unavailable as error:
             logger.warning("the database is away", extra={"why": str(error)})
             for message in messages:
                 await message.nak(delay=NAK_SECONDS)
-        except sa.exc.DBAPIError:
+        except Exception:  # the loop's edge: one message must not stop all others
+            logger.exception("messages cannot be stored together")
             for message in messages:
                 await self._store_alone(message)
-
-    async def _store_together(self, messages: Sequence[Msg]) -> None:
-        async with self.database.transaction() as connection:
-            await self._settle(connection, messages)
-        for message in messages:
-            await message.ack()
+        else:
+            for message in messages:
+                await message.ack()
 
     async def _store_alone(self, message: Msg) -> None:
-        """The database refuses something in these messages: find which, and put that away."""
+        """Find the message that cannot be stored, and put that one away."""
         try:
-            await self._store_together([message])
+            await self._commit([message])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
-        except sa.exc.DBAPIError as error:
+        except Exception as error:  # whatever is wrong with it, it is wrong with this one
             logger.exception("a message cannot be stored")
-            await self._bury(message, f"the database refuses it: {error.orig}")
+            await self._bury(message, f"it cannot be stored: {error}")
+        else:
+            await message.ack()
+
+    async def _commit(self, messages: Sequence[Msg]) -> None:
+        async with self.database.transaction() as connection:
+            await self._settle(connection, messages)
 
     async def _bury(self, message: Msg, reason: str) -> None:
         try:
@@ -102,11 +106,13 @@ class Ingest:
             senders += [(one.producer, one.sequence) for one in parcel.refused]
         except Unparsable:
             senders = []
-        letter = DeadLetter(subject=message.subject, reason=reason, body=message.data)
+        letter = DeadLetter(subject=message.subject, reason=storable(reason), body=message.data)
         async with self.database.transaction() as connection:
             await insert_dead_letters(connection, [letter])
             reports = [
-                Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
+                Report(
+                    producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=letter.reason
+                )
                 for producer, sequence in senders
             ]
             await insert_reports(connection, reports)

@@ -111,7 +111,7 @@ def _line(file: Path, number: int, row: object) -> str:
     if not isinstance(row, dict):
         raise UserError(f"{file}, row {number}: a row must be an object with named columns")
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+        return json.dumps(row, allow_nan=False, default=_plain) + "\n"
     except (TypeError, ValueError) as error:
         raise UserError(f"{file}, row {number}: {error}") from error
 

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from services.buffer.domain.events import Sample
 from services.buffer.domain.results import ExperienceRecord, Result
+from services.buffer.domain.samples import storable
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import experience_from_proto
 from trinity.types import Experience, Pair, StageKey, VersionSpan, experience_id
@@ -71,7 +72,7 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
                 Refused(
                     producer=producer,
                     sequence=one.sequence,
-                    reason=str(error),
+                    reason=storable(str(error)),
                     body=one.SerializeToString(),
                 )
             )
@@ -107,7 +108,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         run=message.run,
         attempt=message.attempt,
         is_complete=is_complete,
-        reason=_storable(message.reason),
+        reason=storable(message.reason),
         metrics=_named(message.metrics),
         duration_seconds=_finite_or_zero(message.duration_seconds),
         producer=producer,
@@ -195,12 +196,8 @@ def _uuid(text: str, name: str) -> str:
     return canonical
 
 
-def _storable(text: str) -> str:
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-
-
 def _named(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {_storable(name): value for name, value in numbers.items()}
+    return {storable(name): value for name, value in numbers.items()}
 
 
 def _finite_or_zero(number: float) -> float:
@@ -216,7 +213,7 @@ def decode_sample(body: bytes) -> Sample:
     message = pb.Experience.FromString(body)
     sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
     return Sample(
-        prompt=sequence.prompt_text,
-        response=sequence.response_text,
+        prompt=storable(sequence.prompt_text),
+        response=storable(sequence.response_text),
         reward=message.reward if message.HasField("reward") else None,
     )

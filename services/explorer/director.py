@@ -67,11 +67,13 @@ class Director:
         """The stage that leases are held in."""
         return self._key
 
-    def stop(self) -> None:
-        """Take no more work."""
+    def stop(self) -> bool:
+        """Take no more work; says whether there are runs that may still end."""
         self._stopping = True
-        if self._work is not None:
-            self._work.stop()
+        if self._work is None:
+            return False
+        self._work.stop()
+        return True
 
     async def _next_state(
         self, seen: tuple[ExperimentView, ...] | None

@@ -1,11 +1,11 @@
 """The one engine of this process, started for the plan of a stage and kept while it fits."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from services.explorer.daemon_thread import in_daemon_thread
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.status import Status
 from services.explorer.tokenizer import end_token_ids, load_tokenizer
@@ -47,7 +47,7 @@ class Engines:
 
         Raises: UserError when the model cannot be run.
         """
-        options = await asyncio.to_thread(_options, plan)
+        options = await in_daemon_thread(lambda: _options(plan))
         key = (options, plan.chat_template)
         if self._running is None or self._key != key:
             await self.close()
@@ -64,7 +64,9 @@ class Engines:
 
     async def _begin(self, options: EngineOptions, chat_template: str | None) -> RunningEngine:
         begun = time.monotonic()
-        tokenizer = await asyncio.to_thread(load_tokenizer, options.model_path, chat_template)
+        tokenizer = await in_daemon_thread(
+            lambda: load_tokenizer(options.model_path, chat_template)
+        )
         try:
             engine = await self._start(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:

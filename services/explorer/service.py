@@ -96,8 +96,8 @@ class Explorer:
             directing = tasks.create_task(self._director.run())
             await stop.wait()
             await server.health.stop()
-            self._director.stop()
-            await asyncio.wait([directing], timeout=self._settings.drain_seconds)
+            if self._director.stop():
+                await asyncio.wait([directing], timeout=self._settings.drain_seconds)
             directing.cancel()
             await asyncio.wait([directing])
             await self._hand_over()

@@ -4,9 +4,12 @@ import asyncio
 import gc
 import itertools
 import logging
+import multiprocessing
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.explorer.daemon_thread import in_daemon_thread
 from services.explorer.engine import EngineDied, EngineOptions
 from services.explorer.vllm_options import engine_arguments, look_at_machine, prepare_environment
 from trinity.types import FinishReason, SamplingParams
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SHUTDOWN_SECONDS = 0.5
+"""The child process holds nothing worth keeping: after this it is killed."""
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -70,8 +75,13 @@ class VllmEngine:
             raise EngineDied("the rollout engine's process died") from self._engine.dead_error
 
     async def close(self) -> None:
-        """End the child process, and close the sockets that led to it, which vLLM leaves open."""
-        await asyncio.to_thread(self._engine.shutdown)
+        """End the child process, and close the sockets that led to it, which vLLM leaves open.
+
+        The task that reads answers ends first: it would report the child's end as a failure.
+        """
+        if self._engine.output_handler is not None:
+            self._engine.output_handler.cancel()
+        await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_SECONDS)
         self._engine.engine_core.resources.ctx.destroy(linger=0)
 
     def _parameters(self, sampling: SamplingParams, min_tokens: int) -> "vllm.SamplingParams":
@@ -95,7 +105,14 @@ class VllmEngine:
 
 async def start_vllm(options: EngineOptions) -> VllmEngine:
     """Start an engine; the event loop stays free while modules are imported and weights loaded."""
-    engine = await asyncio.to_thread(_start, options)
+    abandoned = threading.Event()
+    try:
+        engine = await in_daemon_thread(lambda: _start(options, abandoned))
+    except asyncio.CancelledError:
+        abandoned.set()
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise
     # The front end keeps hundreds of thousands of objects; walking them all in a full collection
     # stops the loop for a third of a second.
     gc.collect()
@@ -103,12 +120,13 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
     return VllmEngine(engine, options)
 
 
-def _start(options: EngineOptions) -> "AsyncLLM":
+def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
     machine = look_at_machine()
     prepare_environment(options, machine)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    arguments = engine_arguments(options, machine)
+    if abandoned.is_set():
+        raise RuntimeError("the process is ending")
     logger.info("starting the engine", extra={"model": options.model_path})
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(options, machine)))

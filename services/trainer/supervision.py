@@ -54,8 +54,6 @@ class Supervisor:
     async def run(self) -> None:
         """Work, then stop the ranks in order."""
         try:
-            if self._settings.preload_ranks:
-                await self._gang_of(self._settings.preload_ranks)
             while not self._stop.is_set():
                 await self._work_or_wait()
         finally:
@@ -67,6 +65,8 @@ class Supervisor:
         wanted = [key for key in self._board.wanted() if key not in self._handled]
         if not wanted:
             self._state.idle()
+            if self._gang is None and self._settings.preload_ranks:
+                await self._gang_of(self._settings.preload_ranks)
             await self._until(self._board.wait_for_news(seen))
             return
         try:

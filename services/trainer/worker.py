@@ -109,4 +109,5 @@ def _optimizer_config(plan: StagePlan) -> FSDPOptimizerConfig:
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=plan.config.trainer.grad_clip,
+        override_optimizer_config={"fused": True},
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.config import ExperimentPlan, check_inputs, load_config, plan_experiment
+from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 
 
@@ -35,6 +36,7 @@ def prepare(path: Path, max_steps: int | None) -> Prepared:
     if max_steps is not None:
         plan = capped(plan, max_steps)
     check_inputs(plan)
+    check_names(plan)
     check_resumable(plan)
     return Prepared(plan=plan, resumes=holds_run(plan.job_path), notes=notes)
 

@@ -21,4 +21,9 @@ def data_sample(row_json: str, form: FormatConfig) -> Sample:
 
 
 def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def storable(text: str) -> str:
+    """The text without what a database has no place for: null characters, lone surrogates."""
+    return text.encode(errors="replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")

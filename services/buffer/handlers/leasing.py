@@ -15,7 +15,11 @@ from services.buffer.domain.states import (
     ExperienceState,
     StageState,
 )
-from services.buffer.handlers.words import describe_evaluation, describe_rollouts
+from services.buffer.handlers.words import (
+    describe_evaluation,
+    describe_needed_version,
+    describe_rollouts,
+)
 from services.buffer.store.assignments import (
     Grant,
     NewAssignment,
@@ -160,6 +164,8 @@ async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refus
     if evaluation := await oldest_open_work(connection, stage.key, AssignmentKind.EVAL):
         return describe_evaluation(evaluation)
     if rollouts := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+        if rollouts.required_version > (stage.published or 0):
+            return describe_needed_version(rollouts, stage.published or 0)
         return describe_rollouts(rollouts)
     if not refused.is_final:
         return refused.reason

@@ -49,13 +49,9 @@ class Settler:
         for result in results:
             by_stage[result.key].append(result)
         stages = await lock_stages(connection, by_stage)
-        verdicts = []
-        for key, own in by_stage.items():
-            if key in stages:
-                verdicts += await self._settle_stage(connection, stages[key], own)
-            else:
-                reason = f"stage {key.stage} of experiment {key.experiment_id} is not open"
-                verdicts += [_rejected(result, reason) for result in own]
+        verdicts = [_unknown(result) for result in results if result.key not in stages]
+        for key, stage in stages.items():
+            verdicts += await self._settle_stage(connection, stage, by_stage[key])
         return verdicts
 
     async def _settle_stage(
@@ -105,7 +101,8 @@ class Settler:
             await update_stage(connection, stage.key, segment_id=segment_id)
 
 
-def _rejected(result: Result, reason: str) -> Verdict:
+def _unknown(result: Result) -> Verdict:
+    reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
     return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
 
 

@@ -13,6 +13,14 @@ def describe_evaluation(work: OpenWork) -> str:
     return f"evaluation of version {work.explore_step}: {_describe(work)}"
 
 
+def describe_needed_version(work: OpenWork, published: int) -> str:
+    """Open training work whose weights the newest trainer has not published yet."""
+    return (
+        f"explore step {work.explore_step} needs weights version {work.required_version}, "
+        f"this life of the trainer has published version {published}"
+    )
+
+
 def _describe(work: OpenWork) -> str:
     still_open = f"{work.num_open} of {work.num_all} assignments still open"
     holders = f", held by explorer {' and '.join(work.holders)}" if work.holders else ""

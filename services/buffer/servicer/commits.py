@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from services.buffer.domain.states import Fate
-from services.buffer.servicer.convert import hash_of, uuid_of
+from services.buffer.servicer.convert import hash_of, text_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import producer_topic
 from services.buffer.store.reports import (
@@ -45,6 +45,7 @@ class CommitCalls(Parts):
                 raise InvalidRequest(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
         if not tenant:
             raise InvalidRequest("the first message must name the tenant")
+        text_of(tenant, "tenant")
         if hashlib.sha256(body).digest() != hash_of(sha256, "sha256"):
             raise InvalidRequest("the content does not have this SHA-256")
         async with self.database.transaction() as connection:

@@ -25,6 +25,13 @@ def key_of(message: pb.StageKey) -> StageKey:
     return key
 
 
+def text_of(text: str, name: str) -> str:
+    """Raises: InvalidRequest when a database could not hold it."""
+    if "\x00" in text:
+        raise InvalidRequest(f"the {name} holds a null character")
+    return text
+
+
 def uuid_of(text: str, name: str) -> str:
     """Raises: InvalidRequest when it is no UUID."""
     try:
@@ -80,7 +87,7 @@ def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
     return Checkpoint(
         step=message.step,
         incarnation=message.incarnation,
-        path=message.path,
+        path=text_of(message.path, "path"),
         manifest_sha256=hash_of(message.manifest_sha256, "manifest_sha256"),
     )
 

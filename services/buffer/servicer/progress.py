@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 
-from services.buffer.servicer.convert import uuid_of
+from services.buffer.servicer.convert import text_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import decode_numbers, progress_topic
 from services.buffer.store.progress import LoggedEvent, load_events
@@ -29,6 +29,7 @@ class ProgressCalls(Parts):
         """Tell what happened, then what happens."""
         if not request.tenant:
             raise InvalidRequest("the tenant is missing")
+        text_of(request.tenant, "tenant")
         experiment_id = uuid_of(request.experiment_id, "experiment_id")
         seen = request.after_event
         async for _change in self.poller.changes(progress_topic(request.tenant, experiment_id)):

@@ -7,17 +7,18 @@ from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
-from services.buffer.servicer.convert import key_of, uuid_of
+from services.buffer.servicer.convert import key_of, text_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.assignments import count_assignments
 from services.buffer.store.experiences import count_state
 from services.buffer.store.reports import count_dead_letters
 from services.buffer.store.stages import list_unfinished, lock_stage, stage_tasksets
 from services.buffer.wire import subject_of
+from trinity.algorithm.advantage import ADVANTAGES
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
 from trinity.config import StagePlan
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 
 
 class StageCalls(Parts):
@@ -27,6 +28,7 @@ class StageCalls(Parts):
         """Read the stage's tasksets and enter it."""
         key = key_of(request.key)
         plan = _plan_of(request.plan_json)
+        _check_parts(plan)
         needed = needed_tasksets(plan)
         async with self.database.transaction() as connection:
             known = await stage_tasksets(connection, key)
@@ -48,7 +50,7 @@ class StageCalls(Parts):
         self, request: pb.CancelStageRequest, _: Context
     ) -> pb.CancelStageResponse:
         """End a stage early; one that has ended stays as it is."""
-        reason = request.reason or "cancelled without a reason"
+        reason = text_of(request.reason, "reason") or "cancelled without a reason"
         async with self.database.transaction() as connection:
             stage = await lock_stage(connection, key_of(request.key))
             if not stage.is_open:
@@ -68,6 +70,14 @@ class StageCalls(Parts):
             return pb.GetBufferStatusResponse(
                 stages=[await _describe(connection, stage, num_pending) for stage in stages]
             )
+
+
+def _check_parts(plan: StagePlan) -> None:
+    """What the pipeline will call must be there before anything is rolled out."""
+    try:
+        ADVANTAGES.get(plan.algorithm.advantage_fn)
+    except UserError as error:
+        raise PreconditionFailed(str(error)) from error
 
 
 def _plan_of(text: str) -> StagePlan:

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from services.buffer.servicer.convert import uuid_of
+from services.buffer.servicer.convert import text_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.tasks import (
     Taskset,
@@ -82,7 +82,7 @@ class TasksetCalls(Parts):
         )
 
     async def _begin_upload(self, header: pb.TasksetHeader, request_id: str) -> Upload:
-        tenant, name = header.tenant, header.name
+        tenant, name = text_of(header.tenant, "tenant"), text_of(header.name, "name")
         if not tenant or not name:
             raise InvalidRequest("a taskset needs a tenant and a name")
         async with self.database.transaction() as connection:

@@ -1,6 +1,6 @@
 """Calls of the trainer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.composition import End, Wait
@@ -33,6 +33,7 @@ from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
 ROWS_A_MESSAGE = 32
+BYTES_A_MESSAGE = 8 * 1024 * 1024
 Answer = BatchHead | Wait | End
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
@@ -97,7 +98,8 @@ class TrainerCalls(Parts):
             for first in range(0, answer.num_rows, ROWS_A_MESSAGE):
                 async with self.database.transaction() as connection:
                     rows = await load_rows(connection, stage, request.step, first, ROWS_A_MESSAGE)
-                yield pb.GetBatchResponse(rows=pb.BatchRows(rows=[_row(row) for row in rows]))
+                for some in _by_size(rows):
+                    yield pb.GetBatchResponse(rows=pb.BatchRows(rows=map(_row, some)))
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int
@@ -165,6 +167,20 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
             return pb.BatchHead(state=pb.BatchHead.STATE_WAITING, reason=reason)
         case End(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
+
+
+def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
+    """Rows in order, in parts that a message may hold."""
+    some: list[LoadedRow] = []
+    num_bytes = 0
+    for row in rows:
+        num_bytes += len(row.experience_body or row.row_json or "")
+        if some and num_bytes > BYTES_A_MESSAGE:
+            yield some
+            some, num_bytes = [], len(row.experience_body or row.row_json or "")
+        some.append(row)
+    if some:
+        yield some
 
 
 def _row(row: LoadedRow) -> pb.BatchRow:

@@ -96,7 +96,10 @@ SCOPES_TOPIC = "scopes"
 
 def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
     """For a JSON column, which has no way to write numbers that are not finite."""
-    return {name: value if math.isfinite(value) else str(value) for name, value in numbers.items()}
+    return {
+        name.replace("\x00", ""): value if math.isfinite(value) else str(value)
+        for name, value in numbers.items()
+    }
 
 
 def decode_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:

@@ -145,6 +145,8 @@ class OpenWork:
     num_pending: int
     num_all: int
     holders: tuple[str, ...]
+    required_version: int
+    """Weights that the newest of it needs."""
 
 
 async def count_open_runs(connection: AsyncConnection, key: StageKey) -> int:
@@ -181,6 +183,7 @@ async def oldest_open_work(
             sa.func.array_agg(sa.distinct(assignment.c.leased_by))
             .filter(assignment.c.state == AssignmentState.LEASED)
             .label("holders"),
+            sa.func.max(assignment.c.required_version).label("required_version"),
         )
         .where(in_stage(assignment, key), assignment.c.kind == kind)
         .group_by(assignment.c.explore_step)
@@ -197,4 +200,5 @@ async def oldest_open_work(
         num_pending=row.num_pending,
         num_all=row.num_all,
         holders=tuple(str(holder) for holder in row.holders or ()),
+        required_version=row.required_version,
     )

@@ -1,26 +1,86 @@
-"""A buffer process for each test, on a real broker and a real database."""
+"""One running buffer for all tests, and one of its own for a test that breaks things."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
+from tests.infra_fixtures import running
 from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from trinity.local.nats import NatsServer
+from trinity.local.ports import free_port
+from trinity.local.postgres import SUPERUSER, PostgresServer
+from trinity.local.roles import DATABASE
+from trinity.local.secret_files import SecretFiles
+
+SHARED = "shared_by_buffer_tests"
 
 
-@pytest.fixture
-async def process(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[BufferProcess]:
-    """`python -m services.buffer`, ready."""
-    running = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log")
+@pytest.fixture(scope="session")
+def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker of this session."""
+    root = tmp_path_factory.mktemp("buffer-nats")
+    server = NatsServer(
+        folder=root / "data",
+        secrets=SecretFiles(root / "secrets"),
+        port=free_port(),
+        monitor_port=free_port(),
+    )
+    with running(server.prepare(root / "nats.log")):
+        asyncio.run(server.wait_ready())
+        yield server.url("buffer")
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(postgres_server: PostgresServer) -> Iterator[str]:
+    """A database of this session."""
+    name, template = sql.Identifier(SHARED), sql.Identifier(DATABASE)
+    maintenance = postgres_server.dsn(SUPERUSER, "postgres")
+    with psycopg.connect(maintenance, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
+        yield postgres_server.dsn("buffer", SHARED)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture(scope="session")
+def process(
+    shared_dsn: str, shared_nats_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BufferProcess]:
+    """`python -m services.buffer`, ready; experiments in it do not meet."""
+    log_file = tmp_path_factory.mktemp("buffer") / "buffer.log"
+    started = BufferProcess(shared_dsn, shared_nats_url, log_file)
     try:
-        await running.start()
-        yield running
+        asyncio.run(started.start())
+        yield started
     finally:
-        await running.kill()
+        started.kill()
 
 
 @pytest.fixture
 async def buffer(process: BufferProcess) -> AsyncIterator[Buffer]:
-    """Calls on that process for an experiment of its own."""
+    """Calls for an experiment of its own."""
     async with talk_to(process) as calls:
+        yield calls
+
+
+@pytest.fixture
+async def own_process(
+    buffer_dsn: str, nats_url: str, tmp_path: Path
+) -> AsyncIterator[BufferProcess]:
+    """A buffer with its own broker and database, which the test may kill."""
+    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log")
+    try:
+        await started.start()
+        yield started
+    finally:
+        started.kill()
+
+
+@pytest.fixture
+async def own_buffer(own_process: BufferProcess) -> AsyncIterator[Buffer]:
+    """Calls on that one."""
+    async with talk_to(own_process) as calls:
         yield calls

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import os
+import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
 import nats
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -47,13 +47,13 @@ class BufferProcess:
     log_file: Path
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
-    process: asyncio.subprocess.Process | None = None
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def start(self) -> None:
+    def spawn(self) -> None:
         settings = {
             "TRINITY_BUFFER_LISTEN": self.address,
             "TRINITY_BUFFER_POSTGRES_DSN": self.dsn,
@@ -62,12 +62,15 @@ class BufferProcess:
             **self.extra,
         }
         with self.log_file.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "services.buffer"),
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "services.buffer"],
                 env={**os.environ, **settings},
                 stdout=log,
                 stderr=log,
             )
+
+    async def start(self) -> None:
+        self.spawn()
         await self.wait_state(health_pb2.HealthCheckResponse.SERVING)
 
     async def wait_state(self, wanted: "health_pb2.HealthCheckResponse.ServingStatus") -> None:
@@ -80,17 +83,16 @@ class BufferProcess:
                 if answer.status == wanted:
                     return
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
+            self.process.kill()
+            self.process.wait()
 
     async def stop(self) -> int:
         """SIGTERM; answers the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return await self.process.wait()
+        return await asyncio.to_thread(self.process.wait)
 
 
 @dataclass(slots=True)
@@ -381,7 +383,3 @@ async def talk_to(process: BufferProcess, stage: str = "rft") -> AsyncIterator[B
             yield Buffer(stub=stub, broker=broker, key=key)
     finally:
         await broker.close()
-
-
-def code_of(error: grpc.aio.AioRpcError) -> grpc.StatusCode:
-    return error.code()

@@ -2,14 +2,19 @@
 
 import hashlib
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
+from grpc_health.v1 import health_pb2
+from psycopg import sql
 
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.buffer.harness import Buffer, BufferProcess, Made
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1 import experience_pb2
 
 Report = pb.CommitReport
 
@@ -22,15 +27,19 @@ async def leased(buffer: Buffer, tmp_path: Path) -> list[pb.Assignment]:
     return list((await buffer.lease()).assignments)
 
 
-def count(dsn: str, query: str) -> int:
-    with psycopg.connect(dsn, options="-c search_path=buffer") as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
-        assert row is not None
-        return int(row[0])
+def count(dsn: str, table: LiteralString, buffer: Buffer) -> int:
+    """Rows of this experiment in a table."""
+    query = sql.SQL("SELECT count(*) FROM {} WHERE experiment_id = %s").format(
+        sql.Identifier("buffer", table)
+    )
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(query, [buffer.key.experiment_id]).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def test_what_is_delivered_many_times_is_stored_once(
-    buffer: Buffer, buffer_dsn: str, tmp_path: Path
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
 ) -> None:
     assignments = await leased(buffer, tmp_path)
     results = [buffer.complete(one, run) for one in assignments for run in one.runs]
@@ -41,9 +50,9 @@ async def test_what_is_delivered_many_times_is_stored_once(
     reports = await buffer.settle(*results)
     assert {report.state for report in reports} == {Report.STATE_COMMITTED}
     assert (await buffer.batch(1))[0].num_rows == ROWS
-    assert count(buffer_dsn, "SELECT count(*) FROM payload") == ROWS
-    assert count(buffer_dsn, "SELECT count(*) FROM run_attempt") == ROWS
-    assert count(buffer_dsn, "SELECT count(*) FROM dead_letter") == 0
+    assert count(shared_dsn, "payload", buffer) == ROWS
+    assert count(shared_dsn, "run_attempt", buffer) == ROWS
+    assert (await buffer.status()).num_dead_letters == 0
 
 
 async def test_the_first_complete_attempt_wins(buffer: Buffer, tmp_path: Path) -> None:
@@ -68,9 +77,7 @@ async def test_another_content_under_the_same_attempt_is_refused(
     assert "same attempt" in report.reason
 
 
-async def test_poison_is_put_away_and_the_run_goes_on(
-    buffer: Buffer, buffer_dsn: str, tmp_path: Path
-) -> None:
+async def test_poison_is_put_away_and_the_run_goes_on(buffer: Buffer, tmp_path: Path) -> None:
     first, *others = await leased(buffer, tmp_path)
     jetstream = buffer.broker.jetstream()
     await jetstream.publish(buffer.subject, b"\xff\xff not a message")
@@ -94,7 +101,6 @@ async def test_poison_is_put_away_and_the_run_goes_on(
     assert (await buffer.settle(null_byte))[0].state == Report.STATE_COMMITTED
     await buffer.finish_all(others)
     assert (await buffer.batch(1))[0].num_rows == ROWS
-    assert count(buffer_dsn, "SELECT count(*) FROM dead_letter") == 2 + len(bad)
     assert (await buffer.status()).num_dead_letters == 1 + len(bad)
     assert (await buffer.status()).num_stream_pending == 0
 
@@ -106,7 +112,7 @@ async def test_a_large_result_travels_as_a_blob(buffer: Buffer, tmp_path: Path) 
     assert len(body) > 2 * 1024 * 1024
     digest = hashlib.sha256(body).digest()
 
-    async def chunks() -> "object":
+    async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
         for start in range(0, len(body), 1024 * 1024):
             yield pb.UploadBlobRequest(
                 sha256=digest, tenant="default", chunk=body[start : start + 1024 * 1024]
@@ -127,8 +133,6 @@ async def test_a_large_result_travels_as_a_blob(buffer: Buffer, tmp_path: Path) 
 
 
 def pb_reference(buffer: Buffer, digest: bytes) -> bytes:
-    from trinity.api.v1 import experience_pb2
-
     message = experience_pb2.RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest)
     return message.SerializeToString()
 
@@ -152,28 +156,26 @@ async def test_a_run_that_keeps_failing_is_given_up_and_later_results_are_late(
 
 
 async def test_results_sent_while_the_buffer_is_dead_are_stored_when_it_is_back(
-    buffer: Buffer, process: BufferProcess, tmp_path: Path
+    own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
 ) -> None:
-    assignments = await leased(buffer, tmp_path)
-    results = [buffer.complete(one, run) for one in assignments for run in one.runs]
-    await process.kill()
-    await buffer.publish(*results[:3])
-    await buffer.publish(*results[3:])
-    await process.start()
-    fates = await buffer.fates(*(result.sequence for result in results))
+    assignments = await leased(own_buffer, tmp_path)
+    results = [own_buffer.complete(one, run) for one in assignments for run in one.runs]
+    own_process.kill()
+    await own_buffer.publish(*results[:3])
+    await own_buffer.publish(*results[3:])
+    await own_process.start()
+    fates = await own_buffer.fates(*(result.sequence for result in results))
     assert {fate.state for fate in fates.values()} == {Report.STATE_COMMITTED}
-    assert (await buffer.batch(1))[0].num_rows == ROWS
+    assert (await own_buffer.batch(1))[0].num_rows == ROWS
 
 
 async def test_the_buffer_takes_its_place_again_when_the_broker_comes_back_empty(
-    buffer: Buffer, process: BufferProcess, nats_server: NatsUnderTest, tmp_path: Path
+    own_buffer: Buffer, own_process: BufferProcess, nats_server: NatsUnderTest, tmp_path: Path
 ) -> None:
-    from grpc_health.v1 import health_pb2
-
-    assignments = await leased(buffer, tmp_path)
+    assignments = await leased(own_buffer, tmp_path)
     nats_server.kill()
-    await process.wait_state(health_pb2.HealthCheckResponse.NOT_SERVING)
+    await own_process.wait_state(health_pb2.HealthCheckResponse.NOT_SERVING)
     await nats_server.start()
-    await process.wait_state(health_pb2.HealthCheckResponse.SERVING)
-    await buffer.finish_all(assignments)
-    assert (await buffer.batch(1))[0].num_rows == ROWS
+    await own_process.wait_state(health_pb2.HealthCheckResponse.SERVING)
+    await own_buffer.finish_all(assignments)
+    assert (await own_buffer.batch(1))[0].num_rows == ROWS

@@ -27,25 +27,25 @@ def resident_mib(pid: int) -> float:
 
 
 async def test_thousands_of_runs_fit_into_a_small_process(
-    buffer: Buffer, process: BufferProcess, tmp_path: Path
+    own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
 ) -> None:
     plan = rollout_plan(tmp_path, num_eval=3000, total_steps=1)
-    await buffer.open(plan)
-    await buffer.begin()
-    await buffer.record(0)
-    work = list((await buffer.lease(4000)).assignments)
+    await own_buffer.open(plan)
+    await own_buffer.begin()
+    await own_buffer.record(0)
+    work = list((await own_buffer.lease(4000)).assignments)
     for start in range(0, len(work), 50):
         results = [
-            buffer.complete(one, run, Made(num_tokens=600))
+            own_buffer.complete(one, run, Made(num_tokens=600))
             for one in work[start : start + 50]
             for run in one.runs
         ]
-        await buffer.publish(*results)
-    await buffer.fates(*range(1, buffer.sequence + 1))
-    done = (await buffer.events("evaluation"))[-1].evaluation
+        await own_buffer.publish(*results)
+    await own_buffer.fates(*range(1, own_buffer.sequence + 1))
+    done = (await own_buffer.events("evaluation"))[-1].evaluation
     assert done.num_tasks == 3000
-    assert process.process is not None
-    assert resident_mib(process.process.pid) < MAX_RESIDENT_MIB
+    assert own_process.process is not None
+    assert resident_mib(own_process.process.pid) < MAX_RESIDENT_MIB
 
 
 def test_the_buffer_needs_no_tensor_library() -> None:
@@ -55,13 +55,13 @@ def test_the_buffer_needs_no_tensor_library() -> None:
 
 
 async def test_it_stops_in_order_while_calls_wait(
-    buffer: Buffer, process: BufferProcess, tmp_path: Path
+    own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
 ) -> None:
-    await buffer.open(rollout_plan(tmp_path))
-    waiting = asyncio.ensure_future(buffer.lease(wait_seconds=60))
-    watching = asyncio.ensure_future(buffer.fates(1))
-    await buffer.status()
-    assert await process.stop() == 0
+    await own_buffer.open(rollout_plan(tmp_path))
+    waiting = asyncio.ensure_future(own_buffer.lease(wait_seconds=60))
+    watching = asyncio.ensure_future(own_buffer.fates(1))
+    await own_buffer.status()
+    assert await own_process.stop() == 0
     answer = await waiting
     assert answer.state == pb.LeaseAssignmentsResponse.STATE_WAITING
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -119,18 +119,18 @@ async def test_a_mistake_in_the_settings_is_one_sentence(
 
 
 async def test_a_database_that_goes_away_is_waited_for(
-    buffer: Buffer, postgres_dsn: str, tmp_path: Path
+    own_buffer: Buffer, postgres_dsn: str, tmp_path: Path
 ) -> None:
-    await buffer.open(rollout_plan(tmp_path))
-    await buffer.begin()
-    await buffer.record(0)
-    work = (await buffer.lease()).assignments
+    await own_buffer.open(rollout_plan(tmp_path))
+    await own_buffer.begin()
+    await own_buffer.record(0)
+    work = (await own_buffer.lease()).assignments
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'buffer'"
         )
-    await buffer.finish_all(work)
-    assert (await buffer.batch(1))[0].state == pb.BatchHead.STATE_READY
+    await own_buffer.finish_all(work)
+    assert (await own_buffer.batch(1))[0].state == pb.BatchHead.STATE_READY
 
 
 def test_migrations_go_up_and_down_and_match_the_tables(buffer_dsn: str) -> None:

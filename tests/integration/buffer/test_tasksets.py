@@ -1,5 +1,6 @@
 """Tasksets: from files and from clients, each content once."""
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +24,7 @@ def plan_of(**taskset: object) -> StagePlan:
 
 
 async def upload(
-    buffer: Buffer, request_id: str, rows: Sequence[str], name: str = "sums"
+    buffer: Buffer, request_id: str, rows: Sequence[str], name: str
 ) -> pb.SubmitTasksetResponse:
     async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
         header = pb.TasksetHeader(tenant="default", name=name, request_id=request_id)
@@ -34,20 +35,23 @@ async def upload(
     return await buffer.stub.SubmitTaskset(stream(), timeout=20)
 
 
-async def test_an_upload_sent_again_stores_nothing_twice(buffer: Buffer, buffer_dsn: str) -> None:
+async def test_an_upload_sent_again_stores_nothing_twice(buffer: Buffer, shared_dsn: str) -> None:
     rows = [json.dumps({"prompt": str(i)}) for i in range(1200)]
     rows[3], rows[700] = "[1]", "{"
     request_id = str(uuid.uuid4())
-    first = await upload(buffer, request_id, rows)
+    first = await upload(buffer, request_id, rows, "sums")
     assert (first.num_stored, first.num_refused) == (1198, 2)
     assert [one.index for one in first.refused] == [3, 700]
-    again = await upload(buffer, request_id, rows)
+    again = await upload(buffer, request_id, rows, "sums")
     assert (again.taskset_id, again.num_stored) == (first.taskset_id, 1198)
-    with psycopg.connect(buffer_dsn) as connection:
-        row = connection.execute("SELECT count(*), max(index) FROM buffer.task").fetchone()
+    with psycopg.connect(shared_dsn) as connection:
+        row = connection.execute(
+            "SELECT count(*), max(index) FROM buffer.task WHERE taskset_id = %s",
+            [first.taskset_id],
+        ).fetchone()
     assert row == (1198, 1197)
     with pytest.raises(grpc.aio.AioRpcError, match="choose another name"):
-        await upload(buffer, str(uuid.uuid4()), rows)
+        await upload(buffer, str(uuid.uuid4()), rows, "sums")
     opened = await buffer.open(plan_of(storage_type="client", path=None, name="sums"))
     assert opened.num_tasks == 1198
 
@@ -58,13 +62,13 @@ async def test_an_upload_that_broke_off_may_be_finished_or_taken_over(buffer: Bu
     with pytest.raises(grpc.aio.AioRpcError):
         await break_off(buffer, request_id, rows)
     with pytest.raises(grpc.aio.AioRpcError, match="no client has submitted it yet"):
-        await buffer.open(plan_of(storage_type="client", path=None, name="sums"))
-    assert (await upload(buffer, request_id, rows)).num_stored == 600
+        await buffer.open(plan_of(storage_type="client", path=None, name="broken"))
+    assert (await upload(buffer, request_id, rows, "broken")).num_stored == 600
 
 
 async def break_off(buffer: Buffer, request_id: str, rows: Sequence[str]) -> None:
     async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
-        header = pb.TasksetHeader(tenant="default", name="sums", request_id=request_id)
+        header = pb.TasksetHeader(tenant="default", name="broken", request_id=request_id)
         yield pb.SubmitTasksetRequest(header=header)
         for row in rows:
             yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
@@ -74,16 +78,18 @@ async def break_off(buffer: Buffer, request_id: str, rows: Sequence[str]) -> Non
 
 
 async def test_the_same_content_is_read_once_for_all_stages(
-    process: BufferProcess, buffer_dsn: str, tmp_path: Path
+    process: BufferProcess, shared_dsn: str, tmp_path: Path
 ) -> None:
     plan = rollout_plan(tmp_path, num_eval=5)
     for _ in range(2):
         async with talk_to(process) as buffer:
-            assert (await buffer.open(plan)).num_tasks == 12
-            assert (await buffer.open(plan)).num_tasks == 12
-    with psycopg.connect(buffer_dsn) as connection:
+            both = await asyncio.gather(buffer.open(plan), buffer.open(plan))
+            assert [one.num_tasks for one in both] == [12, 12]
+    with psycopg.connect(shared_dsn) as connection:
         row = connection.execute(
-            "SELECT (SELECT count(*) FROM buffer.taskset), (SELECT count(*) FROM buffer.task)"
+            "SELECT count(DISTINCT taskset_id), count(*) FROM buffer.task"
+            " JOIN buffer.taskset USING (tenant, taskset_id) WHERE source LIKE %s",
+            [f"{tmp_path}/%"],
         ).fetchone()
     assert row == (2, 17)
 

@@ -66,7 +66,7 @@ def assert_same(left: "Learner", right: "Learner") -> None:
 
 
 @pytest.mark.parametrize("mode", AGG_MODES)
-@pytest.mark.parametrize("max_tokens", [190, 100])
+@pytest.mark.parametrize("max_tokens", [190, 80])
 def test_one_step_is_the_same_in_one_call_or_in_several(
     learner_of: Build, model: Path, mode: str, max_tokens: int
 ) -> None:
@@ -164,7 +164,7 @@ def test_exported_weights_are_the_models_own_names(learner_of: Build, model: Pat
     assert all(np.array_equal(exported[name], saved[name]) for name in saved)
 
 
-@pytest.mark.parametrize(("max_tokens", "num_calls"), [(8192, 1), (190, 2), (100, 4)])
+@pytest.mark.parametrize(("max_tokens", "num_calls"), [(8192, 1), (190, 2), (80, 4)])
 def test_the_budget_decides_the_number_of_calls(max_tokens: int, num_calls: int) -> None:
     assert len(micro_batches(BATCH.rows, max_tokens)) == num_calls
 

@@ -1,0 +1,162 @@
+"""`trinity run` as a user starts it, on a very short version of the addition example."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+SECONDS = 240
+POLL_SECONDS = 0.1
+
+CONFIG = """
+project: e2e
+name: {name}
+checkpoint_root_dir: {root}/checkpoints
+seed: 5
+model:
+  model_path: {root}/made/model
+  max_prompt_tokens: 16
+  max_response_tokens: 6
+explorer:
+  rollout_model: {{dtype: float32, enforce_eager: true}}
+trainer: {{dtype: float32}}
+stages:
+  - stage_name: warmup
+    mode: train
+    algorithm: {{algorithm_type: sft, optimizer: {{lr: 1.0e-3}}}}
+    buffer:
+      train_batch_size: 32
+      trainer_input:
+        experience_buffer:
+          storage_type: file
+          path: {root}/made/data/sft.jsonl
+          format: {{prompt_type: plaintext, prompt_key: question, response_key: answer}}
+          data_selector: {{selector_type: shuffle}}
+    trainer: {{total_steps: 20, save_interval: 8}}
+  - stage_name: rft
+    mode: both
+    algorithm: {{algorithm_type: grpo, repeat_times: 4, optimizer: {{lr: 1.0e-4}}}}
+    buffer:
+      batch_size: 8
+      explorer_input:
+        default_workflow_type: simple_workflow
+        default_reward_fn_type: tests.e2e.rewards.DigitsReward
+        taskset:
+          path: {root}/made/data/train.jsonl
+          format: {{prompt_key: question, response_key: answer}}
+          data_selector: {{selector_type: shuffle}}
+        eval_tasksets:
+          - name: held_out
+            path: {root}/few.jsonl
+            format: {{prompt_key: question, response_key: answer}}
+            rollout_args: {{temperature: 0.0}}
+    explorer: {{eval_interval: 4}}
+    trainer: {{total_steps: 8, save_interval: 3}}
+"""
+
+
+class Launched:
+    """One experiment directory and the launchers started on it."""
+
+    def __init__(self, root: Path, name: str, repository: Path) -> None:
+        self._repository = repository
+        self.config = root / f"{name}.yaml"
+        self.config.write_text(CONFIG.format(name=name, root=root))
+        self.job_dir = root / "checkpoints" / "e2e" / name
+        self.output = root / f"{name}.out"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start `trinity run`; its output goes to a file."""
+        command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(self.config)]
+        with self.output.open("ab") as out:
+            self._process = subprocess.Popen(
+                command, cwd=self._repository, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def wait(self) -> int:
+        """The exit code."""
+        assert self._process is not None
+        return self._process.wait(SECONDS)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the launcher a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait_until(self, what: Callable[[], bool], saying: str) -> None:
+        """Wait for something the running launcher brings about."""
+        assert self._process is not None
+        deadline = time.monotonic() + SECONDS
+        while not what():
+            assert self._process.poll() is None, f"ended before {saying}:\n{self.text}"
+            assert time.monotonic() < deadline, f"no {saying}:\n{self.text}"
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def text(self) -> str:
+        """What the launchers printed."""
+        return self.output.read_text()
+
+    def pid(self, name: str) -> int:
+        """Process of a service, from the run's file."""
+        return int(json.loads((self.job_dir / "run.json").read_text())["pids"][name])
+
+    def kill_rank(self) -> None:
+        """SIGKILL the rank that trains."""
+        for child in psutil.Process(self.pid("trainer")).children(recursive=True):
+            if "services.trainer.rank" in " ".join(child.cmdline()):
+                os.kill(child.pid, signal.SIGKILL)
+                return
+        raise AssertionError("the trainer has no rank")
+
+    def has_version(self, stage: str, version: int) -> bool:
+        """Whether weights of this version or a later one are published."""
+        found = (self.job_dir / "stages" / stage / "weights").glob("v*-*")
+        return any(int(path.name[1:].split("-")[0]) >= version for path in found)
+
+    def has_checkpoint(self, stage: str) -> bool:
+        """Whether the stage has a whole checkpoint."""
+        return any((self.job_dir / "stages" / stage / "checkpoints").glob("step-*/manifest.json"))
+
+    def summary(self) -> dict[str, object]:
+        """The run's `summary.json`."""
+        loaded: dict[str, object] = json.loads((self.job_dir / "summary.json").read_text())
+        return loaded
+
+    def rewards(self) -> list[float]:
+        """The reward curve of the last stage."""
+        stages = self.summary()["stages"]
+        assert isinstance(stages, list)
+        return list(stages[-1]["rewards"])
+
+    def final_weights(self) -> str:
+        """Hash over the last version's tensors."""
+        found = (self.job_dir / "stages" / "rft" / "weights").glob("v*-*")
+        newest = max(found, key=lambda path: [int(n) for n in path.name[1:].split("-")])
+        return str(json.loads((newest / "manifest.json").read_text())["weights_sha256"])
+
+    def wait_for_nothing_left(self) -> None:
+        """Wait until everything the launcher had started is gone."""
+        deadline = time.monotonic() + SECONDS
+        while left := self.left_running():
+            assert time.monotonic() < deadline, left
+            time.sleep(POLL_SECONDS)
+
+    def left_running(self) -> list[str]:
+        """Command lines of processes that still belong to this run."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                line = " ".join(process.cmdline())
+                if str(self.job_dir) in line or str(self.job_dir) in str(process.environ()):
+                    found.append(line)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                continue
+        return found

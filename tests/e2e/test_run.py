@@ -1,0 +1,111 @@
+"""A run does what it promises, and ends in the same weights whatever is killed on the way."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.conftest import REPOSITORY, Launch
+from tests.e2e.launched import Launched
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_a_run_leaves_its_results(undisturbed: Launched) -> None:
+    summary = undisturbed.summary()
+    assert summary["state"] == "finished"
+    assert summary["steps"] == 28
+    final = summary["final_evaluation"]
+    assert isinstance(final, dict)
+    assert (final["stage"], final["version"]) == ("rft", 8)
+    assert final["metrics"]["digits"]["n"] == 64
+    for left in ("curves.png", "config.json", "monitor/tensorboard/rft", "log/trainer.log"):
+        assert (undisturbed.job_dir / left).exists(), left
+
+
+def test_a_run_prints_three_decoded_samples_with_their_rewards(undisturbed: Launched) -> None:
+    before_training = undisturbed.text.partition("[rft] step 1/")[0]
+    assert before_training.count("(reward ") == 3
+
+
+def test_a_run_leaves_nothing_running(undisturbed: Launched) -> None:
+    assert undisturbed.left_running() == []
+
+
+def test_evaluations_are_at_the_start_at_intervals_and_at_the_end(undisturbed: Launched) -> None:
+    stages = undisturbed.summary()["stages"]
+    assert isinstance(stages, list)
+    assert [done["version"] for done in stages[-1]["evaluations"]] == [0, 4, 8]
+
+
+def test_the_final_weights_are_a_model_that_transformers_loads(undisturbed: Launched) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    found = (undisturbed.job_dir / "stages/rft/weights").glob("v8-*")
+    directory = str(next(iter(found)))
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    assert AutoTokenizer.from_pretrained(directory).vocab_size == model.config.vocab_size
+
+
+def test_a_killed_rank_trains_again_into_the_same_weights(
+    launch: Launch, undisturbed: Launched
+) -> None:
+    run = launch("rank-killed")
+    run.start()
+    run.wait_until(lambda: run.has_version("rft", 5), "version 5")
+    run.kill_rank()
+    assert run.wait() == 0, run.text
+    assert run.rewards() == undisturbed.rewards()
+    assert run.final_weights() == undisturbed.final_weights()
+
+
+def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(
+    launch: Launch, undisturbed: Launched
+) -> None:
+    run = launch("launcher-killed")
+    run.start()
+    run.wait_until(lambda: run.has_checkpoint("warmup"), "checkpoint of the first stage")
+    run.signal(signal.SIGKILL)
+    run.wait()
+    run.wait_for_nothing_left()
+    run.start()
+    run.wait_until(lambda: run.has_version("rft", 4), "version 4")
+    run.signal(signal.SIGINT)
+    assert run.wait() == 130, run.text
+    assert "trinity run --config" in run.text.splitlines()[-1]
+    assert run.left_running() == []
+    run.start()
+    assert run.wait() == 0, run.text
+    assert "[warmup] finished before, skipped" in run.text
+    assert run.rewards() == undisturbed.rewards()
+    assert run.final_weights() == undisturbed.final_weights()
+
+
+def test_a_finished_run_says_so_when_started_again(undisturbed: Launched) -> None:
+    undisturbed.start()
+    assert undisturbed.wait() == 0
+    assert "finished" in undisturbed.text
+
+
+def test_status_without_a_run_names_the_directory(undisturbed: Launched) -> None:
+    status = subprocess.run(
+        [sys.executable, "-m", "trinity.cli.main", "status", "--config", str(undisturbed.config)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert status.returncode == 2
+    assert str(undisturbed.job_dir) in status.stderr
+
+
+def test_no_secret_stands_in_a_log(undisturbed: Launched) -> None:
+    secrets = [path.read_text().strip() for path in (undisturbed.job_dir / "infra").glob("*/pw*")]
+    secrets += [
+        path.read_text().strip() for path in (undisturbed.job_dir / "infra/secrets").iterdir()
+    ]
+    assert secrets
+    logs = "".join(path.read_text() for path in (undisturbed.job_dir / "log").glob("*.log"))
+    assert not [secret for secret in secrets if secret in logs]
+    assert not [secret for secret in secrets if secret in json.dumps(undisturbed.summary())]
