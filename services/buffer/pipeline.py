@@ -55,12 +55,11 @@ class Pipeline:
         return bool(claims)
 
     async def _shape(self, key: StageKey, claims: Sequence[Claim]) -> list[Shaped]:
+        ids = [claim.assignment_id for claim in claims]
         async with self._database.transaction() as connection:
             stage = await get_stage(connection, key)
-            samples = [
-                await load_raw_samples(connection, key, claim.assignment_id) for claim in claims
-            ]
-        shaped = [shape(claim, stage.plan, own) for claim, own in zip(claims, samples, strict=True)]
+            samples = await load_raw_samples(connection, key, ids)
+        shaped = [shape(claim, stage.plan, samples[claim.assignment_id]) for claim in claims]
         for one in shaped:
             if one.error:
                 logger.warning(

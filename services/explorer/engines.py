@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from services.explorer.daemon_thread import in_daemon_thread
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.status import Status
-from services.explorer.tokenizer import end_token_ids, load_tokenizer
+from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader
+from trinity.config.explorer import RolloutModelConfig
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer
@@ -28,13 +30,21 @@ class RunningEngine:
     loader: WeightLoader
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    path: str
+    max_len: int
+    chat_template: str | None
+    rollout: RolloutModelConfig
+
+
 class Engines:
     """At most one engine at a time."""
 
     def __init__(self, *, start: StartEngine, status: Status) -> None:
         self._start = start
         self._status = status
-        self._key: tuple[EngineOptions, str | None] | None = None
+        self._model: _Model | None = None
         self._running: RunningEngine | None = None
 
     @property
@@ -47,13 +57,17 @@ class Engines:
 
         Raises: UserError when the model cannot be run.
         """
-        options = await in_daemon_thread(lambda: _options(plan))
-        key = (options, plan.chat_template)
-        if self._running is None or self._key != key:
+        model = _Model(
+            path=plan.model_path,
+            max_len=plan.max_model_len,
+            chat_template=plan.chat_template,
+            rollout=plan.config.explorer.rollout_model,
+        )
+        if self._running is None or self._model != model:
             await self.close()
             with self._status.waiting("engine", "engine", "to load the model"):
-                self._running = await self._begin(options, plan.chat_template)
-            self._key = key
+                self._running = await self._begin(model)
+            self._model = model
         return self._running
 
     async def close(self) -> None:
@@ -62,27 +76,25 @@ class Engines:
         if running is not None:
             await running.engine.close()
 
-    async def _begin(self, options: EngineOptions, chat_template: str | None) -> RunningEngine:
+    async def _begin(self, model: _Model) -> RunningEngine:
         begun = time.monotonic()
-        tokenizer = await in_daemon_thread(
-            lambda: load_tokenizer(options.model_path, chat_template)
+        tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
+        options = EngineOptions(
+            model_path=model.path,
+            max_model_len=model.max_len,
+            end_token_ids=tokenizer.end_token_ids,
+            rollout=model.rollout,
         )
         try:
             engine = await self._start(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
-            reason = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
             logger.exception("the engine did not start")
-            raise UserError(
-                f"the rollout engine cannot run {options.model_path}: {reason}"
-            ) from error
+            raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
         logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
         return RunningEngine(engine=engine, tokenizer=tokenizer, loader=WeightLoader(engine))
 
 
-def _options(plan: StagePlan) -> EngineOptions:
-    return EngineOptions(
-        model_path=plan.model_path,
-        max_model_len=plan.max_model_len,
-        end_token_ids=end_token_ids(plan.model_path),
-        rollout=plan.config.explorer.rollout_model,
-    )
+def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
+    """The first import of heavy modules, which read the environment."""
+    prepare_environment(model.path, look_at_machine())
+    return load_tokenizer(model.path, model.chat_template)

@@ -17,6 +17,8 @@ from trinity.errors import ManifestError
 
 logger = logging.getLogger(__name__)
 
+WEIGHTS = "weights"
+
 
 class WeightGate:
     """All runs that go on at a time use the same weights, from their beginning to their end.
@@ -64,13 +66,16 @@ class WeightGate:
 
     async def run(self) -> None:
         """Load what is needed, whenever it is needed; until cancelled."""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            self._report()
-            weights = self._next()
-            if weights is not None and not self._num_holding:
-                await self._replace(weights)
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                self._report()
+                weights = self._next()
+                if weights is not None and not self._num_holding:
+                    await self._replace(weights)
+        finally:
+            self._status.stop_waiting(WEIGHTS)
 
     async def _enter(self, required: Requirement) -> WeightsId:
         if self.loaded is not None and not self._is_loading and required.is_met_by(self.loaded):
@@ -99,12 +104,12 @@ class WeightGate:
         unmet = sorted(self._waiting.values(), key=_age)
         missing = next((required for required in unmet if self._find(required) is None), None)
         if missing is None:
-            self._status.stop_waiting("weights")
+            self._status.stop_waiting(WEIGHTS)
             return
         reason = f"version {missing.version} of incarnation {missing.incarnation} is not published"
         if self._broken:
             reason += ", or its files do not match their manifest"
-        self._status.wait_for("weights", "trainer", reason)
+        self._status.wait_for(WEIGHTS, "trainer", reason)
 
     def _next(self) -> PublishedWeights | None:
         for required in sorted(self._waiting.values(), key=_age):

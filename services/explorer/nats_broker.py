@@ -28,6 +28,7 @@ class NatsBroker:
     def __init__(self, url: str) -> None:
         self._url = url
         self._client: Client | None = None
+        self._is_closing = False
 
     @property
     def is_connected(self) -> bool:
@@ -44,7 +45,7 @@ class NatsBroker:
                 reconnect_time_wait=RECONNECT_PAUSE_SECONDS,
                 connect_timeout=CONNECT_SECONDS,
                 error_cb=_log_error,
-                disconnected_cb=_log_disconnect,
+                disconnected_cb=self._log_disconnect,
                 reconnected_cb=_log_reconnect,
             )
         except (OSError, NatsError, TimeoutError) as error:
@@ -75,16 +76,17 @@ class NatsBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_closing = True
         if self._client is not None:
             await self._client.close()
+
+    async def _log_disconnect(self) -> None:
+        if not self._is_closing:
+            logger.warning("the connection to the broker is lost")
 
 
 async def _log_error(error: Exception) -> None:
     logger.warning("broker error", extra={"reason": str(error) or type(error).__name__})
-
-
-async def _log_disconnect() -> None:
-    logger.warning("the connection to the broker is lost")
 
 
 async def _log_reconnect() -> None:

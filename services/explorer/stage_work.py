@@ -5,19 +5,23 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 
 from services.explorer.assignments import Assignment, Cancelled, Drained, Granted, Waiting
 from services.explorer.buffer_client import BufferClient
 from services.explorer.gate import WeightGate
+from services.explorer.held import HeldLeases
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
 from services.explorer.retry import persist
 from services.explorer.runner import Runner
 from services.explorer.status import Status
-from services.explorer.unconfirmed import Fate, Unconfirmed
+from services.explorer.unconfirmed import Unconfirmed
+from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
+
+
+WORK = "work"
 
 
 class Ending(StrEnum):
@@ -65,7 +69,9 @@ class StageWork:
         self._gate = gate
         self._unconfirmed = unconfirmed
         self._status = status
-        self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
+        self._held = HeldLeases(
+            key=key, lease_seconds=bounds.lease_seconds, buffer=buffer, status=status
+        )
         self._num_open_runs = 0
         self._changed = asyncio.Event()
         self._stopping = False
@@ -73,14 +79,15 @@ class StageWork:
     async def run(self) -> Ending:
         """Work until the stage is drained or cancelled, or `stop` was called and runs are over."""
         async with asyncio.TaskGroup() as tasks:
-            helpers = [tasks.create_task(self._renew()), tasks.create_task(self._gate.run())]
+            helpers = [tasks.create_task(self._held.renew()), tasks.create_task(self._gate.run())]
             ending = await self._take(tasks)
             if ending is Ending.DRAINED:
                 await self._wait_committed()
             if ending is Ending.STOPPED:
                 await self._wait_until(lambda: not self._num_open_runs)
-            for task in (*helpers, *(task for _, task in self._held.values())):
-                task.cancel()
+            self._held.cancel_all()
+            for helper in helpers:
+                helper.cancel()
         return ending
 
     def stop(self) -> None:
@@ -89,25 +96,26 @@ class StageWork:
         self._changed.set()
 
     async def _take(self, tasks: asyncio.TaskGroup) -> Ending:
-        while True:
-            await self._wait_until(lambda: self._stopping or self._room() > 0)
-            if self._stopping:
-                return Ending.STOPPED
-            answer = await self._lease()
-            match answer:
-                case Granted(assignments):
-                    self._status.stop_waiting("work")
-                    for assignment in assignments:
-                        self._begin(assignment, tasks)
-                case Waiting(reason):
-                    self._status.wait_for("work", "buffer", reason)
-                case Drained():
-                    return Ending.DRAINED
-                case Cancelled(reason):
-                    logger.warning("the stage was cancelled", extra={"reason": reason})
-                    return Ending.CANCELLED
-                case None:
-                    return Ending.STOPPED
+        try:
+            while True:
+                await self._wait_until(lambda: self._stopping or self._room() > 0)
+                answer = None if self._stopping else await self._lease()
+                match answer:
+                    case Granted(assignments):
+                        self._status.stop_waiting(WORK)
+                        for assignment in assignments:
+                            self._begin(assignment, tasks)
+                    case Waiting(reason):
+                        self._status.wait_for(WORK, "buffer", reason)
+                    case Drained():
+                        return Ending.DRAINED
+                    case Cancelled(reason):
+                        logger.warning("the stage was cancelled", extra={"reason": reason})
+                        return Ending.CANCELLED
+                    case None:
+                        return Ending.STOPPED
+        finally:
+            self._status.stop_waiting(WORK)
 
     def _room(self) -> int:
         """Assignments that may be taken now."""
@@ -135,42 +143,25 @@ class StageWork:
             stopped.cancel()
 
     def _begin(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
-        """The same assignment again means that its lease had expired: the old runs are void."""
-        if before := self._held.get(assignment.id):
-            before[1].cancel()
-        task = tasks.create_task(self._work(assignment))
-        self._held[assignment.id] = (assignment, task)
-        self._num_open_runs += len(assignment.runs)
-        self._status.num_running = self._num_open_runs
-        task.add_done_callback(lambda _: self._forget(assignment, task))
+        """A task that is cancelled before its first step runs no `finally`: the callback counts."""
+        open_runs = _OpenRuns(len(assignment.runs))
+        self._count_open(open_runs.left)
+        work = tasks.create_task(self._work(assignment, open_runs))
+        work.add_done_callback(lambda _: self._count_open(-open_runs.left))
+        self._held.hold(assignment, work)
 
-    def _forget(self, assignment: Assignment, task: asyncio.Task[None]) -> None:
-        if self._held.get(assignment.id) == (assignment, task):
-            del self._held[assignment.id]
-        self._changed.set()
-
-    async def _work(self, assignment: Assignment) -> None:
+    async def _work(self, assignment: Assignment, open_runs: "_OpenRuns") -> None:
         """All runs, each until it is over and its results are committed."""
-        num_open = len(assignment.runs)
+        async with asyncio.TaskGroup() as runs:
+            for run in assignment.runs:
+                runs.create_task(self._run(assignment, run, open_runs))
 
-        def run_over() -> None:
-            nonlocal num_open
-            num_open -= 1
-            self._close_runs(1)
-
-        try:
-            async with asyncio.TaskGroup() as runs:
-                for run in assignment.runs:
-                    runs.create_task(self._run(assignment, run, run_over))
-        finally:
-            self._close_runs(num_open)
-
-    def _close_runs(self, count: int) -> None:
-        self._num_open_runs -= count
+    def _count_open(self, change: int) -> None:
+        self._num_open_runs += change
         self._status.num_running = self._num_open_runs
         self._changed.set()
 
-    async def _run(self, assignment: Assignment, run: int, over: Callable[[], None]) -> None:
+    async def _run(self, assignment: Assignment, run: int, open_runs: "_OpenRuns") -> None:
         fates = []
         for number in range(
             assignment.first_attempt, assignment.first_attempt + self._bounds.max_attempts
@@ -179,49 +170,21 @@ class StageWork:
             async with self._gate.hold(assignment.required) as weights:
                 outcome = await self._runner.run(attempt, weights)
             self._count_tokens(outcome)
-            fates.append(self._publish(outcome))
-            if outcome.is_complete:
+            message = _message(outcome)
+            fates.append(self._unconfirmed.add(message))
+            if message.state == RunResult.STATE_COMPLETE:
                 break
-        over()
+        open_runs.left -= 1
+        self._count_open(-1)
         for fate in fates:
             await fate
         self._changed.set()
-
-    def _publish(self, outcome: Outcome) -> asyncio.Future[Fate]:
-        """What cannot be written down is a failure of the workflow that made it."""
-        try:
-            message = outcome_to_proto(outcome)
-        except (TypeError, ValueError) as error:
-            failure = f"its experiences cannot be sent: {error}"
-            message = outcome_to_proto(Outcome(attempt=outcome.attempt, failure=failure))
-        return self._unconfirmed.add(message)
 
     def _count_tokens(self, outcome: Outcome) -> None:
         for experience in outcome.experiences:
             self._status.num_generated_tokens += sum(
                 span.end - span.start for span in experience.version_spans
             )
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self._bounds.lease_seconds / 3)
-            held = [assignment for assignment, _ in self._held.values()]
-            if not held:
-                continue
-            lost = await persist(
-                partial(self._buffer.renew, self._key, held, self._bounds.lease_seconds),
-                status=self._status,
-                waits_for="buffer",
-                purpose="renew leases",
-            )
-            for assignment in held:
-                self._drop_if_lost(assignment, lost)
-
-    def _drop_if_lost(self, assignment: Assignment, lost: set[str]) -> None:
-        current = self._held.get(assignment.id)
-        if assignment.id in lost and current is not None and current[0] is assignment:
-            logger.info("a lease is lost", extra={"assignment": assignment.id})
-            current[1].cancel()
 
     async def _wait_committed(self) -> None:
         reason = "results to be committed"
@@ -232,3 +195,18 @@ class StageWork:
         while not condition():
             self._changed.clear()
             await self._changed.wait()
+
+
+@dataclass(slots=True)
+class _OpenRuns:
+    left: int
+    """Runs of one assignment that are not over."""
+
+
+def _message(outcome: Outcome) -> RunResult:
+    """What cannot be written down is a failure of the workflow that made it."""
+    try:
+        return outcome_to_proto(outcome)
+    except (TypeError, ValueError) as error:
+        failure = f"its experiences cannot be sent: {error}"
+        return outcome_to_proto(Outcome(attempt=outcome.attempt, failure=failure))

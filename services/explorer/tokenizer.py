@@ -1,9 +1,7 @@
 """The model's tokenizer: chats to tokens once, tokens to text for people and rewards."""
 
 import hashlib
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trinity.errors import UserError
@@ -17,7 +15,13 @@ if TYPE_CHECKING:
 class HuggingFaceTokenizer:
     """A `ChatTokenizer` over transformers' tokenizer of a model."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", chat_template: str | None) -> None:
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        chat_template: str | None,
+        end_token_ids: tuple[int, ...],
+    ) -> None:
+        self.end_token_ids = end_token_ids
         self._tokenizer = tokenizer
         self._template = chat_template or tokenizer.chat_template
         if not isinstance(self._template, str):
@@ -55,26 +59,25 @@ class HuggingFaceTokenizer:
 
 
 def load_tokenizer(model_path: str, chat_template: str | None) -> HuggingFaceTokenizer:
-    """Raises: UserError when the model has no tokenizer or no chat template."""
+    """Raises: UserError when the model has no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
         raise UserError(f"the tokenizer of {model_path} cannot be read: {error}") from error
-    return HuggingFaceTokenizer(tokenizer, chat_template)
-
-
-def end_token_ids(model_path: str) -> tuple[int, ...]:
-    """Tokens that end a response: the tokenizer's, and those of the generation config."""
-    from transformers import AutoTokenizer
-
-    found = {AutoTokenizer.from_pretrained(model_path).eos_token_id}
-    config = Path(model_path) / "generation_config.json"
-    if config.is_file():
-        ends = json.loads(config.read_text()).get("eos_token_id")
-        found |= set(ends) if isinstance(ends, list) else {ends}
-    found.discard(None)
-    if not found:
+    ends = {tokenizer.eos_token_id, *_configured_ends(model_path)} - {None}
+    if not ends:
         raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
-    return tuple(sorted(found))
+    return HuggingFaceTokenizer(tokenizer, chat_template, tuple(sorted(ends)))
+
+
+def _configured_ends(model_path: str) -> list[int | None]:
+    """End tokens of the generation config, of which chat models often have several."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:
+        return []
+    return ends if isinstance(ends, list) else [ends]

@@ -122,7 +122,7 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
 
 def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
     machine = look_at_machine()
-    prepare_environment(options, machine)
+    prepare_environment(options.model_path, machine)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 

@@ -38,10 +38,10 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def prepare_environment(options: EngineOptions, machine: Machine) -> None:
-    """Set what vLLM reads when it is imported; what the user has set stays."""
+def prepare_environment(model_path: str, machine: Machine) -> None:
+    """Set what vLLM, torch and the hub read when they are imported; what the user set stays."""
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    if Path(options.model_path).is_dir():
+    if Path(model_path).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
     if not machine.has_gpu:
         defaults |= _cpu_environment(machine)

@@ -35,7 +35,6 @@ class SftFormatter:
         self._format = row_format
         self._max_length = max_length
         self._cache: dict[int, tuple[list[int], int]] = {}
-        self.num_truncated = 0
 
     def __call__(self, row: JsonObject, *, index: int, position: int, weight: float) -> TrainRow:
         """The row's tokens, cut at the longest length.
@@ -48,11 +47,8 @@ class SftFormatter:
                 self._cache[index] = encoded
         else:
             encoded = self._cache[index]
-        tokens, prompt_length = encoded
-        if len(tokens) > self._max_length:
-            self.num_truncated += 1
-            tokens = tokens[: self._max_length]
-            prompt_length = min(prompt_length, self._max_length)
+        tokens = encoded[0][: self._max_length]
+        prompt_length = min(encoded[1], self._max_length)
         response_length = len(tokens) - prompt_length
         return TrainRow(
             position=position,
@@ -62,6 +58,7 @@ class SftFormatter:
             old_logprobs=np.zeros(response_length, dtype=np.float32),
             advantages=np.zeros(response_length, dtype=np.float32),
             weight=weight,
+            is_truncated=len(encoded[0]) > self._max_length,
         )
 
     def _encode(self, row: JsonObject, index: int) -> tuple[list[int], int]:

@@ -10,13 +10,20 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 
-from services.trainer.messages import EVENTS, EVENTS_VARIABLE, Event, StageOrder, StopOrder, encode
+from services.trainer.messages import (
+    EVENTS,
+    EVENTS_VARIABLE,
+    LISTENER_VARIABLE,
+    LOG_FORMAT_VARIABLE,
+    LOG_LEVEL_VARIABLE,
+    Event,
+    StageOrder,
+    StopOrder,
+    encode,
+)
 
 logger = logging.getLogger(__name__)
 
-LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
-LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
-LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 SETTINGS_PREFIX = "TRINITY_TRAINER_"
 REMEMBERED_LINES = 40
 MAX_LINE_BYTES = 1024 * 1024

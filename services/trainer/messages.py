@@ -93,6 +93,10 @@ EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
 
 EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
 """Number of the inherited pipe that takes a rank's events."""
+LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
+"""Number of the inherited socket on which the first rank lets the others find it."""
+LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
+LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 
 
 def encode(message: _Message) -> bytes:

@@ -9,7 +9,12 @@ import sys
 import warnings
 from datetime import timedelta
 
-from services.trainer.messages import Ready, StageFailed
+from services.trainer.messages import (
+    LOG_FORMAT_VARIABLE,
+    LOG_LEVEL_VARIABLE,
+    Ready,
+    StageFailed,
+)
 from services.trainer.patience import StopRequested
 from services.trainer.rank_link import RankLink, die_with_parent
 from trinity.errors import PreconditionFailed, RunFailed, UserError
@@ -17,8 +22,6 @@ from trinity.logs import configure_logging
 
 logger = logging.getLogger(__name__)
 
-LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
-LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 GANG_TIMEOUT = timedelta(hours=24)
 """Ranks wait for the first one as long as that waits for a batch, which has its own limit."""
 QUIET = {
@@ -57,10 +60,13 @@ def main() -> int:
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     link = RankLink.from_environment()
+    from transformers.utils.logging import disable_progress_bar
+
     from services.trainer.learner import make_deterministic
     from services.trainer.ranks import join_gang
     from services.trainer.stage_setup import run_stage
 
+    disable_progress_bar()
     logging.setLogRecordFactory(
         logging.LogRecord
     )  # ray, which verl imports, adds fields of its own
@@ -73,6 +79,9 @@ def main() -> int:
         except StopRequested:
             break
         except Exception as error:  # the edge of a stage: whatever it was, the service is told
+            if link.stop.is_set():
+                logger.info("abandoned what it did: the gang stops")
+                break
             logger.exception("the stage failed on this rank")
             link.send(_failure(error))
             return FAILED

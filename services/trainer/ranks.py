@@ -8,8 +8,7 @@ from datetime import timedelta
 import torch
 import torch.distributed
 
-LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
-"""Number of the inherited socket on which rank 0 lets the others find it."""
+from services.trainer.messages import LISTENER_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)

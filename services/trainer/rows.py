@@ -25,6 +25,8 @@ class TrainRow:
     """Factor on the row's loss."""
     temperature: float = 1.0
     """The rollout's; log-probabilities are compared at the same one."""
+    is_truncated: bool = False
+    """Whether the formatter had to cut it."""
 
     @property
     def length(self) -> int:

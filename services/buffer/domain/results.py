@@ -84,3 +84,8 @@ class AssignmentView:
     position: int
     required_version: int
     runs: dict[int, OpenRun]
+
+    @property
+    def num_open_runs(self) -> int:
+        """Runs that have no end yet."""
+        return sum(run.state is RunState.OPEN for run in self.runs.values())

@@ -10,6 +10,7 @@ from services.buffer.store.assignments import NewAssignment, insert_assignments
 from services.buffer.store.evaluations import (
     count_failed_runs,
     count_unfinished,
+    evaluated_assignments,
     finish_evaluation,
     insert_evaluation,
 )
@@ -50,10 +51,11 @@ async def close_evaluation(
     """Sum up an evaluation if all of its assignments have ended."""
     if await count_unfinished(connection, stage.key, version, taskset):
         return
-    scores = await run_scores(connection, stage.key, version, taskset)
+    ids = await evaluated_assignments(connection, stage.key, version, taskset)
+    scores = await run_scores(connection, stage.key, ids)
     figures = summarise(scores)
     num_tasks = len({score.assignment_id for score in scores})
-    num_failed = await count_failed_runs(connection, stage.key, version, taskset)
+    num_failed = await count_failed_runs(connection, stage.key, ids)
     seconds = await finish_evaluation(
         connection,
         stage.key,

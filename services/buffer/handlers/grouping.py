@@ -2,17 +2,19 @@
 
 import functools
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.group import AdvantageFn, Outcome, Sample, shape_group
+from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topic
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
-from services.buffer.store.scopes import Claim, end_claim
+from services.buffer.store.scopes import Claim, end_claims
 from services.buffer.store.stages import lock_stage
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.config import StagePlan
@@ -39,7 +41,7 @@ def shape(claim: Claim, plan: StagePlan, samples: Sequence[Sample]) -> Shaped:
         bound: AdvantageFn = functools.partial(function, **algorithm.advantage_fn_args)
         outcomes = shape_group(samples, bound)
     except Exception as error:  # the function may be a user's
-        return Shaped(claim=claim, error=f"{type(error).__name__}: {error}")
+        return Shaped(claim=claim, error=storable(f"{type(error).__name__}: {error}"))
     return Shaped(claim=claim, operator=algorithm.advantage_fn, outcomes=outcomes)
 
 
@@ -51,46 +53,47 @@ def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
     """Commit the groups of one stage whose claims still hold."""
     stage = await lock_stage(connection, shaped[0].claim.key)
+    await _commit_outcomes(connection, stage, [one for one in shaped if not one.error])
     for one in shaped:
         if one.error:
             await _commit_error(connection, one)
-        else:
-            await _commit_outcomes(connection, stage, one)
     await notify(connection, stage_topic(stage.key))
 
 
-async def _commit_outcomes(connection: AsyncConnection, stage: Stage, shaped: Shaped) -> None:
-    if not await end_claim(connection, shaped.claim, ScopeState.DONE):
-        return
-    derived = [
-        Derived(
-            experience_id=derived_id(outcome.experience_id, shaped.operator, 0),
-            parent_id=outcome.experience_id,
-            advantage=outcome.advantage,
-        )
-        for outcome in shaped.outcomes
-        if outcome.advantage is not None
-    ]
-    await insert_derived(connection, stage.key, derived)
-    for outcome in shaped.outcomes:
-        if outcome.advantage is None:
-            await set_states(
-                connection,
-                stage.key,
-                [outcome.experience_id],
-                ExperienceState.FILTERED,
-                outcome.reason,
+async def _commit_outcomes(
+    connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
+) -> None:
+    held = await end_claims(connection, [one.claim for one in shaped], ScopeState.DONE)
+    derived: list[Derived] = []
+    left_out: dict[str, list[str]] = defaultdict(list)
+    for one in shaped:
+        if one.claim.assignment_id not in held:
+            continue
+        for outcome in one.outcomes:
+            parent_id = outcome.experience_id
+            if outcome.advantage is None:
+                left_out[outcome.reason].append(parent_id)
+                continue
+            derived.append(
+                Derived(
+                    experience_id=derived_id(parent_id, one.operator, 0),
+                    parent_id=parent_id,
+                    advantage=outcome.advantage,
+                )
             )
+    await insert_derived(connection, stage.key, derived)
+    for reason, ids in left_out.items():
+        await set_states(connection, stage.key, ids, ExperienceState.FILTERED, reason)
 
 
 async def _commit_error(connection: AsyncConnection, shaped: Shaped) -> None:
     """Let the scope be tried again, or leave it out when that was its last try."""
     is_dead = shaped.claim.attempts >= MAX_ATTEMPTS
     state = ScopeState.DEAD if is_dead else ScopeState.OPEN
-    if not await end_claim(connection, shaped.claim, state, shaped.error):
+    if not await end_claims(connection, [shaped.claim], state, shaped.error):
         return
+    key, own_id = shaped.claim.key, shaped.claim.assignment_id
     if is_dead:
-        key, own_id = shaped.claim.key, shaped.claim.assignment_id
         await filter_raw(connection, key, own_id, f"the pipeline failed: {shaped.error}")
     else:
         await notify(connection, SCOPES_TOPIC)

@@ -25,7 +25,13 @@ from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import notify, stage_topic
 from services.buffer.store.experiences import insert_experiences
 from services.buffer.store.progress import log_event
-from services.buffer.store.runs import insert_attempts, load_known, load_views, update_runs
+from services.buffer.store.runs import (
+    insert_attempts,
+    load_known,
+    load_views,
+    update_open_counts,
+    update_runs,
+)
 from services.buffer.store.scopes import open_scopes
 from services.buffer.store.segments import grow_segment, open_segment
 from services.buffer.store.stages import lock_stages, update_stage
@@ -70,13 +76,8 @@ class Settler:
         await insert_attempts(connection, key, new)
         await self._store_experiences(connection, stage, new, views)
         touched = {verdict.result.assignment_id: None for verdict in new}
-        await update_runs(
-            connection,
-            key,
-            [(one, number, run) for one in touched for number, run in views[one].runs.items()],
-        )
+        await _store_runs(connection, stage, new, [views[one] for one in touched])
         await _close(connection, stage, [views[one] for one in touched])
-        await notify(connection, stage_topic(key))
         return verdicts
 
     async def _store_experiences(
@@ -99,6 +100,25 @@ class Settler:
         if held >= self.segment_max_rows:
             segment_id = await open_segment(connection, stage.key)
             await update_stage(connection, stage.key, segment_id=segment_id)
+
+
+async def _store_runs(
+    connection: AsyncConnection,
+    stage: Stage,
+    new: Sequence[Verdict],
+    touched: Sequence[AssignmentView],
+) -> None:
+    """Keep how the runs stand whose results counted."""
+    places = {
+        (verdict.result.assignment_id, verdict.result.run)
+        for verdict in new
+        if verdict.state in (AttemptState.WON, AttemptState.FAILED)
+    }
+    by_id = {view.assignment_id: view for view in touched}
+    changed = [(one, number, by_id[one].runs[number]) for one, number in sorted(places)]
+    await update_runs(connection, stage.key, changed)
+    counts = {one: by_id[one].num_open_runs for one in dict(sorted(places))}
+    await update_open_counts(connection, stage.key, counts)
 
 
 def _unknown(result: Result) -> Verdict:
@@ -146,6 +166,9 @@ async def _close(
         await close_evaluation(connection, stage, version, taskset)
     if measured:
         await finish_if_done(connection, stage)
+    if measured or given_up:
+        # Groups that closed are told of when the pipeline is done with them.
+        await notify(connection, stage_topic(key))
 
 
 def _has_winner(view: AssignmentView) -> bool:

@@ -32,7 +32,7 @@ from trinity.api.v1 import experience_pb2
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
-ROWS_A_MESSAGE = 32
+ROWS_A_MESSAGE = 64
 BYTES_A_MESSAGE = 8 * 1024 * 1024
 Answer = BatchHead | Wait | End
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}

@@ -1,11 +1,12 @@
 """Statements on assignments, their runs and their leases."""
 
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
@@ -15,8 +16,16 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import in_stage, insert_rows, key_columns, same_stage
-from services.buffer.store.tables import NOW, assignment, run, stage_taskset, task, version
+from services.buffer.store.database import (
+    among,
+    among_numbers,
+    in_stage,
+    insert_rows,
+    key_columns,
+    one_of,
+)
+from services.buffer.store.stages import stage_tasksets
+from services.buffer.store.tables import NOW, assignment, run, task, version
 from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
@@ -84,6 +93,7 @@ async def insert_assignments(
                 "refill_round": one.refill_round,
                 "required_version": one.required_version,
                 "repeat_times": one.repeat_times,
+                "num_open_runs": one.repeat_times,
                 "state": AssignmentState.PENDING,
             }
         )
@@ -92,12 +102,14 @@ async def insert_assignments(
     await insert_rows(connection, run, runs)
 
 
-def _may_be_granted(stage: Stage) -> sa.ColumnElement[bool]:
+async def _may_be_granted(connection: AsyncConnection, stage: Stage) -> sa.ColumnElement[bool]:
     """Work whose weights are published; an evaluation needs that very version."""
-    is_recorded = sa.exists().where(
-        same_stage(version, assignment), version.c.version == assignment.c.required_version
+    recorded = sa.select(version.c.version).where(in_stage(version, stage.key)).distinct()
+    numbers = (await connection.execute(recorded)).scalars()
+    evaluations = sa.and_(
+        assignment.c.kind == AssignmentKind.EVAL,
+        among_numbers(assignment.c.required_version, numbers),
     )
-    evaluations = sa.and_(assignment.c.kind == AssignmentKind.EVAL, is_recorded)
     if stage.published is None:
         return evaluations if stage.finished_step is not None else sa.false()
     return sa.or_(
@@ -122,13 +134,16 @@ async def take_leases(
     Training goes before the evaluation of the same weights: the trainer works while they are
     measured. An evaluation goes before training with newer weights: the engines still hold its own.
     """
-    is_free = sa.or_(
-        assignment.c.state == AssignmentState.PENDING,
-        sa.and_(assignment.c.state == AssignmentState.LEASED, assignment.c.lease_until < NOW),
-    )
+    is_free = sa.or_(assignment.c.state == AssignmentState.PENDING, assignment.c.lease_until < NOW)
+    may_be_granted = await _may_be_granted(connection, stage)
     chosen = (
         sa.select(assignment.c.assignment_id)
-        .where(in_stage(assignment, stage.key), is_free, _may_be_granted(stage))
+        .where(
+            in_stage(assignment, stage.key),
+            one_of(assignment.c.state, OPEN_ASSIGNMENT),
+            is_free,
+            may_be_granted,
+        )
         .order_by(
             assignment.c.required_version,
             sa.case((assignment.c.kind == AssignmentKind.TRAIN, 0), else_=1),
@@ -141,7 +156,7 @@ async def take_leases(
     if ids:
         await connection.execute(
             sa.update(assignment)
-            .where(in_stage(assignment, stage.key), assignment.c.assignment_id.in_(ids))
+            .where(in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids))
             .values(
                 state=AssignmentState.LEASED,
                 lease_token=sa.func.gen_random_uuid(),
@@ -155,42 +170,16 @@ async def take_leases(
 
 async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[str]) -> list[Grant]:
     """What an explorer needs to work on leased assignments, in the order of `ids`."""
-    open_runs = (
-        sa.select(sa.func.array_agg(aggregate_order_by(run.c.run, run.c.run)))
-        .where(
-            same_stage(run, assignment),
-            run.c.assignment_id == assignment.c.assignment_id,
-            run.c.state == RunState.OPEN,
-        )
-        .scalar_subquery()
+    statement = sa.select(assignment).where(
+        in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids)
     )
-    incarnation = (
-        sa.select(sa.func.max(version.c.incarnation))
-        .where(same_stage(version, assignment), version.c.version == assignment.c.required_version)
-        .scalar_subquery()
+    leased = {row.assignment_id: row for row in await connection.execute(statement)}
+    runs = await _open_runs(connection, stage.key, ids)
+    bodies = await _task_bodies(connection, stage.key, list(leased.values()))
+    incarnations = await _newest_incarnations(
+        connection, stage.key, {row.required_version for row in leased.values()}
     )
-    statement = (
-        sa.select(
-            assignment, task.c.body, open_runs.label("runs"), incarnation.label("incarnation")
-        )
-        .join(
-            stage_taskset,
-            sa.and_(
-                same_stage(stage_taskset, assignment), stage_taskset.c.name == assignment.c.taskset
-            ),
-        )
-        .join(
-            task,
-            sa.and_(
-                task.c.tenant == assignment.c.tenant,
-                task.c.taskset_id == stage_taskset.c.taskset_id,
-                task.c.index == assignment.c.task_index,
-            ),
-        )
-        .where(in_stage(assignment, stage.key), assignment.c.assignment_id.in_(ids))
-    )
-    order = {one: place for place, one in enumerate(ids)}
-    grants = [
+    return [
         Grant(
             assignment_id=row.assignment_id,
             kind=AssignmentKind(row.kind),
@@ -198,17 +187,63 @@ async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[s
             position=row.position,
             taskset=row.taskset,
             task_index=row.task_index,
-            task_json=row.body,
-            runs=tuple(row.runs or ()),
+            task_json=bodies[row.taskset, row.task_index],
+            runs=tuple(runs[row.assignment_id]),
             lease_count=row.lease_count,
             lease_token=row.lease_token,
             required_version=row.required_version,
-            required_incarnation=row.incarnation or stage.incarnation,
+            required_incarnation=incarnations.get(row.required_version, stage.incarnation),
             repeat_times=row.repeat_times,
         )
-        for row in await connection.execute(statement)
+        for row in map(leased.__getitem__, ids)
     ]
-    return sorted(grants, key=lambda grant: order[grant.assignment_id])
+
+
+async def _open_runs(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> dict[str, list[int]]:
+    statement = (
+        sa.select(run.c.assignment_id, run.c.run)
+        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
+        .order_by(run.c.run)
+    )
+    runs: dict[str, list[int]] = defaultdict(list)
+    for row in await connection.execute(statement):
+        runs[row.assignment_id].append(row.run)
+    return runs
+
+
+async def _task_bodies(
+    connection: AsyncConnection, key: StageKey, leased: Sequence[sa.Row[Any]]
+) -> dict[tuple[str, int], str]:
+    """The tasks of these assignments, by the taskset's name and their index."""
+    tasksets = await stage_tasksets(connection, key)
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for row in leased:
+        wanted[row.taskset].add(row.task_index)
+    bodies = {}
+    for name, indexes in wanted.items():
+        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
+            task.c.tenant == key.tenant,
+            task.c.taskset_id == tasksets[name].taskset_id,
+            among_numbers(task.c.index, indexes),
+        )
+        for found in await connection.execute(statement):
+            bodies[name, found.row_number] = found.body
+    return bodies
+
+
+async def _newest_incarnations(
+    connection: AsyncConnection, key: StageKey, versions: Iterable[int]
+) -> dict[int, int]:
+    """For each of these versions the newest incarnation that published it."""
+    statement = (
+        sa.select(version.c.version, sa.func.max(version.c.incarnation).label("newest"))
+        .where(in_stage(version, key), among_numbers(version.c.version, versions))
+        .group_by(version.c.version)
+    )
+    rows = await connection.execute(statement)
+    return {row.version: row.newest for row in rows}
 
 
 async def renew_leases(
@@ -242,6 +277,7 @@ async def release_leases(
 def _held(key: StageKey, explorer_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(
         in_stage(assignment, key),
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
         assignment.c.state == AssignmentState.LEASED,
         assignment.c.leased_by == explorer_id,
     )
@@ -255,7 +291,9 @@ async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> fl
     """When the next lease runs out unless it is renewed."""
     left = sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
     statement = sa.select(left).where(
-        in_stage(assignment, key), assignment.c.state == AssignmentState.LEASED
+        in_stage(assignment, key),
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+        assignment.c.state == AssignmentState.LEASED,
     )
     seconds = (await connection.execute(statement)).scalar()
     return None if seconds is None else max(0.0, float(seconds))
@@ -272,7 +310,7 @@ async def end_assignments(
     if ids:
         await connection.execute(
             sa.update(assignment)
-            .where(in_stage(assignment, key), assignment.c.assignment_id.in_(ids))
+            .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
             .values(state=state, reason=reason, lease_token=None, lease_until=None)
         )
 
@@ -285,7 +323,7 @@ async def cancel_open(
         sa.update(assignment)
         .where(
             in_stage(assignment, key),
-            assignment.c.state.in_(OPEN_ASSIGNMENT),
+            one_of(assignment.c.state, OPEN_ASSIGNMENT),
             assignment.c.kind.in_(list(kinds)),
         )
         .values(state=AssignmentState.CANCELLED, reason=reason, lease_token=None, lease_until=None)
@@ -322,7 +360,7 @@ async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[
         .where(
             in_stage(assignment, key),
             assignment.c.kind == AssignmentKind.TRAIN,
-            assignment.c.state.in_(OPEN_ASSIGNMENT),
+            one_of(assignment.c.state, OPEN_ASSIGNMENT),
         )
         .order_by(assignment.c.explore_step, assignment.c.position)
         .limit(1)

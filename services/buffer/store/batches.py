@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -9,14 +10,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import (
+    among_numbers,
     decode_numbers,
     encode_numbers,
     in_stage,
     insert_rows,
     key_columns,
-    same_stage,
 )
-from services.buffer.store.tables import batch, batch_item, experience, payload, step_report, task
+from services.buffer.store.experiences import load_bodies
+from services.buffer.store.tables import batch, batch_item, step_report, task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,62 +107,55 @@ async def insert_batch(
     await insert_rows(connection, batch_item, rows)
 
 
-def _rows_statement(stage: Stage, step: int) -> sa.Select[tuple[object, ...]]:
-    same_experience = sa.and_(
-        same_stage(experience, batch_item),
-        experience.c.experience_id == batch_item.c.experience_id,
-    )
-    same_payload = sa.and_(
-        same_stage(payload, experience),
-        payload.c.segment_id == experience.c.segment_id,
-        payload.c.payload_id == experience.c.payload_id,
-    )
-    same_task = sa.and_(
-        task.c.tenant == batch_item.c.tenant,
-        task.c.taskset_id == batch_item.c.taskset_id,
-        task.c.index == batch_item.c.row_index,
-    )
-    source = (
-        batch_item.outerjoin(experience, same_experience)
-        .outerjoin(payload, same_payload)
-        .outerjoin(task, same_task)
-    )
-    return (
-        sa.select(
-            batch_item.c.position,
-            batch_item.c.advantage,
-            batch_item.c.weight,
-            batch_item.c.row_index,
-            payload.c.body.label("payload_body"),
-            task.c.body.label("task_body"),
-        )
-        .select_from(source)
-        .where(
-            in_stage(batch_item, stage.key),
-            batch_item.c.line == stage.line,
-            batch_item.c.step == step,
-        )
-        .order_by(batch_item.c.position)
-    )
-
-
 async def load_rows(
     connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:
     """Rows of a batch from position `first` on, in order, with their content."""
     c = batch_item.c
-    statement = _rows_statement(stage, step).where(c.position >= first, c.position < first + count)
+    statement = (
+        sa.select(batch_item)
+        .where(
+            in_stage(batch_item, stage.key),
+            c.line == stage.line,
+            c.step == step,
+            c.position >= first,
+            c.position < first + count,
+        )
+        .order_by(c.position)
+    )
+    items = list(await connection.execute(statement))
+    sampled = [item.experience_id for item in items if item.experience_id is not None]
+    bodies = await load_bodies(connection, stage.key, sampled)
+    body_of = dict(zip(sampled, bodies, strict=True))
+    task_of = await _load_tasks(connection, stage.key.tenant, items)
     return [
         LoadedRow(
-            position=row.position,
-            advantage=row.advantage,
-            weight=row.weight,
-            experience_body=None if row.payload_body is None else bytes(row.payload_body),
-            row_json=row.task_body,
-            row_index=row.row_index,
+            position=item.position,
+            advantage=item.advantage,
+            weight=item.weight,
+            experience_body=body_of.get(item.experience_id),
+            row_json=task_of.get((item.taskset_id, item.row_index)),
+            row_index=item.row_index,
         )
-        for row in await connection.execute(statement)
+        for item in items
     ]
+
+
+async def _load_tasks(
+    connection: AsyncConnection, tenant: str, items: Sequence[sa.Row[Any]]
+) -> dict[tuple[str, int], str]:
+    """Data rows by their taskset and index."""
+    bodies = {}
+    for taskset_id in {item.taskset_id for item in items if item.taskset_id is not None}:
+        indexes = {item.row_index for item in items if item.taskset_id == taskset_id}
+        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
+            task.c.tenant == tenant,
+            task.c.taskset_id == taskset_id,
+            among_numbers(task.c.index, indexes),
+        )
+        for row in await connection.execute(statement):
+            bodies[taskset_id, row.row_number] = row.body
+    return bodies
 
 
 async def insert_report(

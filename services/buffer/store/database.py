@@ -2,14 +2,14 @@
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from services.buffer.store.tables import STAGE_KEY
 from trinity.postgres import map_database_errors
 from trinity.types import StageKey
 
@@ -40,9 +40,23 @@ def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
     )
 
 
-def same_stage(left: sa.Table, right: sa.Table) -> sa.ColumnElement[bool]:
-    """Rows of two tables that belong to one stage."""
-    return sa.and_(*(left.c[name] == right.c[name] for name in STAGE_KEY))
+def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Rows with one of these ids, as one parameter however many there are.
+
+    Tables of a new experiment grow faster than the planner's statistics: a join of two of them
+    may compare every row with every other. So statements look rows up by ids, one table at a time.
+    """
+    return column == sa.any_(sa.cast(list(ids), ARRAY(sa.Uuid(as_uuid=False))))
+
+
+def among_numbers(column: sa.Column[int], numbers: Iterable[int]) -> sa.ColumnElement[bool]:
+    """Rows with one of these numbers."""
+    return column == sa.any_(sa.cast(list(numbers), ARRAY(sa.BigInteger)))
+
+
+def one_of(column: sa.Column[str], states: Iterable[StrEnum]) -> sa.ColumnElement[bool]:
+    """Rows in one of these states; spelt out, since partial indexes are chosen by it."""
+    return column.in_([sa.literal_column(f"'{state.value}'") for state in states])
 
 
 def key_columns(key: StageKey) -> dict[str, object]:

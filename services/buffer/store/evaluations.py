@@ -14,7 +14,7 @@ from services.buffer.domain.states import (
     EvaluationState,
     RunState,
 )
-from services.buffer.store.database import in_stage, key_columns, same_stage
+from services.buffer.store.database import among, in_stage, key_columns, one_of
 from services.buffer.store.tables import NOW, assignment, evaluation, run
 from trinity.types import StageKey
 
@@ -62,28 +62,39 @@ async def count_unfinished(
             assignment.c.kind == AssignmentKind.EVAL,
             assignment.c.explore_step == version,
             assignment.c.taskset == taskset,
-            assignment.c.state.in_(OPEN_ASSIGNMENT),
+            one_of(assignment.c.state, OPEN_ASSIGNMENT),
         )
     )
     return (await connection.execute(statement)).scalar_one()
 
 
-async def count_failed_runs(
+async def evaluated_assignments(
     connection: AsyncConnection, key: StageKey, version: int, taskset: str
-) -> int:
-    """Runs of an evaluation that were given up."""
+) -> list[str]:
+    """Assignments of an evaluation, in order."""
     statement = (
-        sa.select(sa.func.count())
-        .select_from(run)
-        .join(
-            assignment,
-            sa.and_(same_stage(run, assignment), run.c.assignment_id == assignment.c.assignment_id),
-        )
+        sa.select(assignment.c.assignment_id)
         .where(
             in_stage(assignment, key),
             assignment.c.kind == AssignmentKind.EVAL,
             assignment.c.explore_step == version,
             assignment.c.taskset == taskset,
+        )
+        .order_by(assignment.c.position)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+async def count_failed_runs(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+) -> int:
+    """Runs of these assignments that were given up."""
+    statement = (
+        sa.select(sa.func.count())
+        .select_from(run)
+        .where(
+            in_stage(run, key),
+            among(run.c.assignment_id, assignment_ids),
             run.c.state == RunState.GIVEN_UP,
         )
     )

@@ -1,6 +1,6 @@
 """Statements on experiences and their payloads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -10,16 +10,17 @@ from services.buffer.domain.batch_metrics import MeasuredRow
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
-from services.buffer.domain.states import AssignmentKind, AttemptState, ExperienceState
+from services.buffer.domain.states import AttemptState, ExperienceState
 from services.buffer.store.database import (
+    among,
     decode_numbers,
     encode_numbers,
     in_stage,
     insert_rows,
     key_columns,
-    same_stage,
+    one_of,
 )
-from services.buffer.store.tables import assignment, experience, payload, run_attempt
+from services.buffer.store.tables import experience, payload, run_attempt
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
@@ -78,29 +79,28 @@ async def insert_experiences(
 
 
 async def load_raw_samples(
-    connection: AsyncConnection, key: StageKey, assignment_id: str
-) -> list[Sample]:
-    """The samples of a group that the pipeline has not shaped yet, in order."""
+    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+) -> dict[str, list[Sample]]:
+    """The samples of groups that the pipeline has not shaped yet, in order, by assignment."""
     statement = (
         sa.select(experience)
         .where(
             in_stage(experience, key),
-            experience.c.assignment_id == assignment_id,
-            experience.c.state == ExperienceState.RAW,
+            among(experience.c.assignment_id, assignment_ids),
+            one_of(experience.c.state, [ExperienceState.RAW]),
         )
         .order_by(experience.c.run, experience.c.step, experience.c.suffix)
     )
-    return [
-        Sample(experience_id=row.experience_id, reward=row.reward, finish_reason=row.finish_reason)
-        for row in await connection.execute(statement)
-    ]
-
-
-COPIED = (
-    "tenant", "experiment_id", "stage", "assignment_id", "explore_step", "position", "run",
-    "attempt", "step", "suffix", "segment_id", "payload_id", "reward", "version_min", "version_max",
-    "num_tokens", "response_length", "finish_reason", "metrics", "content_hash",
-)  # fmt: skip
+    samples: dict[str, list[Sample]] = {one: [] for one in assignment_ids}
+    for row in await connection.execute(statement):
+        samples[row.assignment_id].append(
+            Sample(
+                experience_id=row.experience_id,
+                reward=row.reward,
+                finish_reason=row.finish_reason,
+            )
+        )
+    return samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,49 +112,34 @@ class Derived:
     advantage: float
 
 
+NOT_COPIED = {"ready_number", "created_at", "reason"}
+
+
 async def insert_derived(
     connection: AsyncConnection, key: StageKey, derived: Sequence[Derived]
 ) -> None:
     """Make ready rows of raw ones, in the order given; the parents stay as they came."""
-    if not derived:
-        return
-    values = sa.values(
-        sa.column("experience_id", experience.c.experience_id.type),
-        sa.column("parent_id", experience.c.experience_id.type),
-        sa.column("advantage", sa.Float),
-        sa.column("ordinal", sa.Integer),
-        name="derived",
-    ).data([(one.experience_id, one.parent_id, one.advantage, i) for i, one in enumerate(derived)])
-    parent = experience.alias("parent")
-    chosen = (
-        sa.select(
-            *(parent.c[name] for name in COPIED),
-            values.c.experience_id,
-            values.c.parent_id,
-            (parent.c.revision + 1),
-            sa.cast(values.c.advantage, sa.Float),
-            sa.literal(ExperienceState.READY.value),
-        )
-        .select_from(
-            values.join(
-                parent,
-                sa.and_(in_stage_alias(parent, key), parent.c.experience_id == values.c.parent_id),
-            )
-        )
-        .order_by(values.c.ordinal)
+    parent_ids = [one.parent_id for one in derived]
+    statement = sa.select(experience).where(
+        in_stage(experience, key), among(experience.c.experience_id, parent_ids)
     )
-    columns = [*COPIED, "experience_id", "parent_id", "revision", "advantage", "state"]
-    await connection.execute(sa.insert(experience).from_select(columns, chosen))
-    await set_states(connection, key, [one.parent_id for one in derived], ExperienceState.DERIVED)
-
-
-def in_stage_alias(table: sa.FromClause, key: StageKey) -> sa.ColumnElement[bool]:
-    """Rows of one stage in an alias."""
-    return sa.and_(
-        table.c.tenant == key.tenant,
-        table.c.experiment_id == key.experiment_id,
-        table.c.stage == key.stage,
-    )
+    parents = {
+        row["experience_id"]: {name: row[name] for name in row if name not in NOT_COPIED}
+        for row in (await connection.execute(statement)).mappings()
+    }
+    rows = [
+        {
+            **parents[one.parent_id],
+            "experience_id": one.experience_id,
+            "parent_id": one.parent_id,
+            "revision": parents[one.parent_id]["revision"] + 1,
+            "advantage": one.advantage,
+            "state": ExperienceState.READY,
+        }
+        for one in derived
+    ]
+    await insert_rows(connection, experience, rows)
+    await set_states(connection, key, parent_ids, ExperienceState.DERIVED)
 
 
 async def set_states(
@@ -168,7 +153,7 @@ async def set_states(
     if ids:
         await connection.execute(
             sa.update(experience)
-            .where(in_stage(experience, key), experience.c.experience_id.in_(ids))
+            .where(in_stage(experience, key), among(experience.c.experience_id, ids))
             .values(state=state, reason=reason)
         )
 
@@ -193,7 +178,7 @@ async def count_state(connection: AsyncConnection, key: StageKey, state: Experie
     statement = (
         sa.select(sa.func.count())
         .select_from(experience)
-        .where(in_stage(experience, key), experience.c.state == state)
+        .where(in_stage(experience, key), one_of(experience.c.state, [state]))
     )
     return (await connection.execute(statement)).scalar_one()
 
@@ -207,25 +192,17 @@ async def ready_rows(
     before: Place | None,
 ) -> list[ReadyRow]:
     """The next rows to batch: in order of the rollouts up to `before`, or as they became ready."""
-    won = sa.and_(
-        same_stage(run_attempt, experience),
-        run_attempt.c.assignment_id == experience.c.assignment_id,
-        run_attempt.c.run == experience.c.run,
-        run_attempt.c.state == AttemptState.WON,
-    )
-    statement = (
-        sa.select(experience, run_attempt.c.metrics.label("run_metrics"))
-        .join(run_attempt, won)
-        .where(in_stage(experience, key), experience.c.state == ExperienceState.READY)
-        .limit(limit)
-    )
     c = experience.c
+    is_ready = one_of(c.state, [ExperienceState.READY])
+    statement = sa.select(experience).where(in_stage(experience, key), is_ready).limit(limit)
     if not is_ordered:
         statement = statement.order_by(c.ready_number)
     else:
         statement = statement.order_by(c.explore_step, c.position, c.run, c.step, c.suffix)
         if before is not None:
             statement = statement.where(sa.tuple_(c.explore_step, c.position) < before)
+    rows = list(await connection.execute(statement))
+    run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
     return [
         ReadyRow(
             experience_id=row.experience_id,
@@ -238,63 +215,77 @@ async def ready_rows(
                 response_length=row.response_length,
                 version_min=row.version_min,
                 metrics=decode_numbers(row.metrics),
-                run_metrics=decode_numbers(row.run_metrics),
+                run_metrics=run_metrics.get((row.assignment_id, row.run), {}),
             ),
         )
-        for row in await connection.execute(statement)
+        for row in rows
     ]
+
+
+async def won_metrics(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> dict[tuple[str, int], dict[str, float]]:
+    """Metrics of the attempts that won, by assignment and run."""
+    c = run_attempt.c
+    statement = (
+        sa.select(c.assignment_id, c.run, c.metrics)
+        .where(
+            in_stage(run_attempt, key),
+            among(c.assignment_id, assignment_ids),
+            one_of(c.state, [AttemptState.WON]),
+        )
+        .order_by(c.assignment_id, c.run)
+    )
+    return {
+        (row.assignment_id, row.run): decode_numbers(row.metrics)
+        for row in await connection.execute(statement)
+    }
 
 
 async def load_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> list[bytes]:
     """Wire bytes of experiences, in the order of `ids`."""
-    same_payload = sa.and_(
-        same_stage(payload, experience),
-        payload.c.segment_id == experience.c.segment_id,
-        payload.c.payload_id == experience.c.payload_id,
-    )
-    statement = (
-        sa.select(experience.c.experience_id, payload.c.body)
-        .join(payload, same_payload)
-        .where(in_stage(experience, key), experience.c.experience_id.in_(ids))
-    )
-    bodies = {row.experience_id: bytes(row.body) for row in await connection.execute(statement)}
-    return [bodies[one] for one in ids]
+    chosen = sa.select(experience.c.experience_id, experience.c.segment_id, experience.c.payload_id)
+    of_ids = sa.and_(in_stage(experience, key), among(experience.c.experience_id, ids))
+    rows = list(await connection.execute(chosen.where(of_ids)))
+    bodies: dict[str, bytes] = {}
+    for segment_id in {row.segment_id for row in rows}:
+        own = {row.payload_id for row in rows if row.segment_id == segment_id}
+        statement = sa.select(payload.c.payload_id, payload.c.body).where(
+            in_stage(payload, key),
+            payload.c.segment_id == segment_id,
+            among(payload.c.payload_id, own),
+        )
+        for row in await connection.execute(statement):
+            bodies[row.payload_id] = bytes(row.body)
+    payload_of = {row.experience_id: row.payload_id for row in rows}
+    return [bodies[payload_of[one]] for one in ids]
 
 
 async def run_scores(
-    connection: AsyncConnection, key: StageKey, version: int, taskset: str
+    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> list[RunScore]:
-    """The numbers of every finished run of an evaluation."""
-    sample_values = (
-        sa.select(
-            experience.c.assignment_id, experience.c.run, experience.c.reward, experience.c.metrics
-        )
-        .join(
-            assignment,
-            sa.and_(
-                same_stage(assignment, experience),
-                assignment.c.assignment_id == experience.c.assignment_id,
-            ),
-        )
+    """The numbers of every finished run of an evaluation, a run's own and those of its samples."""
+    c = experience.c
+    statement = (
+        sa.select(c.assignment_id, c.run, c.reward, c.metrics)
         .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-            experience.c.state == ExperienceState.EVAL,
+            in_stage(experience, key),
+            among(c.assignment_id, assignment_ids),
+            c.state == ExperienceState.EVAL,
         )
-        .order_by(assignment.c.position, experience.c.run, experience.c.step)
+        .order_by(c.explore_step, c.position, c.run, c.step)
     )
     values: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for row in await connection.execute(sample_values):
+    for row in await connection.execute(statement):
         own = values.setdefault((row.assignment_id, row.run), {})
         for name, value in decode_numbers(row.metrics).items():
             own.setdefault(name, []).append(value)
         if row.reward is not None:
             own.setdefault("reward", []).append(row.reward)
-    await _add_run_metrics(connection, key, version, taskset, values)
+    for place, metrics in (await won_metrics(connection, key, assignment_ids)).items():
+        values.setdefault(place, {}).update({name: [one] for name, one in metrics.items()})
     return [
         RunScore(
             assignment_id=place[0],
@@ -302,35 +293,3 @@ async def run_scores(
         )
         for place, own in values.items()
     ]
-
-
-async def _add_run_metrics(
-    connection: AsyncConnection,
-    key: StageKey,
-    version: int,
-    taskset: str,
-    values: dict[tuple[str, int], dict[str, list[float]]],
-) -> None:
-    """A run's own metrics count beside those of its samples."""
-    statement = (
-        sa.select(run_attempt.c.assignment_id, run_attempt.c.run, run_attempt.c.metrics)
-        .join(
-            assignment,
-            sa.and_(
-                same_stage(assignment, run_attempt),
-                assignment.c.assignment_id == run_attempt.c.assignment_id,
-            ),
-        )
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-            run_attempt.c.state == AttemptState.WON,
-        )
-        .order_by(assignment.c.position, run_attempt.c.run)
-    )
-    for row in await connection.execute(statement):
-        own = values.setdefault((row.assignment_id, row.run), {})
-        for name, value in decode_numbers(row.metrics).items():
-            own[name] = [value]

@@ -1,7 +1,7 @@
 """Statements on runs and the attempts at them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from services.buffer.domain.states import (
     RunState,
 )
 from services.buffer.store.database import (
+    among,
+    among_numbers,
     encode_numbers,
     in_stage,
     insert_rows,
     key_columns,
-    same_stage,
+    one_of,
 )
 from services.buffer.store.tables import assignment, run, run_attempt
 from trinity.types import StageKey
@@ -33,13 +35,13 @@ async def load_views(
     """Assignments with the state of each of their runs."""
     wanted = list(ids)
     runs: dict[str, dict[int, OpenRun]] = defaultdict(dict)
-    statement = sa.select(run).where(in_stage(run, key), run.c.assignment_id.in_(wanted))
+    statement = sa.select(run).where(in_stage(run, key), among(run.c.assignment_id, wanted))
     for row in await connection.execute(statement):
         runs[row.assignment_id][row.run] = OpenRun(
             state=RunState(row.state), num_failed=row.num_failed, reason=row.reason
         )
     chosen = sa.select(assignment).where(
-        in_stage(assignment, key), assignment.c.assignment_id.in_(wanted)
+        in_stage(assignment, key), among(assignment.c.assignment_id, wanted)
     )
     return {row.assignment_id: _view(row, runs) for row in await connection.execute(chosen)}
 
@@ -62,13 +64,19 @@ async def load_known(
     connection: AsyncConnection, key: StageKey, results: Sequence[Result]
 ) -> list[KnownAttempt]:
     """Attempts in the database under the place or the sequence of any of these results."""
-    place = sa.tuple_(run_attempt.c.assignment_id, run_attempt.c.run, run_attempt.c.attempt)
-    sent = sa.tuple_(run_attempt.c.producer, run_attempt.c.sequence)
-    same_place = sa.and_(
-        in_stage(run_attempt, key), place.in_([result.place for result in results])
+    same_place = sa.select(run_attempt).where(
+        in_stage(run_attempt, key),
+        among(run_attempt.c.assignment_id, {result.assignment_id for result in results}),
     )
-    same_sequence = sent.in_([(result.producer, result.sequence) for result in results])
-    rows = await connection.execute(sa.select(run_attempt).where(sa.or_(same_place, same_sequence)))
+    found = list(await connection.execute(same_place))
+    sequences: dict[str, list[int]] = defaultdict(list)
+    for result in results:
+        sequences[result.producer].append(result.sequence)
+    for producer, own in sequences.items():
+        same_sequence = sa.select(run_attempt).where(
+            run_attempt.c.producer == producer, among_numbers(run_attempt.c.sequence, own)
+        )
+        found += list(await connection.execute(same_sequence))
     return [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
@@ -77,7 +85,7 @@ async def load_known(
             content_hash=row.content_hash,
             state=row.state,
         )
-        for row in rows
+        for row in found
     ]
 
 
@@ -151,51 +159,54 @@ class OpenWork:
 
 async def count_open_runs(connection: AsyncConnection, key: StageKey) -> int:
     """Runs of open training assignments that have no end yet."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(run)
-        .join(
-            assignment,
-            sa.and_(same_stage(run, assignment), run.c.assignment_id == assignment.c.assignment_id),
-        )
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.TRAIN,
-            assignment.c.state.in_(OPEN_ASSIGNMENT),
-            run.c.state == RunState.OPEN,
-        )
+    statement = sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0)).where(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
     )
-    return (await connection.execute(statement)).scalar_one()
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def update_open_counts(
+    connection: AsyncConnection, key: StageKey, counts: Mapping[str, int]
+) -> None:
+    """Store how many runs of each assignment are still open."""
+    if not counts:
+        return
+    statement = (
+        sa.update(assignment)
+        .where(
+            in_stage(assignment, key), assignment.c.assignment_id == sa.bindparam("own_assignment")
+        )
+        .values(num_open_runs=sa.bindparam("new_count"))
+    )
+    values = [{"own_assignment": one, "new_count": count} for one, count in counts.items()]
+    await connection.execute(statement, values)
 
 
 async def oldest_open_work(
     connection: AsyncConnection, key: StageKey, kind: AssignmentKind
 ) -> OpenWork | None:
     """The earliest explore step (of an evaluation: version) with open assignments, if any."""
-    is_open = assignment.c.state.in_(OPEN_ASSIGNMENT)
+    is_open = one_of(assignment.c.state, OPEN_ASSIGNMENT)
+    of_kind = sa.and_(in_stage(assignment, key), assignment.c.kind == kind)
+    oldest = sa.select(sa.func.min(assignment.c.explore_step)).where(of_kind, is_open)
+    explore_step = (await connection.execute(oldest)).scalar()
     count = sa.func.count()
-    statement = (
-        sa.select(
-            assignment.c.explore_step,
-            count.filter(is_open).label("num_open"),
-            count.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
-            count.label("num_all"),
-            sa.func.array_agg(sa.distinct(assignment.c.leased_by))
-            .filter(assignment.c.state == AssignmentState.LEASED)
-            .label("holders"),
-            sa.func.max(assignment.c.required_version).label("required_version"),
-        )
-        .where(in_stage(assignment, key), assignment.c.kind == kind)
-        .group_by(assignment.c.explore_step)
-        .having(count.filter(is_open) > 0)
-        .order_by(assignment.c.explore_step)
-        .limit(1)
-    )
-    row = (await connection.execute(statement)).first()
-    if row is None:
+    statement = sa.select(
+        count.filter(is_open).label("num_open"),
+        count.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
+        count.label("num_all"),
+        sa.func.array_agg(sa.distinct(assignment.c.leased_by))
+        .filter(assignment.c.state == AssignmentState.LEASED)
+        .label("holders"),
+        sa.func.max(assignment.c.required_version).label("required_version"),
+    ).where(of_kind, assignment.c.explore_step == explore_step)
+    if explore_step is None:
         return None
+    row = (await connection.execute(statement)).one()
     return OpenWork(
-        explore_step=row.explore_step,
+        explore_step=explore_step,
         num_open=row.num_open,
         num_pending=row.num_pending,
         num_all=row.num_all,

@@ -10,12 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import OPEN_SCOPE, ScopeState
 from services.buffer.store.database import (
     SCOPES_TOPIC,
+    among,
     in_stage,
     insert_rows,
     key_columns,
     key_from_row,
     notify,
-    same_stage,
+    one_of,
 )
 from services.buffer.store.tables import NOW, STAGE_KEY, assignment, pipeline_scope
 from trinity.types import StageKey
@@ -59,7 +60,7 @@ async def claim_scopes(
     columns = [c[name] for name in (*STAGE_KEY, "assignment_id")]
     chosen = (
         sa.select(*columns)
-        .where(is_free)
+        .where(one_of(c.state, OPEN_SCOPE), is_free)
         .order_by(c.opened_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -87,36 +88,38 @@ async def claim_scopes(
     ]
 
 
-async def end_claim(
-    connection: AsyncConnection, claim: Claim, state: ScopeState, error: str = ""
-) -> bool:
-    """Leave a scope in this state; false when the claim is no longer ours."""
-    statement = (
-        sa.update(pipeline_scope)
-        .where(
-            in_stage(pipeline_scope, claim.key),
-            pipeline_scope.c.assignment_id == claim.assignment_id,
-            pipeline_scope.c.claim_token == claim.token,
-            pipeline_scope.c.state == ScopeState.CLAIMED,
+async def end_claims(
+    connection: AsyncConnection, claims: Sequence[Claim], state: ScopeState, error: str = ""
+) -> set[str]:
+    """Leave scopes of one stage in this state; answers those whose claim was still ours."""
+    c = pipeline_scope.c
+    held: set[str] = set()
+    for token in {claim.token for claim in claims}:
+        own = [claim for claim in claims if claim.token == token]
+        statement = (
+            sa.update(pipeline_scope)
+            .where(
+                in_stage(pipeline_scope, own[0].key),
+                among(c.assignment_id, [claim.assignment_id for claim in own]),
+                c.claim_token == token,
+                c.state == ScopeState.CLAIMED,
+            )
+            .values(state=state, error=error, claim_token=None, claimed_until=None)
+            .returning(c.assignment_id)
         )
-        .values(state=state, error=error, claim_token=None, claimed_until=None)
-        .returning(pipeline_scope.c.stage)
-    )
-    return (await connection.execute(statement)).first() is not None
+        held |= set((await connection.execute(statement)).scalars())
+    return held
 
 
 async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
     """Places of the groups that the pipeline has not finished, earliest first."""
+    open_ids = sa.select(pipeline_scope.c.assignment_id).where(
+        in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, OPEN_SCOPE)
+    )
+    ids = list((await connection.execute(open_ids)).scalars())
     statement = (
         sa.select(assignment.c.explore_step, assignment.c.position)
-        .join(
-            pipeline_scope,
-            sa.and_(
-                same_stage(pipeline_scope, assignment),
-                pipeline_scope.c.assignment_id == assignment.c.assignment_id,
-            ),
-        )
-        .where(in_stage(pipeline_scope, key), pipeline_scope.c.state.in_(OPEN_SCOPE))
+        .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
         .order_by(assignment.c.explore_step, assignment.c.position)
     )
     return [(row.explore_step, row.position) for row in await connection.execute(statement)]

@@ -130,6 +130,7 @@ assignment = sa.Table(
     _number("refill_round"),
     _number("required_version"),
     _number("repeat_times"),
+    _number("num_open_runs"),
     sa.Column("state", sa.Text, nullable=False),
     _text("reason"),
     sa.Column("lease_token", UUID),
@@ -141,7 +142,7 @@ assignment = sa.Table(
 )
 sa.Index(
     "assignment_open_ix",
-    *(assignment.c[name] for name in (*STAGE_KEY, "required_version", "explore_step", "position")),
+    *(assignment.c[name] for name in (*STAGE_KEY, "kind", "explore_step", "position")),
     postgresql_where=assignment.c.state.in_(["pending", "leased"]),
 )
 
@@ -211,9 +212,12 @@ experience = sa.Table(
     _moment("created_at"),
 )
 sa.Index(
-    "experience_ready_ix",
-    *(experience.c[name] for name in (*STAGE_KEY, "explore_step", "position", "run", "step")),
-    postgresql_where=experience.c.state == "ready",
+    "experience_waiting_ix",
+    *(
+        experience.c[name]
+        for name in (*STAGE_KEY, "state", "explore_step", "position", "run", "step", "suffix")
+    ),
+    postgresql_where=experience.c.state.in_(["raw", "ready"]),
 )
 sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in (*STAGE_KEY, "assignment_id"))
@@ -233,7 +237,7 @@ pipeline_scope = sa.Table(
 )
 sa.Index(
     "pipeline_scope_open_ix",
-    pipeline_scope.c.opened_at,
+    *(pipeline_scope.c[name] for name in (*STAGE_KEY, "opened_at")),
     postgresql_where=pipeline_scope.c.state.in_(["open", "claimed"]),
 )
 

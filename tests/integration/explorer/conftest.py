@@ -1,7 +1,7 @@
 """An explorer of this process, between a small synchronizer, a small buffer and a real broker."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,9 @@ from services.explorer.service import Explorer
 from services.explorer.settings import ExplorerSettings
 from services.explorer.synchronizer_client import SERVICE as SYNCHRONIZER
 from tests.infra_fixtures import NatsUnderTest
-from tests.integration.explorer.peers import PeerBuffer, PeerSynchronizer
+from tests.integration.explorer.peers import PeerBuffer, PeerSynchronizer, write_weights
 from tests.unit.explorer.builders import EXPERIMENT_ID, ArithmeticEngine, build_plan
+from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.server import Servicer, serve
@@ -72,7 +73,31 @@ class World:
     async def publish(self, version: int, content: str | None = None) -> None:
         """Announce weights."""
         path = self.folder / "weights" / f"v{version}-1"
-        await self.synchronizer.publish(path, version, (content or f"weights {version}").encode())
+        weights = write_weights(path, version, (content or f"weights {version}").encode())
+        await self.synchronizer.publish(weights)
+
+    async def finished(self) -> None:
+        """Wait until the explorer has done its part."""
+        peer = self.synchronizer
+        async with peer.changed:
+            await peer.changed.wait_for(lambda: bool(peer.finished or peer.failures))
+
+    async def status_is(self, condition: Callable[[spb.Member], object]) -> None:
+        """Wait until the explorer's heartbeat says so."""
+        peer = self.synchronizer
+        async with peer.changed:
+            await peer.changed.wait_for(
+                lambda: bool(peer.members) and bool(condition(peer.members[-1]))
+            )
+
+    def use_reward(self, name: str) -> None:
+        """Let the plan name another reward."""
+        plan = self.synchronizer.plan
+        stage = plan.stages[0]
+        assert stage.taskset is not None
+        taskset = stage.taskset.model_copy(update={"reward": name})
+        stages = (stage.model_copy(update={"taskset": taskset}),)
+        self.synchronizer.plan = plan.model_copy(update={"stages": stages})
 
 
 @pytest.fixture

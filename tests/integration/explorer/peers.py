@@ -1,9 +1,10 @@
 """A synchronizer and a buffer small enough to read, for an explorer to talk to."""
 
 import asyncio
+import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,30 +60,13 @@ class PeerSynchronizer(SynchronizerServiceServicer):
         async with self.changed:
             self.changed.notify_all()
 
-    async def publish(self, directory: Path, version: int, content: bytes) -> None:
-        """Write weights that hold `content` and announce them."""
-        directory.mkdir(parents=True)
-        (directory / "model.safetensors").write_bytes(content)
-        digest = uuid.uuid5(uuid.NAMESPACE_OID, content.hex()).bytes * 2
-        head = manifest.ManifestHead(
-            kind="weights", stage="main", step=version, incarnation=1, weights_sha256=digest.hex()
-        )
-        sealed = manifest.seal(directory, head)
-        self.versions.append(
-            spb.Version(
-                stage="main",
-                version=version,
-                incarnation=1,
-                kind=spb.Version.KIND_FULL,
-                path=str(directory),
-                manifest_sha256=sealed,
-                weights_sha256=digest,
-            )
-        )
+    async def publish(self, version: spb.Version) -> None:
+        """Announce weights that are written."""
+        self.versions.append(version)
         await self.change()
 
     async def WatchExperiments(
-        self, request: spb.WatchExperimentsRequest, _: Context
+        self, _request: spb.WatchExperimentsRequest, _: Context
     ) -> AsyncIterator[spb.WatchExperimentsResponse]:
         while True:
             now = self.experiment()
@@ -92,7 +76,7 @@ class PeerSynchronizer(SynchronizerServiceServicer):
                 await self.changed.wait()
 
     async def WatchExperiment(
-        self, request: spb.WatchExperimentRequest, _: Context
+        self, _request: spb.WatchExperimentRequest, _: Context
     ) -> AsyncIterator[spb.WatchExperimentResponse]:
         while True:
             yield spb.WatchExperimentResponse(experiment=self.experiment(), versions=self.versions)
@@ -100,7 +84,7 @@ class PeerSynchronizer(SynchronizerServiceServicer):
                 await self.changed.wait()
 
     async def GetExperiment(
-        self, request: spb.GetExperimentRequest, _: Context
+        self, _request: spb.GetExperimentRequest, _: Context
     ) -> spb.GetExperimentResponse:
         return spb.GetExperimentResponse(
             experiment=self.experiment(), plan_json=self.plan.model_dump_json()
@@ -108,6 +92,7 @@ class PeerSynchronizer(SynchronizerServiceServicer):
 
     async def Heartbeat(self, request: spb.HeartbeatRequest, _: Context) -> spb.HeartbeatResponse:
         self.members.append(request.member)
+        await self.change()
         return spb.HeartbeatResponse(interval_seconds=0.1)
 
     async def FinishRole(
@@ -130,6 +115,7 @@ class PeerBuffer(BufferServiceServicer):
     pending: list[bpb.Assignment] = field(default_factory=list)
     drains: bool = True
     is_mute: bool = False
+    cancel_reason: str = ""
     leased: dict[str, bpb.Assignment] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     results: dict[int, epb.RunResult] = field(default_factory=dict)
@@ -137,14 +123,14 @@ class PeerBuffer(BufferServiceServicer):
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
     num_releases: int = 0
-    producer: str = ""
+    num_renewals: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def change(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 
-    async def until(self, condition: "Condition") -> None:
+    async def until(self, condition: "Callable[[PeerBuffer], bool]") -> None:
         """Wait until something about the buffer is so."""
         async with self.changed:
             await self.changed.wait_for(lambda: condition(self))
@@ -157,8 +143,11 @@ class PeerBuffer(BufferServiceServicer):
         self, request: bpb.LeaseAssignmentsRequest, _: Context
     ) -> bpb.LeaseAssignmentsResponse:
         states = bpb.LeaseAssignmentsResponse
-        async with self.changed:
-            await self.changed.wait_for(lambda: bool(self.pending) or self._is_drained())
+        await self.until(
+            lambda peer: bool(peer.pending or peer.cancel_reason) or peer._is_drained()
+        )
+        if self.cancel_reason:
+            return states(state=states.STATE_CANCELLED, reason=self.cancel_reason)
         if not self.pending:
             return states(state=states.STATE_DRAINED)
         granted = self.pending[: request.max_assignments]
@@ -166,22 +155,27 @@ class PeerBuffer(BufferServiceServicer):
         self.leased |= {assignment.id: assignment for assignment in granted}
         return states(state=states.STATE_GRANTED, assignments=granted, remaining_seconds=15)
 
+    def complete(self) -> dict[tuple[str, int], epb.RunResult]:
+        """Complete results by assignment and run."""
+        return {
+            (result.assignment_id, result.run): result
+            for result in self.results.values()
+            if result.state == epb.RunResult.STATE_COMPLETE
+        }
+
     def _is_drained(self) -> bool:
         wanted = sum(len(assignment.runs) for assignment in self.leased.values())
-        won = {
-            (r.assignment_id, r.run)
-            for r in self.results.values()
-            if r.state == epb.RunResult.STATE_COMPLETE
-        }
-        return self.drains and len(won) >= wanted
+        return self.drains and len(self.complete()) >= wanted
 
     async def RenewLeases(
-        self, request: bpb.RenewLeasesRequest, _: Context
+        self, _request: bpb.RenewLeasesRequest, _: Context
     ) -> bpb.RenewLeasesResponse:
+        self.num_renewals += 1
+        await self.change()
         return bpb.RenewLeasesResponse(lost_assignment_ids=self.lost, remaining_seconds=15)
 
     async def ReleaseLeases(
-        self, request: bpb.ReleaseLeasesRequest, _: Context
+        self, _request: bpb.ReleaseLeasesRequest, _: Context
     ) -> bpb.ReleaseLeasesResponse:
         self.num_releases += 1
         return bpb.ReleaseLeasesResponse()
@@ -195,14 +189,11 @@ class PeerBuffer(BufferServiceServicer):
         return bpb.UploadBlobResponse(size=len(content))
 
     async def WatchCommits(
-        self, request: bpb.WatchCommitsRequest, _: Context
+        self, _request: bpb.WatchCommitsRequest, _: Context
     ) -> AsyncIterator[bpb.WatchCommitsResponse]:
         told: set[int] = set()
         while True:
-            async with self.changed:
-                await self.changed.wait_for(
-                    lambda: not self.is_mute and bool(self.results.keys() - told)
-                )
+            await self.until(lambda peer: not peer.is_mute and bool(peer.results.keys() - told))  # noqa: B023
             new = self.results.keys() - told
             told |= new
             yield bpb.WatchCommitsResponse(
@@ -234,7 +225,23 @@ class PeerBuffer(BufferServiceServicer):
             await self.change()
 
 
-Condition = "Callable[[PeerBuffer], bool]"
+def write_weights(directory: Path, version: int, content: bytes) -> spb.Version:
+    """Weights that hold `content`, sealed, as the trainer announces them."""
+    directory.mkdir(parents=True)
+    (directory / "model.safetensors").write_bytes(content)
+    digest = hashlib.sha256(content).digest()
+    head = manifest.ManifestHead(
+        kind="weights", stage="main", step=version, incarnation=1, weights_sha256=digest.hex()
+    )
+    return spb.Version(
+        stage="main",
+        version=version,
+        incarnation=1,
+        kind=spb.Version.KIND_FULL,
+        path=str(directory),
+        manifest_sha256=manifest.seal(directory, head),
+        weights_sha256=digest,
+    )
 
 
 def assignments(count: int, runs: int = 2, **changes: object) -> list[bpb.Assignment]:

@@ -3,22 +3,135 @@
 import asyncio
 
 from tests.integration.explorer.conftest import World
-from tests.integration.explorer.peers import assignments
+from tests.integration.explorer.peers import assignments, tokens_by_run
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1 import experience_pb2 as epb
 from trinity.codec import experience_from_proto
+from trinity.plugins import REWARDS
+
+PATIENCE_SECONDS = 60.0
 
 
-async def finished(world: World) -> None:
-    async with world.synchronizer.changed:
-        await world.synchronizer.changed.wait_for(lambda: bool(world.synchronizer.finished))
-
-
-async def test_every_run_of_a_stage_is_committed_and_the_role_finished(world: World) -> None:
+async def test_every_run_of_a_stage_is_committed_once_and_the_role_finished(world: World) -> None:
     world.buffer.pending = assignments(4)
-    async with asyncio.timeout(20), world.explorer():
-        await finished(world)
-    assert len(world.buffer.results) == 8
-    assert world.buffer.num_received == 8
-    experience = experience_from_proto(world.buffer.results[1].experiences[0])
-    assert experience.reward == 0.0
-    assert experience.version_spans[0].version == 0
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+    assert world.buffer.num_received == len(world.buffer.complete()) == 8
+    assert world.synchronizer.finished == ["main"]
+
+
+async def test_an_experience_says_what_made_it(world: World) -> None:
+    world.buffer.pending = assignments(1, runs=1)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+    (message,) = world.buffer.results[1].experiences
+    experience = experience_from_proto(message)
+    assert (message.tenant, message.taskset, message.task_index) == ("default", "taskset", 0)
+    assert experience.reward_parts == {"accuracy": 0.0} and experience.reward == 0.0
+    assert experience.version_spans[0].end == experience.sequence.response_length == 3
     assert experience.sampling is not None and experience.sampling.seed > 0
+    assert len(experience.chat_template_sha256) == 32
+
+
+async def test_another_explorer_makes_the_same_tokens_for_the_same_run(world: World) -> None:
+    seen = []
+    for _ in range(2):
+        world.buffer.pending = assignments(3)
+        world.buffer.results.clear()
+        world.buffer.leased.clear()
+        world.synchronizer.finished.clear()
+        async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+            await world.finished()
+        seen.append(tokens_by_run(world.buffer.results.values()))
+    assert seen[0] == seen[1]
+    assert len(set(seen[0].values())) == 6
+
+
+async def test_training_gets_the_version_it_needs_as_soon_as_it_is_published(
+    world: World,
+) -> None:
+    world.buffer.pending = assignments(1) + assignments(1, explore_step=2, required_version=1)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.buffer.until(lambda peer: len(peer.complete()) == 2)
+        await world.publish(1)
+        await world.finished()
+    versions = [r.experiences[0].version_spans[0].version for r in world.buffer.results.values()]
+    assert sorted(versions) == [0, 0, 1, 1]
+
+
+async def test_weights_with_the_content_that_is_loaded_are_not_loaded_again(world: World) -> None:
+    await world.publish(1, content="weights 0")
+    world.buffer.pending = assignments(1, required_version=1)
+    world.buffer.pending += assignments(1, kind=pb.ASSIGNMENT_KIND_EVAL, explore_step=0)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+    assert len(world.buffer.complete()) == 4
+    assert len(world.engine.loaded) == 1
+
+
+async def test_a_run_that_fails_is_tried_again_and_every_failure_is_reported(
+    world: World,
+) -> None:
+    world.buffer.pending = assignments(1, runs=1, taskset="missing", first_attempt=2)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer() as stop:
+        await world.buffer.until(lambda peer: len(peer.results) == 2)
+        stop.set()
+    failed = sorted(world.buffer.results.values(), key=lambda result: result.attempt)
+    assert [result.attempt for result in failed] == [2, 3]
+    assert {result.state for result in failed} == {epb.RunResult.STATE_FAILED}
+    assert all("KeyError: 'missing'" in result.reason for result in failed)
+
+
+async def test_a_lost_lease_aborts_its_runs_and_only_its_runs(world: World) -> None:
+    world.engine.gate = asyncio.Event()
+    lost, kept = world.buffer.pending = assignments(2)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer() as stop:
+        world.buffer.lost = {lost.id}
+        await world.buffer.until(lambda peer: peer.num_renewals >= 2)
+        world.engine.gate.set()
+        await world.buffer.until(lambda peer: len(peer.complete()) == 2)
+        stop.set()
+    assert world.engine.num_aborted == 2
+    assert {assignment for assignment, _ in world.buffer.complete()} == {kept.id}
+
+
+async def test_a_result_over_a_mebibyte_travels_by_reference(world: World) -> None:
+    world.buffer.pending = assignments(1, runs=1)
+    REWARDS.register("test_large", lambda: {"part" * 1000 + str(n): 0.0 for n in range(300)})
+    world.use_reward("test_large")
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+    assert len(world.buffer.blobs) == 1
+    assert len(world.buffer.complete()) == 1
+
+
+async def test_a_cancelled_stage_aborts_what_runs(world: World) -> None:
+    world.engine.gate = asyncio.Event()
+    world.buffer.pending = assignments(2)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.buffer.until(lambda peer: peer.num_renewals >= 1)
+        world.buffer.cancel_reason = "a person said so"
+        await world.buffer.change()
+        await world.status_is(lambda member: member.activity == "idle" or world.engine.num_aborted)
+    assert world.engine.num_aborted == 4
+    assert world.buffer.results == {}
+
+
+async def test_an_unknown_reward_fails_the_stage_with_a_sentence(world: World) -> None:
+    world.use_reward("exact_match")
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+    (reason,) = world.synchronizer.failures
+    assert "there is no reward 'exact_match'; close to it: exact_match_reward" in reason
+
+
+async def test_on_stop_runs_may_end_and_leases_go_back(world: World) -> None:
+    world.engine.gate = asyncio.Event()
+    world.buffer.pending = assignments(1)
+    world.buffer.drains = False
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer() as stop:
+        await world.buffer.until(lambda peer: peer.num_renewals >= 1)
+        stop.set()
+        world.engine.gate.set()
+    await world.buffer.until(lambda peer: len(peer.complete()) == 2)
+    assert world.buffer.num_releases == 1

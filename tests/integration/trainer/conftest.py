@@ -36,7 +36,8 @@ def ranks() -> Iterator["Ranks"]:
 
         import services.trainer.stage_setup  # noqa: F401  # imports verl
         from services.trainer.learner import make_deterministic
-        from services.trainer.ranks import LISTENER_VARIABLE, join_gang
+        from services.trainer.messages import LISTENER_VARIABLE
+        from services.trainer.ranks import join_gang
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gang = {
             "RANK": "0",

@@ -77,13 +77,17 @@ class Peers(buffer_pb2_grpc.BufferServiceServicer, synchronizer_grpc.Synchronize
             self.num_changes += 1
             self._condition.notify_all()
 
-    async def OpenStage(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def OpenStage(
+        self, request: buffer_pb2.OpenStageRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.OpenStageResponse:
         stage = next(stage for stage in self.plan.stages if stage.name == request.key.stage)
         return buffer_pb2.OpenStageResponse(
             num_tasks=64, total_train_steps=stage.num_train_steps(64)
         )
 
-    async def BeginIncarnation(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def BeginIncarnation(
+        self, request: buffer_pb2.BeginIncarnationRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.BeginIncarnationResponse:
         stage = self.stages[request.key.stage]
         stage.incarnation += 1
         newest = stage.versions[max(stage.versions)] if stage.versions else None
@@ -97,12 +101,16 @@ class Peers(buffer_pb2_grpc.BufferServiceServicer, synchronizer_grpc.Synchronize
             finished_step=stage.finished_step,
         )
 
-    async def RecordVersion(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def RecordVersion(
+        self, request: buffer_pb2.RecordVersionRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.RecordVersionResponse:
         self.stages[request.key.stage].versions[request.version.version] = request.version
         await self._note()
         return buffer_pb2.RecordVersionResponse()
 
-    async def GetBatch(self, request, context):  # type: ignore[no-untyped-def]
+    async def GetBatch(
+        self, request: buffer_pb2.GetBatchRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[buffer_pb2.GetBatchResponse]:
         stage = self.stages[request.key.stage]
         if request.incarnation != stage.incarnation:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "a newer life exists")
@@ -121,26 +129,36 @@ class Peers(buffer_pb2_grpc.BufferServiceServicer, synchronizer_grpc.Synchronize
         yield buffer_pb2.GetBatchResponse(head=head)
         yield buffer_pb2.GetBatchResponse(rows=buffer_pb2.BatchRows(rows=rows))
 
-    async def ReportStep(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def ReportStep(
+        self, request: buffer_pb2.ReportStepRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.ReportStepResponse:
         self.stages[request.key.stage].reports.append(request)
         await self._note()
         return buffer_pb2.ReportStepResponse()
 
-    async def CommitCheckpoint(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def CommitCheckpoint(
+        self, request: buffer_pb2.CommitCheckpointRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.CommitCheckpointResponse:
         self.stages[request.key.stage].checkpoints.append(request.checkpoint)
         await self._note()
         return buffer_pb2.CommitCheckpointResponse()
 
-    async def FinishTraining(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def FinishTraining(
+        self, request: buffer_pb2.FinishTrainingRequest, _context: grpc.aio.ServicerContext
+    ) -> buffer_pb2.FinishTrainingResponse:
         self.stages[request.key.stage].finished_step = request.step
         return buffer_pb2.FinishTrainingResponse()
 
-    async def GetExperiment(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def GetExperiment(
+        self, _request: synchronizer_pb2.GetExperimentRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.GetExperimentResponse:
         return synchronizer_pb2.GetExperimentResponse(
             experiment=self.experiment, plan_json=self.plan.model_dump_json()
         )
 
-    async def WatchExperiments(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def WatchExperiments(
+        self, _request: synchronizer_pb2.WatchExperimentsRequest, _context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[synchronizer_pb2.WatchExperimentsResponse]:
         seen = -1
         while True:
             async with self._condition:
@@ -151,27 +169,37 @@ class Peers(buffer_pb2_grpc.BufferServiceServicer, synchronizer_grpc.Synchronize
                 experiments=[self.experiment] if running else []
             )
 
-    async def WatchExperiment(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def WatchExperiment(
+        self, _request: synchronizer_pb2.WatchExperimentRequest, _context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[synchronizer_pb2.WatchExperimentResponse]:
         running = synchronizer_pb2.STAGE_STATE_RUNNING
         stage = next(stage for stage in self.experiment.stages if stage.state == running)
         yield synchronizer_pb2.WatchExperimentResponse(
             experiment=self.experiment, versions=self.versions[stage.name]
         )
 
-    async def PublishVersion(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def PublishVersion(
+        self, request: synchronizer_pb2.PublishVersionRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.PublishVersionResponse:
         self.versions[request.version.stage].append(request.version)
         return synchronizer_pb2.PublishVersionResponse()
 
-    async def RetireVersions(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def RetireVersions(
+        self, request: synchronizer_pb2.RetireVersionsRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.RetireVersionsResponse:
         for gone in request.versions:
             kept = [v for v in self.versions[gone.stage] if v.path != gone.path]
             self.versions[gone.stage] = kept
         return synchronizer_pb2.RetireVersionsResponse()
 
-    async def Heartbeat(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def Heartbeat(
+        self, _request: synchronizer_pb2.HeartbeatRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.HeartbeatResponse:
         return synchronizer_pb2.HeartbeatResponse(interval_seconds=2.0)
 
-    async def FinishRole(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def FinishRole(
+        self, request: synchronizer_pb2.FinishRoleRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.FinishRoleResponse:
         names = [stage.name for stage in self.experiment.stages]
         place = names.index(request.stage)
         stage = self.experiment.stages[place]
@@ -185,7 +213,9 @@ class Peers(buffer_pb2_grpc.BufferServiceServicer, synchronizer_grpc.Synchronize
         await self._note()
         return synchronizer_pb2.FinishRoleResponse(state=stage.state)
 
-    async def FailStage(self, request, context):  # type: ignore[no-untyped-def]  # noqa: ARG002
+    async def FailStage(
+        self, request: synchronizer_pb2.FailStageRequest, _context: grpc.aio.ServicerContext
+    ) -> synchronizer_pb2.FailStageResponse:
         self.failure = request.reason
         self.experiment.state = synchronizer_pb2.EXPERIMENT_STATE_FAILED
         await self._note()

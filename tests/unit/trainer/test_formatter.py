@@ -75,7 +75,7 @@ def test_a_row_that_is_too_long_is_cut_and_counted(tokenizer: PreTrainedTokenize
     formatter = formatter_of(tokenizer, max_length=10)
     row = formatter({"prompt": "1+2=", "response": "3456"}, index=0, position=0, weight=1.0)
     assert (row.length, row.mask.tolist()) == (10, [True, True])
-    assert formatter.num_truncated == 1
+    assert row.is_truncated
 
 
 def test_a_prompt_that_is_too_long_leaves_nothing_to_learn(

@@ -210,6 +210,7 @@ def _create_work() -> None:
         _number("refill_round"),
         _number("required_version"),
         _number("repeat_times"),
+        _number("num_open_runs"),
         sa.Column("state", sa.Text(), nullable=False),
         _text("reason"),
         sa.Column("lease_token", UUID, nullable=True),
@@ -225,7 +226,7 @@ def _create_work() -> None:
     op.create_index(
         "assignment_open_ix",
         "assignment",
-        [*STAGE_KEY, "required_version", "explore_step", "position"],
+        [*STAGE_KEY, "kind", "explore_step", "position"],
         postgresql_where=sa.text("state IN ('pending', 'leased')"),
     )
     op.create_table(
@@ -312,10 +313,10 @@ def _create_experiences() -> None:
     )
     op.create_index("experience_assignment_ix", "experience", [*STAGE_KEY, "assignment_id"])
     op.create_index(
-        "experience_ready_ix",
+        "experience_waiting_ix",
         "experience",
-        [*STAGE_KEY, "explore_step", "position", "run", "step"],
-        postgresql_where=sa.text("state = 'ready'"),
+        [*STAGE_KEY, "state", "explore_step", "position", "run", "step", "suffix"],
+        postgresql_where=sa.text("state IN ('raw', 'ready')"),
     )
     op.create_table(
         "pipeline_scope",
@@ -332,7 +333,7 @@ def _create_experiences() -> None:
     op.create_index(
         "pipeline_scope_open_ix",
         "pipeline_scope",
-        ["opened_at"],
+        [*STAGE_KEY, "opened_at"],
         postgresql_where=sa.text("state IN ('open', 'claimed')"),
     )
 

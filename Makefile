@@ -1,0 +1,73 @@
+# `make help` lists what there is.
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS := $(sort $(wildcard proto/trinity/api/v1/*.proto))
+GENERATED := trinity/api/v1
+BASELINE := proto/baseline.binpb
+SCRATCH := build
+
+.DEFAULT_GOAL := help
+.PHONY: help setup prepare demo test test-fast check format types protos proto proto-drift \
+	proto-baseline lock clean
+
+help:  ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+setup:  ## The environment in .venv, from requirements/cpu.lock (skipped where it is up to date)
+	@PYTHON="$(PYTHON)" requirements/install.sh $(VENV)
+
+prepare: setup  ## Data and model of the addition example
+	@$(BIN)/python -m examples.addition.prepare
+
+demo: prepare  ## A small model learns to add: the addition example from start to end
+	@$(BIN)/trinity run --config examples/addition/addition.yaml
+
+test: setup  ## Every test, the fast ones first
+	$(BIN)/pytest tests/unit tests/integration tests/e2e
+
+test-fast: setup  ## Unit tests only
+	$(BIN)/pytest tests/unit
+
+check: setup format types protos proto-drift  ## Formatting, lint, types, import rules, contracts
+	@echo "check: all good"
+
+format:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types:
+	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases examples
+	$(BIN)/lint-imports
+
+protos:
+	$(BIN)/buf lint proto
+	$(BIN)/buf format --diff --exit-code proto
+	$(BIN)/buf breaking proto --against $(BASELINE)
+
+proto:  ## Generate trinity/api/v1 from proto/
+	$(call generate,.)
+
+proto-drift:
+	@rm -rf $(SCRATCH)/proto && mkdir -p $(SCRATCH)/proto
+	$(call generate,$(SCRATCH)/proto)
+	@diff -r -x __pycache__ -x __init__.py $(GENERATED) $(SCRATCH)/proto/$(GENERATED) || \
+		{ echo "check: $(GENERATED) is not what proto/ generates: run make proto"; exit 1; }
+
+proto-baseline:  ## Make the contracts as they are the ones that later ones must not break
+	$(BIN)/buf build proto --output $(BASELINE)
+
+lock:  ## Write requirements/cpu.lock from .venv as it is
+	@requirements/freeze.sh $(VENV)
+
+clean:  ## Remove what tools leave behind; .venv and checkpoints stay
+	rm -rf $(SCRATCH) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf examples/*/work
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+define generate
+@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) \
+	--grpc_python_out=$(1) $(PROTOS)
+endef

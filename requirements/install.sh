@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Make or update the environment from requirements/cpu.lock: requirements/install.sh [ENVIRONMENT]
+# Does nothing where the environment already is what the lock says. PYTHON chooses the interpreter.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+environment="${1:-.venv}"
+lock=requirements/cpu.lock
+stamp="$environment/installed-from"
+wanted="$(cat "$lock" pyproject.toml "$0" | sha256sum | cut -d' ' -f1) $PWD"
+
+if [ -x "$environment/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    exit 0
+fi
+
+step() { echo "setup: $1 [${SECONDS} s]"; }
+pip() { "$environment/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.11}; do
+        if new_enough "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "setup: no Python 3.11 or newer found (tried: ${PYTHON:-python3 python3.11});" \
+        "install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
+    exit 2
+}
+
+# The default build for Linux brings gigabytes of CUDA packages: the CPU build goes first.
+install_torch() {
+    local version
+    version="$(sed -n 's/^torch==//p' "$lock")"
+    pip install --no-deps "torch==$version+cpu" 2>/dev/null && return
+    echo "setup: pip finds no CPU build of torch $version and takes the default one; on Linux that is" \
+        "some gigabytes. To spare them, name the index of PyTorch's CPU builds in" \
+        "PIP_EXTRA_INDEX_URL, remove $environment and run this again."
+    pip install --constraint "$lock" "torch==$version"
+}
+
+python="$(find_python)"
+step "making $environment: some minutes, about 3 GB"
+step "environment with $("$python" --version) (1 of 4)"
+new_enough "$environment/bin/python" || "$python" -m venv "$environment"
+step "torch (2 of 4)"
+install_torch
+step "$(grep -c '==' "$lock") locked packages (3 of 4)"
+pip install --no-deps --requirement "$lock"
+step "this project (4 of 4)"
+pip install --no-deps --editable .
+echo "$wanted" > "$stamp"
+step "done"

@@ -1,0 +1,70 @@
+"""The leases an explorer holds, and the work that goes on under each."""
+
+import asyncio
+import logging
+from functools import partial
+
+from services.explorer.assignments import Assignment
+from services.explorer.buffer_client import BufferClient
+from services.explorer.retry import persist
+from services.explorer.status import Status
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_LEASE = 3
+
+
+class HeldLeases:
+    """Work by assignment. Its lease is renewed for as long as it goes on; a lost lease ends it."""
+
+    def __init__(
+        self, *, key: StageKey, lease_seconds: float, buffer: BufferClient, status: Status
+    ) -> None:
+        self._key = key
+        self._lease_seconds = lease_seconds
+        self._buffer = buffer
+        self._status = status
+        self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
+
+    def hold(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
+        """Keep the lease until `work` is done.
+
+        The same assignment again means that its lease had expired: work under the old one is void.
+        """
+        if before := self._held.get(assignment.id):
+            before[1].cancel()
+        self._held[assignment.id] = (assignment, work)
+        work.add_done_callback(lambda _: self._let_go(assignment, work))
+
+    def cancel_all(self) -> None:
+        """End all work."""
+        for _, work in self._held.values():
+            work.cancel()
+
+    async def renew(self) -> None:
+        """Renew leases and end the work of those that are lost; until cancelled."""
+        while True:
+            await asyncio.sleep(self._lease_seconds / RENEWALS_PER_LEASE)
+            held = [assignment for assignment, _ in self._held.values()]
+            if not held:
+                continue
+            lost = await persist(
+                partial(self._buffer.renew, self._key, held, self._lease_seconds),
+                status=self._status,
+                waits_for="buffer",
+                purpose="renew leases",
+            )
+            for assignment in held:
+                if assignment.id in lost:
+                    self._lose(assignment)
+
+    def _lose(self, assignment: Assignment) -> None:
+        current = self._held.get(assignment.id)
+        if current is not None and current[0] is assignment:
+            logger.info("a lease is lost", extra={"assignment": assignment.id})
+            current[1].cancel()
+
+    def _let_go(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
+        if self._held.get(assignment.id) == (assignment, work):
+            del self._held[assignment.id]

@@ -1,0 +1,68 @@
+"""When the next explore step may begin."""
+
+import pytest
+
+from services.buffer.domain.admission import Load, can_open_after, credit_rows, refusal
+from tests.unit.buffer.builders import plan, stage
+
+EMPTY = Load(num_outstanding=0, num_ready=0)
+
+
+def opened_with(published: int, **sizes: int) -> int:
+    """Explore steps that open if the trainer has consumed what it trained on."""
+    own = plan(**sizes)  # type: ignore[arg-type]
+    step = 0
+    while True:
+        rows = max(0, step * own.rows_per_explore_step - published * own.train_batch_size)
+        load = Load(num_outstanding=rows, num_ready=0)
+        if refusal(stage(own, explore_step=step, published=published), load):
+            return step
+        step += 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"sync_offset": 1}, [2, 3, 4, 5]),
+        ({"sync_interval": 2}, [2, 2, 4, 4]),
+        ({"train_batch_size": 4}, [1, 1, 2, 2]),
+        ({"train_batch_size": 16}, [2, 4, 6, 8]),
+    ],
+)
+def test_steps_open_as_their_weights_are_published(sizes: dict[str, int], steps: list[int]) -> None:
+    interval = sizes.get("sync_interval", 1)
+    published = [version // interval * interval for version in range(4)]
+    assert [opened_with(version, **sizes) for version in published] == steps
+
+
+def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> None:
+    for offset in range(4):
+        for interval in (1, 2, 3):
+            for size in (3, 8, 20):
+                own = plan(sync_offset=offset, sync_interval=interval, train_batch_size=size)
+                for step in range(1, 11):
+                    needed = own.required_version(step)
+                    rows = step * own.rows_per_explore_step - needed * size
+                    assert rows <= credit_rows(stage(own))
+
+
+def test_no_step_opens_without_weights_after_the_last_or_when_training_is_over() -> None:
+    nothing = refusal(stage(published=None), EMPTY)
+    assert nothing is not None and not nothing.is_final
+    last = refusal(stage(explore_step=10, published=99), EMPTY)
+    assert last is not None and last.is_final
+    over = refusal(stage(explore_step=1, published=1, finished_step=1), EMPTY)
+    assert over is not None and over.is_final
+
+
+def test_rows_without_end_hold_the_next_step_back() -> None:
+    refused = refusal(stage(explore_step=1, published=1), Load(num_outstanding=4, num_ready=30))
+    assert refused is not None
+    assert refused.reason == "explore step 2 waits until the trainer has taken some of 34 rows"
+
+
+def test_a_step_may_wait_for_weights_that_training_will_give() -> None:
+    assert can_open_after(stage(explore_step=1, published=0), train_step=1)
+    assert not can_open_after(stage(explore_step=1, published=0), train_step=0)
+    assert not can_open_after(stage(explore_step=10), train_step=10)

@@ -1,0 +1,57 @@
+"""What is decided about the next batch."""
+
+from services.buffer.domain.composition import End, Refill, Supply, Take, Wait, decide
+from services.buffer.domain.stage import planned_rows
+from tests.unit.buffer.builders import plan, stage
+
+
+def supply(
+    num_rows: int, *, unfinished: str = "", next_step: str = "", refill_rounds: int = 0
+) -> Supply:
+    return Supply(
+        num_rows=num_rows,
+        unfinished=unfinished,
+        next_step=next_step,
+        refill_rounds=refill_rounds,
+    )
+
+
+def test_a_full_batch_is_taken_while_others_still_work() -> None:
+    assert decide(stage(), 1, supply(8, unfinished="something")) == Take()
+
+
+def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
+    assert decide(stage(), 1, supply(7, unfinished="one run")) == Wait("one run")
+    assert decide(stage(), 1, supply(7, next_step="explore step 2")) == Wait("explore step 2")
+
+
+def test_lost_rows_are_drawn_again_in_groups() -> None:
+    assert decide(stage(), 1, supply(5)) == Refill(2)
+    assert decide(stage(), 1, supply(0)) == Refill(4)
+
+
+def test_after_the_last_round_it_is_trained_short_or_fails() -> None:
+    assert decide(stage(), 1, supply(5, refill_rounds=3)) == Take()
+    nothing = decide(stage(), 1, supply(0, refill_rounds=3))
+    assert isinstance(nothing, End) and nothing.state == "failed"
+    strict = stage(plan(short_batch="fail"))
+    assert isinstance(decide(strict, 1, supply(5, refill_rounds=3)), End)
+
+
+def test_the_short_rest_of_the_tasks_is_no_loss() -> None:
+    own = stage(plan(train_batch_size=12))
+    assert (own.total_train_steps, planned_rows(own, 7)) == (7, 8)
+    assert decide(own, 7, supply(8)) == Take()
+    assert decide(own, 7, supply(6)) == Refill(1)
+
+
+def test_nothing_comes_after_the_last_step() -> None:
+    end = decide(stage(), 11, supply(8))
+    assert isinstance(end, End) and end.state == "drained"
+
+
+def test_versions_are_evaluated_at_intervals_of_explore_steps() -> None:
+    own = stage(plan(eval_interval=3))
+    assert [v for v in range(12) if own.is_evaluated(v)] == [0, 3, 6, 9]
+    ahead = stage(plan(eval_interval=3, sync_offset=1))
+    assert [v for v in range(12) if ahead.is_evaluated(v)] == [0, 2, 5, 8]

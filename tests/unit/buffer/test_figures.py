@@ -1,0 +1,102 @@
+"""Selectors, advantages, and the figures of batches and evaluations."""
+
+import numpy as np
+import pytest
+
+from services.buffer.domain.batch_metrics import MeasuredRow, batch_metrics
+from services.buffer.domain.evaluation import RunScore, summarise
+from services.buffer.domain.group import Sample, shape_group
+from services.buffer.domain.selector import draw
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.grpo import grpo
+from trinity.types import FinishReason
+
+
+def test_sequential_draws_go_round() -> None:
+    assert draw("sequential", seed=1, num_rows=3, first=2, count=5) == [2, 0, 1, 2, 0]
+
+
+def test_shuffled_draws_take_each_row_once_an_epoch_and_do_not_depend_on_the_cut() -> None:
+    whole = draw("shuffle", seed=5, num_rows=10, first=0, count=30)
+    parts = [row for first in range(0, 30, 3) for row in draw(
+        "shuffle", seed=5, num_rows=10, first=first, count=3
+    )]  # fmt: skip
+    assert parts == whole
+    epochs = [whole[i : i + 10] for i in (0, 10, 20)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert whole != draw("shuffle", seed=6, num_rows=10, first=0, count=30)
+
+
+def test_grpo_compares_a_sample_with_its_group() -> None:
+    advantages = grpo(np.array([0.0, 1.0, 1.0, 0.0]), epsilon=0.0)
+    assert advantages == pytest.approx(np.array([-1, 1, 1, -1]) * np.sqrt(3) / 2)
+    assert grpo(np.array([2.0, 2.0])) == pytest.approx([0.0, 0.0])
+    assert grpo(np.array([3.0]), epsilon=0.0) == pytest.approx([3.0])
+    assert ADVANTAGES.get("none")(np.array([3.0])) == pytest.approx([0.0])
+    assert ADVANTAGES.get("grpo") is grpo
+
+
+def sample(name: str, reward: float | None, reason: FinishReason = FinishReason.STOP) -> Sample:
+    return Sample(experience_id=name, reward=reward, finish_reason=reason)
+
+
+def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> None:
+    group = [
+        sample("a", 1.0),
+        sample("b", 9.0, FinishReason.ABORT),
+        sample("c", None, FinishReason.PROMPT_TRUNCATED),
+        sample("d", None),
+    ]
+    outcomes = {one.experience_id: one for one in shape_group(group, grpo)}
+    assert outcomes["a"].advantage == pytest.approx(np.sqrt(0.5), abs=1e-5)
+    assert outcomes["c"].advantage == pytest.approx(-np.sqrt(0.5), abs=1e-5)
+    assert outcomes["b"].advantage is None and "cut off" in outcomes["b"].reason
+    assert outcomes["d"].advantage is None and "awaited" in outcomes["d"].reason
+
+
+def test_an_advantage_that_is_not_finite_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        shape_group(
+            [sample("a", 1.0)], lambda rewards: rewards / 0.0 * 0.0 if False else rewards * np.nan
+        )
+
+
+def row(position: int, run: int, reward: float, **metrics: float) -> MeasuredRow:
+    return MeasuredRow(
+        explore_step=1,
+        position=position,
+        run=run,
+        reward=reward,
+        response_length=4 + run,
+        version_min=3,
+        metrics=metrics,
+        run_metrics={"turns": 2.0 + position},
+    )
+
+
+def test_batch_metrics_count_a_run_once_and_a_sample_each_time() -> None:
+    rows = [
+        row(0, 0, 1.0, accuracy=1.0),
+        row(0, 0, 0.0, accuracy=0.0),
+        row(1, 0, 1.0, accuracy=1.0),
+    ]
+    figures = batch_metrics(rows)
+    assert figures["reward/mean"] == pytest.approx(2 / 3)
+    assert (figures["reward/min"], figures["reward/max"]) == (0.0, 1.0)
+    assert figures["group/reward_std"] == pytest.approx(0.25)
+    assert figures["rollout/accuracy/mean"] == pytest.approx(2 / 3)
+    assert figures["rollout/turns/mean"] == pytest.approx(2.5)
+    assert (figures["num_groups"], figures["model_version/mean"]) == (2.0, 3.0)
+
+
+def test_an_evaluation_weighs_tasks_alike_however_often_they_ran() -> None:
+    scores = [
+        RunScore(assignment_id="a", values={"reward": 1.0}),
+        RunScore(assignment_id="a", values={"reward": 0.0}),
+        RunScore(assignment_id="b", values={"reward": 1.0, "x": float("nan")}),
+    ]
+    [figure] = summarise(scores)
+    assert (figure.name, figure.num_tasks, figure.mean) == ("reward", 2, 0.75)
+    assert figure.standard_error == pytest.approx(np.std([0.5, 1.0], ddof=1) / np.sqrt(2))
+    assert summarise(scores[:1])[0].standard_error == 0.0

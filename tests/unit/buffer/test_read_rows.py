@@ -1,0 +1,79 @@
+"""The reader of rows: every kind of file, and one sentence for every mistake."""
+
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from services.buffer.domain.samples import data_sample, storable
+from trinity.config.data_format import FormatConfig
+
+
+def read(path: Path, split: str = "train") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "services.buffer.read_rows", "--path", str(path)]
+    return subprocess.run(
+        [*command, "--split", split], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path) -> None:
+    rows = [{"prompt": "\u00fc\u4f60\x00", "n": 1}, {"prompt": "b", "n": 2}]
+    table = pa.Table.from_pylist(rows)
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_stream(
+        sink, table.schema
+    ) as writer:  # fmt: skip
+        writer.write_table(table)
+    for name in ("a.jsonl", "a.json", "lines.json", "a.parquet", "a.arrow"):
+        done = read(tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line) for line in done.stdout.splitlines()] == rows
+        assert done.stdout.isascii()
+
+
+def test_dates_are_written_as_text(tmp_path: Path) -> None:
+    table = pa.table({"day": [datetime.date(2024, 2, 29)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert json.loads(read(tmp_path / "a.parquet").stdout) == {"day": "2024-02-29"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.parquet", b"PAR1 no", "not a readable parquet file"),
+        ("a.jsonl", b'{"a": NaN}\n', "row 0"),
+        ("a.jsonl", b"\xff\xfe\n", "not UTF-8"),
+        ("a.json", b"[1, 2", "line 1: not valid JSON"),
+        ("a.csv", b"a,b\n", "of no known kind"),
+    ],
+)
+def test_a_mistake_in_the_data_is_one_sentence(
+    tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = read(tmp_path / name)
+    assert done.returncode == 2
+    assert sentence in done.stderr and str(tmp_path) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_data_rows_are_shown_as_prompt_and_response() -> None:
+    plain = FormatConfig(prompt_type="plaintext")
+    shown = data_sample('{"prompt": "1+1=", "response": "2"}', plain)
+    assert (shown.prompt, shown.response, shown.reward) == ("1+1=", "2", None)
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    for value in (messages, json.dumps(messages)):
+        shown = data_sample(json.dumps({"message": value}), FormatConfig())
+        assert (shown.prompt, shown.response) == ("hi", "ho")
+
+
+def test_text_that_a_database_cannot_hold_is_replaced() -> None:
+    assert storable("a\x00b\ud800") == "a\ufffdb?"

@@ -1,0 +1,146 @@
+"""Every attempt ends with an outcome, and its experiences are complete."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from services.explorer.assignments import Assignment
+from services.explorer.engine import EngineDied
+from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
+from services.explorer.runner import Runner
+from services.explorer.weights import WeightsId
+from services.explorer.workbench import Workbench
+from tests.unit.explorer.builders import (
+    KEY,
+    ArithmeticEngine,
+    CharacterTokenizer,
+    build_assignment,
+    build_plan,
+)
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.types import EID, Experience, JsonObject, VersionSpan, experience_id
+from trinity.workflows.workflow import Workflow
+
+
+class Blocking(Workflow):
+    """A workflow of the kind that needs a thread."""
+
+    def run(self) -> list[Experience]:
+        experiences = self.model.chat([{"role": "user", "content": self.task.task_desc}], n=2)
+        for experience in experiences:
+            experience.reward = 1.0
+        return experiences
+
+
+class Nothing(Workflow):
+    """A workflow that forgets to answer."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        return []
+
+
+def failing_reward(response: str) -> dict[str, float]:
+    raise RuntimeError(f"cannot score {response!r:.1}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> None:
+    WORKFLOWS.register("test_blocking", Blocking)
+    WORKFLOWS.register("test_nothing", Nothing)
+    REWARDS.register("test_failing", failing_reward)
+
+
+def taskset(**values: JsonObject | str) -> JsonObject:
+    return {"explorer_input": {"taskset": dict(values)}}
+
+
+async def outcome_of(
+    folder: Path,
+    engine: ArithmeticEngine | None = None,
+    assignment: Assignment | None = None,
+    timeout_seconds: float = 10.0,
+    **values: str,
+) -> Outcome:
+    engine = engine or ArithmeticEngine()
+    plan = build_plan(folder, buffer=taskset(**values))
+    workbench = Workbench(
+        plan=plan.stages[0], seed=plan.seed, engine=engine, tokenizer=CharacterTokenizer()
+    )
+    with ThreadPoolExecutor(1) as threads:
+        runner = Runner(
+            workbench=workbench, engine=engine, timeout_seconds=timeout_seconds, threads=threads
+        )
+        attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
+        return await runner.run(attempt, WeightsId(version=4, incarnation=2))
+
+
+async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
+    tmp_path: Path,
+) -> None:
+    outcome = await outcome_of(tmp_path)
+    (experience,) = outcome.experiences
+    assert experience.eid == EID(stage="main", explore_step=1, position=0, run=1, attempt=2)
+    assert experience.version_spans == (VersionSpan(start=0, end=3, version=4, incarnation=2),)
+    message = outcome_to_proto(outcome)
+    expected = experience_id(message.assignment_id, 1, 2, 0, "")
+    assert message.experiences[0].id == str(expected)
+
+
+async def test_the_tokens_do_not_depend_on_the_attempt_or_on_the_assignments_id(
+    tmp_path: Path,
+) -> None:
+    once = await outcome_of(tmp_path)
+    again = await outcome_of(
+        tmp_path, assignment=build_assignment(id="aaaaaaaa-0000-4000-8000-000000000000")
+    )
+    tokens = [list(o.experiences[0].sequence.tokens) for o in (once, again)]
+    assert tokens[0] == tokens[1]
+
+
+async def test_a_blocking_workflow_runs_in_a_thread(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_blocking")
+    assert [e.eid.step for e in outcome.experiences if e.eid] == [0, 1]
+    assert outcome.is_complete
+
+
+async def test_a_failure_says_what_and_where(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_reward_fn_type="test_failing")
+    assert not outcome.is_complete
+    assert "RuntimeError: cannot score" in outcome.failure
+    assert "test_runner.py, line" in outcome.failure
+
+
+async def test_a_workflow_without_experiences_failed(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_nothing")
+    assert "Nothing gave no list of experiences" in outcome.failure
+
+
+async def test_a_run_that_takes_too_long_failed_and_is_aborted(tmp_path: Path) -> None:
+    engine = ArithmeticEngine(gate=asyncio.Event())
+    outcome = await outcome_of(tmp_path, engine, timeout_seconds=0.01)
+    assert "more than 0.01 s" in outcome.failure
+    assert engine.num_aborted == 1
+
+
+async def test_a_dead_engine_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    engine = ArithmeticEngine(died=EngineDied("gone"))
+    with pytest.raises(EngineDied):
+        await outcome_of(tmp_path, engine)
+
+
+async def test_a_row_without_its_prompt_column_is_named(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, assignment=build_assignment(row={"query": "1+1="}))
+    assert "no column 'question'; its columns are query" in outcome.failure
+
+
+def test_a_plan_with_an_unknown_reward_is_refused_before_any_run(tmp_path: Path) -> None:
+    plan = build_plan(tmp_path, buffer=taskset(default_reward_fn_type="exact_match"))
+    with pytest.raises(UserError, match="exact_match_reward"):
+        Workbench(
+            plan=plan.stages[0], seed=0, engine=ArithmeticEngine(), tokenizer=CharacterTokenizer()
+        )

@@ -1,0 +1,78 @@
+"""Results are kept until the buffer reports on them."""
+
+import asyncio
+
+from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Fate, Unconfirmed
+from trinity.api.v1.experience_pb2 import RunResult
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def result(stage: str = "main", reason: str = "") -> RunResult:
+    return RunResult(experiment_id="x", stage=stage, reason=reason)
+
+
+async def test_results_are_numbered_from_one() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    for _ in range(3):
+        unconfirmed.add(result())
+    assert unconfirmed.sequences == [1, 2, 3]
+
+
+async def test_a_result_leaves_with_its_fate_and_a_second_report_changes_nothing() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    fate = unconfirmed.add(result())
+    unconfirmed.settle(1, Fate.COMMITTED)
+    unconfirmed.settle(1, Fate.LATE)
+    assert await fate is Fate.COMMITTED
+    assert len(unconfirmed) == 0
+
+
+async def test_a_message_holds_what_fits_and_never_two_stages() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    for text in ("a" * 500, "b" * 500, "c" * 2000):
+        unconfirmed.add(result(reason=text))
+    unconfirmed.add(result(stage="next"))
+    sizes = []
+    while taken := unconfirmed.take(max_results=10, max_bytes=1200):
+        sizes.append([held.sequence for held in taken])
+    assert sizes == [[1, 2], [3], [4]]
+
+
+async def test_what_is_not_reported_on_for_long_is_sent_again() -> None:
+    clock = Clock()
+    unconfirmed = Unconfirmed(clock)
+    unconfirmed.add(result())
+    unconfirmed.sent(unconfirmed.take(64, 1000))
+    assert unconfirmed.queue_overdue() == 0
+    clock.now += FIRST_RESEND_SECONDS
+    assert unconfirmed.queue_overdue() == 1
+    (held,) = unconfirmed.take(64, 1000)
+    assert (held.sequence, held.num_sends) == (1, 1)
+
+
+async def test_a_result_reported_on_meanwhile_is_not_sent_again() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    unconfirmed.add(result())
+    taken = unconfirmed.take(64, 1000)
+    unconfirmed.settle(1, Fate.COMMITTED)
+    unconfirmed.send_again(taken)
+    assert unconfirmed.take(64, 1000) == []
+
+
+async def test_waiting_for_the_last_fate_ends_with_it() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    unconfirmed.add(result())
+    waiting = asyncio.create_task(unconfirmed.wait_empty())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    unconfirmed.settle(1, Fate.REJECTED)
+    await waiting

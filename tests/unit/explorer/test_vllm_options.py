@@ -1,0 +1,63 @@
+"""How vLLM is set up."""
+
+import os
+
+import pytest
+
+from services.explorer.engine import EngineOptions
+from services.explorer.vllm_options import Machine, engine_arguments, prepare_environment
+from trinity.config.explorer import RolloutModelConfig
+from trinity.types import JsonObject
+
+CPU = Machine(has_gpu=False, num_cpus=4)
+GPU = Machine(has_gpu=True, num_cpus=4)
+
+
+def options(**rollout: object) -> EngineOptions:
+    return EngineOptions(
+        model_path="model",
+        max_model_len=64,
+        end_token_ids=(1,),
+        rollout=RolloutModelConfig.model_validate(rollout),
+    )
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_logprobs_are_processed_and_no_sampling_default_of_the_model_slips_in(
+    machine: Machine,
+) -> None:
+    arguments = engine_arguments(options(), machine)
+    assert arguments["logprobs_mode"] == "processed_logprobs"
+    assert arguments["generation_config"] == "vllm"
+
+
+def test_a_gpu_gets_what_the_configuration_says() -> None:
+    arguments = engine_arguments(
+        options(gpu_memory_utilization=0.5, tensor_parallel_size=2, dtype="float16"), GPU
+    )
+    expected: JsonObject = {
+        "gpu_memory_utilization": 0.5,
+        "tensor_parallel_size": 2,
+        "dtype": "float16",
+    }
+    assert {name: arguments[name] for name in expected} == expected
+    assert "kv_cache_memory_bytes" not in arguments
+
+
+def test_a_cpu_never_chunks_prefill_which_kills_engines_with_seeds() -> None:
+    arguments = engine_arguments(options(), CPU)
+    assert arguments["enable_chunked_prefill"] is False
+    assert isinstance(arguments["max_num_batched_tokens"], int)
+    assert arguments["max_num_batched_tokens"] >= 64
+
+
+def test_extra_engine_arguments_win() -> None:
+    arguments = engine_arguments(options(extra_engine_args={"max_num_seqs": 8}), CPU)
+    assert arguments["max_num_seqs"] == 8
+
+
+def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "3"})
+    prepare_environment("name/on-the-hub", CPU)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "HF_HUB_OFFLINE" not in os.environ

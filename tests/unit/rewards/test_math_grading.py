@@ -1,0 +1,46 @@
+"""Mathematical equality, in a process that can be killed."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trinity.rewards.math_grading import Grader, same_answer
+
+NEVER_ENDS = "$9^{9^{9^{9}}}$"
+
+
+@pytest.mark.parametrize(
+    ("response", "truth"),
+    [
+        ("42", "42"),
+        ("42.0", "42"),
+        ("1,000", "1000"),
+        (r"so it is $\frac{1}{2}$", "0.5"),
+        (r"\boxed{x^2+1}", "1+x^2"),
+        ("18 dollars", "18"),
+    ],
+)
+def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> None:
+    assert same_answer(response, truth)
+
+
+@pytest.mark.parametrize(
+    ("response", "truth"), [("", "0"), ("41", "42"), ("no idea", r"\frac{3}{4}"), ("x", "y")]
+)
+def test_another_value_is_wrong(response: str, truth: str) -> None:
+    assert not same_answer(response, truth)
+
+
+def test_threads_may_grade_at_the_same_time() -> None:
+    with ThreadPoolExecutor(4) as threads:
+        verdicts = threads.map(lambda n: same_answer(f"$\\frac{{{n}}}{{2}}$", str(n / 2)), range(8))
+        assert all(verdicts)
+
+
+def test_an_expression_that_never_ends_is_wrong_and_the_next_is_graded() -> None:
+    grader = Grader(grade_seconds=2.5)
+    try:
+        assert not grader.grade(NEVER_ENDS, r"\frac{3}{4}")
+        assert grader.grade("$0.75$", r"\frac{3}{4}")
+    finally:
+        grader.close()

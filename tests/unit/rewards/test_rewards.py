@@ -1,0 +1,98 @@
+"""Rewards: what they give for which answer."""
+
+import pytest
+
+from trinity.errors import UserError
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import Reward, RewardFn
+from trinity.types import JsonObject, JsonValue
+
+FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"
+
+
+def score(name: str, response: str, truth: JsonValue = "", **args: JsonValue) -> dict[str, float]:
+    reward = Reward(REWARDS.get(name), args, name)
+    return reward(response=response, truth=truth, prompt="", task={})
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "expected"), [("12", "12", 1.0), (" 12\n", "12", 1.0), ("12.", "12", 0.0)]
+)
+def test_exact_match_ignores_only_white_space_around(
+    response: str, truth: str, expected: float
+) -> None:
+    assert score("exact_match_reward", response, truth) == {"accuracy": expected}
+
+
+def test_exact_match_may_ignore_case() -> None:
+    assert score("exact_match_reward", "Paris", "paris", ignore_case=True) == {"accuracy": 1.0}
+
+
+def test_a_truth_may_be_a_number() -> None:
+    assert score("exact_match_reward", "12", 12) == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"), [(FORMATTED, 0.1), (FORMATTED + "\n", 0.1), ("2", -0.1)]
+)
+def test_format_is_a_tenth_more_or_less(response: str, expected: float) -> None:
+    assert score("format_reward", response) == {"format_score": expected}
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "accuracy", "layout"),
+    [
+        (FORMATTED, "2", 1.0, 0.1),
+        ("<think>so</think> <answer>2.0</answer>", "2", 1.0, 0.1),
+        ("<think>so</think><answer>3</answer>", "2", 0.0, 0.1),
+        ("2", "2", 1.0, -0.1),
+        ("", "2", 0.0, -0.1),
+    ],
+)
+def test_math_reward_adds_accuracy_and_layout(
+    response: str, truth: str, accuracy: float, layout: float
+) -> None:
+    assert score("math_reward", response, truth) == {"accuracy": accuracy, "format_score": layout}
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("<answer>(1+2)*4*2</answer>", 1.0),
+        ("<answer>2*(1+2)*4 = 24</answer>", 1.0),
+        ("<answer>4*4+4*2</answer>", 0.1),
+        ("<answer>__import__('os')</answer>", 0.1),
+        ("<answer>1/0</answer>", 0.1),
+        ("24", 0.0),
+    ],
+)
+def test_countdown_wants_each_number_once(response: str, expected: float) -> None:
+    truth: JsonObject = {"target": 24, "numbers": [1, 2, 2, 4]}
+    assert score("countdown_reward", response, truth) == {"score": expected}
+
+
+def test_a_reward_is_given_only_what_its_signature_names() -> None:
+    class Length(RewardFn):
+        def __call__(self, *, response: str) -> dict[str, float]:
+            return {"length": len(response)}
+
+    assert Reward(Length, {}, "length")(response="four", truth="x", task={}) == {"length": 4.0}
+
+
+def test_a_function_is_a_reward_too() -> None:
+    def close_to(response: str, truth: str, scale: float) -> dict[str, float]:
+        return {"closeness": scale * -abs(float(response) - float(truth))}
+
+    reward = Reward(close_to, {"scale": 2.0}, "close_to")
+    assert reward(response="3", truth="5", prompt="") == {"closeness": -4.0}
+
+
+def test_a_reward_that_gives_a_bare_number_is_refused() -> None:
+    reward = Reward(lambda response: len(response), {}, "bare")  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="bare gave int"):
+        reward(response="four")
+
+
+def test_arguments_that_a_reward_does_not_know_are_named() -> None:
+    with pytest.raises(UserError, match=r"exact_match_reward refuses its reward_fn_args.*case"):
+        score("exact_match_reward", "", "", case=True)

@@ -1,0 +1,101 @@
+"""A workflow or reward of one's own, in one file."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
+
+REWARD = """
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import RewardFn
+
+@REWARDS.register_module("{name}")
+class Own(RewardFn):
+    def __call__(self, *, response):
+        return {{"own": 1.0}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def fresh_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_a_file_in_the_current_folder_is_found_by_its_dotted_path(tmp_path: Path) -> None:
+    (tmp_path / "my_rewards.py").write_text(REWARD.format(name="by_path"))
+    reward = REWARDS.get("my_rewards.Own")
+    assert reward is REWARDS.get("by_path")
+
+
+def test_a_plugin_folder_gives_names(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "anything.py").write_text(REWARD.format(name="by_folder"))
+    load_plugins([folder])
+    load_plugins([folder])
+    assert REWARDS.get("by_folder").__name__ == "Own"
+
+
+def test_two_folders_may_hold_files_of_one_name(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rewards.py").write_text(REWARD.format(name=f"from_{name}"))
+    load_plugins([tmp_path / "one", tmp_path / "two"])
+    assert {"from_one", "from_two"} <= set(REWARDS.names())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ny = x / 0\n", r"broken\.py, line 2: ZeroDivisionError"),
+        ("x = (\n", r"broken\.py, line 1"),
+        ("import not_there_at_all\n", r"broken\.py, line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_plugin_that_fails_is_named_with_its_line(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    with pytest.raises(UserError, match=message):
+        load_plugins([tmp_path])
+    with pytest.raises(UserError, match=message):
+        REWARDS.get("broken.Own")
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        load_plugins([tmp_path / "nowhere"])
+
+
+def test_an_unknown_name_lists_what_is_close() -> None:
+    with pytest.raises(UserError, match="close to it: simple_workflow"):
+        WORKFLOWS.get("simple_workflw")
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match="no module 'my_rewads'"):
+        REWARDS.get("my_rewads.Own")
+
+
+def test_a_name_missing_in_a_module_is_told_with_what_is_close(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Accuracy: ...\n")
+    with pytest.raises(UserError, match="defines no 'Acuracy'; close to it: Accuracy"):
+        REWARDS.get("mine.Acuracy")
+
+
+def test_a_name_is_given_once() -> None:
+    registry: Registry[str] = Registry("thing", {"builtin": "os.sep"})
+    registry.register("mine", "a")
+    registry.register("mine", "a")
+    for name in ("mine", "builtin"):
+        with pytest.raises(UserError, match="registered already"):
+            registry.register(name, "b")

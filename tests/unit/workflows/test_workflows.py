@@ -1,0 +1,176 @@
+"""Workflows and the model they see."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
+from trinity.config.data_format import FormatConfig
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rewards.reward import Reward
+from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
+from trinity.workflows.generation import ModelLimits
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.task import Task
+
+LIMITS = ModelLimits(max_model_len=200, max_prompt_tokens=120)
+FORMAT = FormatConfig(prompt_key="question", response_key="answer")
+
+
+def model(
+    engine: ArithmeticEngine | None = None, limits: ModelLimits = LIMITS, max_tokens: int = 8
+) -> ModelWrapper:
+    return ModelWrapper(
+        generator=engine or ArithmeticEngine(),
+        tokenizer=CharacterTokenizer(),
+        limits=limits,
+        sampling=SamplingParams(max_tokens=max_tokens),
+        weights=(4, 1),
+        seed_of_call=lambda call: 100 + call,
+    )
+
+
+def seen_by(reward_name: str = "exact_match_reward") -> Reward:
+    return Reward(REWARDS.get(reward_name), {}, reward_name)
+
+
+def task(row: JsonObject | None = None, **changes: object) -> Task:
+    base = Task(
+        raw_task=row or {"question": "1+1=", "answer": "2"},
+        format=FORMAT,
+        taskset="sums",
+        reward=seen_by(),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+async def run(name: str, one: Task, on: ModelWrapper | None = None) -> list[Experience]:
+    return await WORKFLOWS.get(name)(task=one, model=on or model()).run_async()
+
+
+async def test_an_answer_is_one_experience_with_the_engines_tokens() -> None:
+    (experience,) = await run("simple_workflow", task())
+    body = experience.sequence
+    assert body.prompt_text == "user:1+1=\n"
+    assert bytes(body.tokens[: body.prompt_length].tolist()).decode() == body.prompt_text
+    assert bytes(body.tokens[body.prompt_length :].tolist()).decode() == body.response_text
+    assert body.action_mask.all() and len(body.action_mask) == body.response_length == 3
+    assert experience.finish_reason is FinishReason.STOP
+
+
+async def test_the_reward_is_the_sum_of_its_parts_and_each_part_a_metric() -> None:
+    def parts(response: str) -> dict[str, float]:
+        return {"a": 1.0, "b": 0.5 * len(response)}
+
+    (experience,) = await run("simple_workflow", task(reward=Reward(parts, {}, "parts")))
+    assert experience.reward == 2.5
+    assert experience.reward_parts == {"a": 1.0, "b": 1.5}
+    assert experience.metrics == {"a": 1.0, "b": 1.5}
+
+
+async def test_a_reward_sees_truth_prompt_row_and_finish_reason() -> None:
+    seen: dict[str, object] = {}
+
+    def note(**known: object) -> dict[str, float]:
+        seen.update(known)
+        return {"score": 0.0}
+
+    await run("simple_workflow", task(reward=Reward(note, {}, "note")))
+    assert seen["truth"] == "2" and seen["prompt"] == "1+1="
+    assert seen["task"] == {"question": "1+1=", "answer": "2"}
+    assert seen["finish_reason"] is FinishReason.STOP and seen["response_length"] == 3
+
+
+async def test_a_rows_system_prompt_goes_before_the_tasksets() -> None:
+    own = FormatConfig(prompt_key="question", system_prompt_key="rules", system_prompt="be brief")
+    row: JsonObject = {"question": "1+1=", "rules": "be polite"}
+    (experience,) = await run("simple_workflow", task(row, format=own))
+    assert experience.prompt_text == "system:be polite\nuser:1+1=\n"
+
+
+async def test_a_reply_prefix_is_continued_and_scored_with_the_answer() -> None:
+    def note(response: str) -> dict[str, float]:
+        return {"begins": float(response.startswith("It is "))}
+
+    one = task(workflow_args={"reply_prefix": "It is "}, reward=Reward(note, {}, "note"))
+    (experience,) = await run("simple_workflow", one)
+    assert "assistant:It is " in experience.prompt_text
+    assert experience.reward == 1.0
+
+
+async def test_math_asks_for_tags_and_brings_its_own_reward() -> None:
+    (experience,) = await run(
+        "math_workflow",
+        task(reward=None),
+        model(limits=replace(LIMITS, max_prompt_tokens=2000, max_model_len=3000)),
+    )
+    assert "<think>" in experience.prompt_text
+    assert set(experience.reward_parts) == {"accuracy", "format_score"}
+
+
+async def test_simple_workflow_without_a_reward_says_what_to_set() -> None:
+    with pytest.raises(UserError, match=r"'sums'.*default_reward_fn_type"):
+        await run("simple_workflow", task(reward=None))
+
+
+async def test_unknown_workflow_args_are_named() -> None:
+    with pytest.raises(UserError, match="SimpleWorkflow knows no workflow_args reply_suffix"):
+        await run("simple_workflow", task(workflow_args={"reply_suffix": "x"}))
+
+
+async def test_a_response_cut_by_the_limit_says_so() -> None:
+    (experience,) = await run("simple_workflow", task(), model(max_tokens=2))
+    assert experience.finish_reason is FinishReason.LENGTH
+    assert experience.sequence.response_length == 2
+
+
+async def test_a_prompt_that_is_too_long_becomes_a_masked_dummy_with_reward_zero() -> None:
+    limits = replace(LIMITS, max_prompt_tokens=5)
+    (experience,) = await run("simple_workflow", task(), model(limits=limits))
+    body = experience.sequence
+    assert bytes(body.tokens.tolist()) == b"user:1"
+    assert (body.prompt_length, body.response_length) == (5, 1)
+    assert not body.action_mask.any() and body.rollout_logprobs.tolist() == [0.0]
+    assert experience.finish_reason is FinishReason.PROMPT_TRUNCATED
+    assert experience.reward == 0.0 and experience.reward_parts == {"accuracy": 0.0}
+
+
+async def test_a_prompt_that_is_too_long_fails_when_truncation_is_off() -> None:
+    limits = replace(LIMITS, max_prompt_tokens=5, truncate_prompts=False)
+    with pytest.raises(UserError, match=r"has 10 tokens, model\.max_prompt_tokens is 5"):
+        await run("simple_workflow", task(), model(limits=limits))
+
+
+async def test_a_response_never_exceeds_the_models_length() -> None:
+    limits = ModelLimits(max_model_len=12, max_prompt_tokens=11)
+    (experience,) = await run("simple_workflow", task(), model(limits=limits))
+    assert len(experience.sequence.tokens) == 12
+    assert experience.sampling is not None and experience.sampling.max_tokens == 2
+
+
+async def test_each_call_of_a_run_has_its_own_seed_and_the_same_again() -> None:
+    async def seeds() -> list[int]:
+        engine = ArithmeticEngine()
+        chat = model(engine)
+        await chat.chat_async([{"role": "user", "content": "a"}], n=2)
+        await chat.generate_async(["b"])
+        return engine.seeds
+
+    assert await seeds() == await seeds() == [100, 101, 102]
+
+
+async def test_a_call_may_sample_otherwise_than_its_taskset() -> None:
+    (experience,) = await model().chat_async(
+        [{"role": "user", "content": "a"}], temperature=0.0, max_tokens=1
+    )
+    assert experience.sampling == SamplingParams(temperature=0.0, max_tokens=1, seed=100)
+
+
+async def test_a_thread_may_use_the_model() -> None:
+    chat = model()
+    (inside,) = await asyncio.to_thread(chat.chat, [{"role": "user", "content": "a"}])
+    (outside,) = await model().chat_async([{"role": "user", "content": "a"}])
+    assert np.array_equal(inside.sequence.tokens, outside.sequence.tokens)
