@@ -69,11 +69,6 @@ async def _serve(
         composer=Composer(decode_sample),
         stream=stream,
     )
-    served = Servicer(
-        name=SERVICE,
-        add=buffer_pb2_grpc.add_BufferServiceServicer_to_server,
-        implementation=servicer,
-    )
     await listener.wait_connected()
     async with asyncio.TaskGroup() as workers:
         tasks = [
@@ -82,7 +77,7 @@ async def _serve(
                 Pipeline(database=database, listener=listener).run(), name="pipeline"
             ),
         ]
-        async with serve(settings, [served]) as server:
+        async with serve(settings, [_served(servicer)]) as server:
             tasks.append(
                 workers.create_task(_watch_health(server.health, database, ingest, stream))
             )
@@ -90,6 +85,11 @@ async def _serve(
             poller.close()
         for task in tasks:
             task.cancel()
+
+
+def _served(servicer: BufferServicer) -> Servicer:
+    add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
+    return Servicer(name=SERVICE, add=add, implementation=servicer)
 
 
 async def _watch_health(

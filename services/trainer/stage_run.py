@@ -74,12 +74,13 @@ class StageRun:
         """
         self._resume()
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
+            asked = time.perf_counter()
             answer = self._parts.source.get(self._step + 1, is_last=self._is_last(self._step + 1))
             if answer.state is NoBatch.CANCELLED:
                 return StageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            self._train(answer.batch)
+            self._train(answer.batch, time.perf_counter() - asked)
         self._finish()
         return StageEnded(outcome="finished")
 
@@ -111,7 +112,7 @@ class StageRun:
                 logger.warning("newer weights stand in for a version", extra={"version": due})
                 self._publish()
 
-    def _train(self, batch: TrainBatch) -> None:
+    def _train(self, batch: TrainBatch, waited_seconds: float) -> None:
         """One step, in the order the module describes."""
         started = time.perf_counter()
         self._say("training again" if batch.replayed else "training")
@@ -125,10 +126,12 @@ class StageRun:
             self._publish()
         finished = time.perf_counter()
         figures = outcome.metrics | batch_metrics(batch)
+        step_seconds = waited_seconds + finished - started
+        figures["time/read_experience"] = waited_seconds
         figures["time/train_step"] = trained - started
         figures["time/sync_weight"] = finished - trained
-        figures["time/step"] = finished - started
-        figures["perf/throughput"] = figures["perf/total_num_tokens"] / (finished - started)
+        figures["time/step"] = step_seconds
+        figures["perf/throughput"] = figures["perf/total_num_tokens"] / step_seconds
         checked = self._watch.check(batch, figures)
         self._report(StepOutcome(metrics=checked, rows=outcome.rows))
         if (

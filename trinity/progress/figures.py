@@ -4,7 +4,7 @@ from trinity.progress.view import Evaluation, StageView
 
 # The parts of a train step that do not overlap, and what a person calls them.
 TIME_PARTS = {
-    "time/read_experience": "waiting for rollout",
+    "time/read_experience": "waiting for a batch",
     "time/train_step": "training",
     "time/sync_weight": "publishing weights",
     "time/save_checkpoint": "checkpoint",

@@ -20,15 +20,9 @@ from services.buffer.handlers.words import (
     describe_needed_version,
     describe_rollouts,
 )
-from services.buffer.store.assignments import (
-    Grant,
-    NewAssignment,
-    insert_assignments,
-    load_grants,
-    seconds_until_expiry,
-    take_leases,
-)
+from services.buffer.store.assignments import NewAssignment, insert_assignments
 from services.buffer.store.experiences import count_state
+from services.buffer.store.leases import Grant, load_grants, seconds_until_expiry, take_leases
 from services.buffer.store.runs import count_open_runs, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.types import StageKey

@@ -19,8 +19,8 @@ from services.buffer.servicer.convert import (
     wait_of,
 )
 from services.buffer.servicer.parts import Context, Parts
-from services.buffer.store.assignments import Grant, release_leases, renew_leases
 from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.leases import Grant, release_leases, renew_leases
 from services.buffer.store.stages import get_stage, lock_stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest

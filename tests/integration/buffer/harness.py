@@ -160,7 +160,8 @@ class Buffer:
 
     async def open(self, plan: StagePlan, seed: int = 7) -> pb.OpenStageResponse:
         request = pb.OpenStageRequest(key=self.pb_key, plan_json=plan.model_dump_json(), seed=seed)
-        return await self.stub.OpenStage(request, timeout=CALL_SECONDS)
+        answer: pb.OpenStageResponse = await self.stub.OpenStage(request, timeout=CALL_SECONDS)
+        return answer
 
     # the explorer's side
 
@@ -171,7 +172,7 @@ class Buffer:
         wait_seconds: float = WAIT_SECONDS,
         lease_seconds: float = 60.0,
     ) -> pb.LeaseAssignmentsResponse:
-        return await self.stub.LeaseAssignments(
+        answer: pb.LeaseAssignmentsResponse = await self.stub.LeaseAssignments(
             pb.LeaseAssignmentsRequest(
                 key=self.pb_key,
                 explorer_id=self.explorer_id,
@@ -181,6 +182,7 @@ class Buffer:
             ),
             timeout=CALL_SECONDS,
         )
+        return answer
 
     def complete(
         self,
@@ -292,7 +294,9 @@ class Buffer:
 
     async def begin(self) -> pb.BeginIncarnationResponse:
         request = pb.BeginIncarnationRequest(key=self.pb_key, trainer_id=str(uuid.uuid4()))
-        answer = await self.stub.BeginIncarnation(request, timeout=CALL_SECONDS)
+        answer: pb.BeginIncarnationResponse = await self.stub.BeginIncarnation(
+            request, timeout=CALL_SECONDS
+        )
         self.incarnation = answer.incarnation
         return answer
 
@@ -328,7 +332,8 @@ class Buffer:
             metrics=metrics,
             rows=[pb.RowFeedback(position=0, mean_ratio=1.5, advantage=0.25)],
         )
-        return await self.stub.ReportStep(request, timeout=CALL_SECONDS)
+        answer: pb.ReportStepResponse = await self.stub.ReportStep(request, timeout=CALL_SECONDS)
+        return answer
 
     async def checkpoint(self, step: int) -> pb.CommitCheckpointResponse:
         request = pb.CommitCheckpointRequest(
@@ -340,7 +345,10 @@ class Buffer:
                 manifest_sha256=b"\x02" * 32,
             ),
         )
-        return await self.stub.CommitCheckpoint(request, timeout=CALL_SECONDS)
+        answer: pb.CommitCheckpointResponse = await self.stub.CommitCheckpoint(
+            request, timeout=CALL_SECONDS
+        )
+        return answer
 
     async def finish(self, step: int) -> None:
         request = pb.FinishTrainingRequest(key=self.pb_key, incarnation=self.incarnation, step=step)
@@ -348,13 +356,16 @@ class Buffer:
 
     async def cancel(self, reason: str) -> int:
         request = pb.CancelStageRequest(key=self.pb_key, reason=reason)
-        return (await self.stub.CancelStage(request, timeout=CALL_SECONDS)).num_revoked
+        answer: pb.CancelStageResponse = await self.stub.CancelStage(request, timeout=CALL_SECONDS)
+        return answer.num_revoked
 
     async def status(self) -> pb.StageStatus:
         request = pb.GetBufferStatusRequest(
             tenant=self.key.tenant, experiment_id=self.key.experiment_id
         )
-        answer = await self.stub.GetBufferStatus(request, timeout=CALL_SECONDS)
+        answer: pb.GetBufferStatusResponse = await self.stub.GetBufferStatus(
+            request, timeout=CALL_SECONDS
+        )
         return answer.stages[0]
 
     async def events(self, last_kind: str, count: int = 1) -> list[pb.ProgressEvent]:

@@ -10,7 +10,7 @@ Lease = pb.LeaseAssignmentsResponse
 
 
 async def opened(buffer: Buffer, tmp_path: Path, **plan: int) -> None:
-    await buffer.open(rollout_plan(tmp_path, **plan))  # type: ignore[arg-type]
+    await buffer.open(rollout_plan(tmp_path, **plan))
     await buffer.begin()
     await buffer.record(0)
 

@@ -32,7 +32,8 @@ async def upload(
         for row in rows:
             yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
 
-    return await buffer.stub.SubmitTaskset(stream(), timeout=20)
+    answer: pb.SubmitTasksetResponse = await buffer.stub.SubmitTaskset(stream(), timeout=20)
+    return answer
 
 
 async def test_an_upload_sent_again_stores_nothing_twice(buffer: Buffer, shared_dsn: str) -> None:

@@ -2,8 +2,9 @@
 
 import datetime
 import json
-import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,17 +12,36 @@ import pyarrow.parquet
 import pytest
 
 from services.buffer.domain.samples import data_sample, storable
+from services.buffer.read_rows import main
 from trinity.config.data_format import FormatConfig
 
 
-def read(path: Path, split: str = "train") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "services.buffer.read_rows", "--path", str(path)]
-    return subprocess.run(
-        [*command, "--split", split], capture_output=True, text=True, timeout=60, check=False
-    )
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the reader wrote, and its exit code."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
-def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path) -> None:
+Read = Callable[[Path], Done]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Read:
+    """Runs the reader's main function on a path."""
+
+    def run(path: Path) -> Done:
+        monkeypatch.setattr(sys, "argv", ["read_rows", "--path", str(path)])
+        code = main()
+        written = capsys.readouterr()
+        return Done(code, written.out, written.err)
+
+    return run
+
+
+def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path, read: Read) -> None:
     rows = [{"prompt": "\u00fc\u4f60\x00", "n": 1}, {"prompt": "b", "n": 2}]
     table = pa.Table.from_pylist(rows)
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
@@ -34,12 +54,12 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path) -> None:
         writer.write_table(table)
     for name in ("a.jsonl", "a.json", "lines.json", "a.parquet", "a.arrow"):
         done = read(tmp_path / name)
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.stderr
         assert [json.loads(line) for line in done.stdout.splitlines()] == rows
         assert done.stdout.isascii()
 
 
-def test_dates_are_written_as_text(tmp_path: Path) -> None:
+def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     table = pa.table({"day": [datetime.date(2024, 2, 29)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     assert json.loads(read(tmp_path / "a.parquet").stdout) == {"day": "2024-02-29"}
@@ -56,11 +76,11 @@ def test_dates_are_written_as_text(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_data_is_one_sentence(
-    tmp_path: Path, name: str, content: bytes, sentence: str
+    tmp_path: Path, read: Read, name: str, content: bytes, sentence: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     done = read(tmp_path / name)
-    assert done.returncode == 2
+    assert done.code == 2
     assert sentence in done.stderr and str(tmp_path) in done.stderr
     assert done.stderr.count("\n") == 1
 

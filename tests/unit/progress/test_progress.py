@@ -39,7 +39,7 @@ def test_an_event_of_an_unknown_stage_is_ignored() -> None:
 
 def test_time_shares_are_of_parts_that_do_not_overlap() -> None:
     shares = figures.time_shares(finished_view().stages["rft"])
-    assert shares == [("waiting for rollout", 0.75), ("training", 0.25)]
+    assert shares == [("waiting for a batch", 0.75), ("training", 0.25)]
 
 
 def test_the_time_left_follows_the_latest_pace() -> None:
@@ -71,7 +71,7 @@ def test_the_screen_names_the_stage_the_reward_and_the_time() -> None:
     console.print(render(finished_view(), "examples/addition"))
     console.file.close()
     text = console.export_text()
-    for part in ("rft", "3/3", "reward", "accuracy", "waiting for rollout 75%"):
+    for part in ("rft", "3/3", "reward", "accuracy", "waiting for a batch 75%"):
         assert part in text
 
 

@@ -37,13 +37,28 @@ TABLES = (
 
 
 def upgrade() -> None:
-    _create_tasksets()
-    _create_stages()
-    _create_payloads()
-    _create_work()
-    _create_experiences()
-    _create_batches()
-    _create_messages()
+    _create_taskset()
+    _create_task()
+    _create_stage()
+    _create_stage_taskset()
+    _create_incarnation()
+    _create_version()
+    _create_checkpoint()
+    _create_step_report()
+    _create_segment()
+    _create_payload()
+    _create_assignment()
+    _create_run()
+    _create_run_attempt()
+    _create_evaluation()
+    _create_experience()
+    _create_pipeline_scope()
+    _create_batch()
+    _create_batch_item()
+    _create_commit_report()
+    _create_dead_letter()
+    _create_blob()
+    _create_progress()
 
 
 def downgrade() -> None:
@@ -72,7 +87,7 @@ def _moment(name: str) -> sa.Column[object]:
     return sa.Column(name, TIME, server_default=now, nullable=False)
 
 
-def _create_tasksets() -> None:
+def _create_taskset() -> None:
     op.create_table(
         "taskset",
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -87,6 +102,9 @@ def _create_tasksets() -> None:
         sa.UniqueConstraint("tenant", "name", name="taskset_tenant_name_uq"),
         sa.UniqueConstraint("tenant", "source", name="taskset_tenant_source_uq"),
     )
+
+
+def _create_task() -> None:
     op.create_table(
         "task",
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -97,7 +115,7 @@ def _create_tasksets() -> None:
     )
 
 
-def _create_stages() -> None:
+def _create_stage() -> None:
     op.create_table(
         "stage",
         *_stage_key(),
@@ -120,6 +138,9 @@ def _create_stages() -> None:
         _moment("opened_at"),
         sa.PrimaryKeyConstraint("tenant", "experiment_id", "stage", name="stage_pk"),
     )
+
+
+def _create_stage_taskset() -> None:
     op.create_table(
         "stage_taskset",
         *_stage_key(),
@@ -129,6 +150,9 @@ def _create_stages() -> None:
         _number("num_rows"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "name", name="stage_taskset_pk"),
     )
+
+
+def _create_incarnation() -> None:
     op.create_table(
         "incarnation",
         *_stage_key(),
@@ -137,6 +161,9 @@ def _create_stages() -> None:
         _moment("began_at"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "incarnation", name="incarnation_pk"),
     )
+
+
+def _create_version() -> None:
     op.create_table(
         "version",
         *_stage_key(),
@@ -147,6 +174,9 @@ def _create_stages() -> None:
         _moment("recorded_at"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "version", "incarnation", name="version_pk"),
     )
+
+
+def _create_checkpoint() -> None:
     op.create_table(
         "checkpoint",
         *_stage_key(),
@@ -159,6 +189,9 @@ def _create_stages() -> None:
         _moment("committed_at"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "step", "incarnation", name="checkpoint_pk"),
     )
+
+
+def _create_step_report() -> None:
     op.create_table(
         "step_report",
         *_stage_key(),
@@ -171,7 +204,7 @@ def _create_stages() -> None:
     )
 
 
-def _create_payloads() -> None:
+def _create_segment() -> None:
     op.create_table(
         "segment",
         *_stage_key(),
@@ -182,6 +215,9 @@ def _create_payloads() -> None:
         sa.PrimaryKeyConstraint(*STAGE_KEY, "segment_id", name="segment_pk"),
         sa.UniqueConstraint("segment_id", name="segment_segment_id_uq"),
     )
+
+
+def _create_payload() -> None:
     op.create_table(
         "payload",
         *_stage_key(),
@@ -197,7 +233,7 @@ def _create_payloads() -> None:
     op.execute("ALTER TABLE payload ALTER COLUMN body SET STORAGE EXTERNAL")
 
 
-def _create_work() -> None:
+def _create_assignment() -> None:
     op.create_table(
         "assignment",
         *_stage_key(),
@@ -229,6 +265,9 @@ def _create_work() -> None:
         [*STAGE_KEY, "kind", "explore_step", "position"],
         postgresql_where=sa.text("state IN ('pending', 'leased')"),
     )
+
+
+def _create_run() -> None:
     op.create_table(
         "run",
         *_stage_key(),
@@ -239,6 +278,9 @@ def _create_work() -> None:
         _text("reason"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "assignment_id", "run", name="run_pk"),
     )
+
+
+def _create_run_attempt() -> None:
     op.create_table(
         "run_attempt",
         *_stage_key(),
@@ -265,6 +307,9 @@ def _create_work() -> None:
         unique=True,
         postgresql_where=sa.text("state = 'won'"),
     )
+
+
+def _create_evaluation() -> None:
     op.create_table(
         "evaluation",
         *_stage_key(),
@@ -280,7 +325,7 @@ def _create_work() -> None:
     )
 
 
-def _create_experiences() -> None:
+def _create_experience() -> None:
     op.create_table(
         "experience",
         *_stage_key(),
@@ -318,6 +363,9 @@ def _create_experiences() -> None:
         [*STAGE_KEY, "state", "explore_step", "position", "run", "step", "suffix"],
         postgresql_where=sa.text("state IN ('raw', 'ready')"),
     )
+
+
+def _create_pipeline_scope() -> None:
     op.create_table(
         "pipeline_scope",
         *_stage_key(),
@@ -338,7 +386,7 @@ def _create_experiences() -> None:
     )
 
 
-def _create_batches() -> None:
+def _create_batch() -> None:
     op.create_table(
         "batch",
         *_stage_key(),
@@ -350,6 +398,9 @@ def _create_batches() -> None:
         _moment("composed_at"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "line", "step", name="batch_pk"),
     )
+
+
+def _create_batch_item() -> None:
     op.create_table(
         "batch_item",
         *_stage_key(),
@@ -374,7 +425,7 @@ def _create_batches() -> None:
     )
 
 
-def _create_messages() -> None:
+def _create_commit_report() -> None:
     op.create_table(
         "commit_report",
         sa.Column("producer", UUID, nullable=False),
@@ -385,6 +436,9 @@ def _create_messages() -> None:
         sa.PrimaryKeyConstraint("producer", "sequence", name="commit_report_pk"),
     )
     op.create_index("commit_report_producer_number_ix", "commit_report", ["producer", "number"])
+
+
+def _create_dead_letter() -> None:
     op.create_table(
         "dead_letter",
         sa.Column("number", sa.BigInteger(), sa.Identity(always=False), nullable=False),
@@ -397,6 +451,9 @@ def _create_messages() -> None:
         sa.PrimaryKeyConstraint("number", name="dead_letter_pk"),
     )
     op.create_index("dead_letter_subject_ix", "dead_letter", ["subject"])
+
+
+def _create_blob() -> None:
     op.create_table(
         "blob",
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -406,6 +463,9 @@ def _create_messages() -> None:
         _moment("stored_at"),
         sa.PrimaryKeyConstraint("tenant", "sha256", name="blob_pk"),
     )
+
+
+def _create_progress() -> None:
     op.create_table(
         "progress",
         sa.Column("tenant", sa.Text(), nullable=False),

@@ -1,0 +1,251 @@
+"""Statements on leases: who works on which assignment, and until when."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    RunState,
+)
+from services.buffer.store.database import among, among_numbers, in_stage, one_of
+from services.buffer.store.stages import stage_tasksets
+from services.buffer.store.tables import NOW, assignment, run, task, version
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An assignment as it is handed out."""
+
+    assignment_id: str
+    kind: AssignmentKind
+    explore_step: int
+    position: int
+    taskset: str
+    task_index: int
+    task_json: str
+    runs: tuple[int, ...]
+    lease_count: int
+    lease_token: str
+    required_version: int
+    required_incarnation: int
+    repeat_times: int
+
+
+def _lease_end(seconds: float) -> sa.ColumnElement[object]:
+    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def _may_be_granted(connection: AsyncConnection, stage: Stage) -> sa.ColumnElement[bool]:
+    """Work whose weights are published; an evaluation needs that very version."""
+    recorded = sa.select(version.c.version).where(in_stage(version, stage.key)).distinct()
+    numbers = (await connection.execute(recorded)).scalars()
+    evaluations = sa.and_(
+        assignment.c.kind == AssignmentKind.EVAL,
+        among_numbers(assignment.c.required_version, numbers),
+    )
+    if stage.published is None:
+        return evaluations if stage.finished_step is not None else sa.false()
+    return sa.or_(
+        evaluations,
+        sa.and_(
+            assignment.c.kind == AssignmentKind.TRAIN,
+            assignment.c.required_version <= stage.published,
+        ),
+    )
+
+
+async def take_leases(
+    connection: AsyncConnection,
+    stage: Stage,
+    *,
+    explorer_id: str,
+    max_assignments: int,
+    lease_seconds: float,
+) -> list[str]:
+    """Lease what is pending or whose lease has run out, oldest weights first.
+
+    Training goes before the evaluation of the same weights: the trainer works while they are
+    measured. An evaluation goes before training with newer weights: the engines still hold its own.
+    """
+    is_free = sa.or_(assignment.c.state == AssignmentState.PENDING, assignment.c.lease_until < NOW)
+    may_be_granted = await _may_be_granted(connection, stage)
+    chosen = (
+        sa.select(assignment.c.assignment_id)
+        .where(
+            in_stage(assignment, stage.key),
+            one_of(assignment.c.state, OPEN_ASSIGNMENT),
+            is_free,
+            may_be_granted,
+        )
+        .order_by(
+            assignment.c.required_version,
+            sa.case((assignment.c.kind == AssignmentKind.TRAIN, 0), else_=1),
+            assignment.c.explore_step,
+            assignment.c.position,
+        )
+        .limit(max_assignments)
+    )
+    ids = list((await connection.execute(chosen)).scalars())
+    if ids:
+        await _take(connection, stage.key, ids, explorer_id, lease_seconds)
+    return ids
+
+
+async def _take(
+    connection: AsyncConnection,
+    key: StageKey,
+    ids: Sequence[str],
+    explorer_id: str,
+    lease_seconds: float,
+) -> None:
+    await connection.execute(
+        sa.update(assignment)
+        .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
+        .values(
+            state=AssignmentState.LEASED,
+            lease_token=sa.func.gen_random_uuid(),
+            lease_count=assignment.c.lease_count + 1,
+            leased_by=explorer_id,
+            lease_until=_lease_end(lease_seconds),
+        )
+    )
+
+
+async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[str]) -> list[Grant]:
+    """What an explorer needs to work on leased assignments, in the order of `ids`."""
+    statement = sa.select(assignment).where(
+        in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids)
+    )
+    leased = {row.assignment_id: row for row in await connection.execute(statement)}
+    runs = await _open_runs(connection, stage.key, ids)
+    bodies = await _task_bodies(connection, stage.key, list(leased.values()))
+    incarnations = await _newest_incarnations(
+        connection, stage.key, {row.required_version for row in leased.values()}
+    )
+    return [
+        Grant(
+            assignment_id=row.assignment_id,
+            kind=AssignmentKind(row.kind),
+            explore_step=row.explore_step,
+            position=row.position,
+            taskset=row.taskset,
+            task_index=row.task_index,
+            task_json=bodies[row.taskset, row.task_index],
+            runs=tuple(runs[row.assignment_id]),
+            lease_count=row.lease_count,
+            lease_token=row.lease_token,
+            required_version=row.required_version,
+            required_incarnation=incarnations.get(row.required_version, stage.incarnation),
+            repeat_times=row.repeat_times,
+        )
+        for row in map(leased.__getitem__, ids)
+    ]
+
+
+async def _open_runs(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> dict[str, list[int]]:
+    statement = (
+        sa.select(run.c.assignment_id, run.c.run)
+        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
+        .order_by(run.c.run)
+    )
+    runs: dict[str, list[int]] = defaultdict(list)
+    for row in await connection.execute(statement):
+        runs[row.assignment_id].append(row.run)
+    return runs
+
+
+async def _task_bodies(
+    connection: AsyncConnection, key: StageKey, leased: Sequence[sa.Row[Any]]
+) -> dict[tuple[str, int], str]:
+    """The tasks of these assignments, by the taskset's name and their index."""
+    tasksets = await stage_tasksets(connection, key)
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for row in leased:
+        wanted[row.taskset].add(row.task_index)
+    bodies = {}
+    for name, indexes in wanted.items():
+        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
+            task.c.tenant == key.tenant,
+            task.c.taskset_id == tasksets[name].taskset_id,
+            among_numbers(task.c.index, indexes),
+        )
+        for found in await connection.execute(statement):
+            bodies[name, found.row_number] = found.body
+    return bodies
+
+
+async def _newest_incarnations(
+    connection: AsyncConnection, key: StageKey, versions: Iterable[int]
+) -> dict[int, int]:
+    """For each of these versions the newest incarnation that published it."""
+    statement = (
+        sa.select(version.c.version, sa.func.max(version.c.incarnation).label("newest"))
+        .where(in_stage(version, key), among_numbers(version.c.version, versions))
+        .group_by(version.c.version)
+    )
+    rows = await connection.execute(statement)
+    return {row.version: row.newest for row in rows}
+
+
+async def renew_leases(
+    connection: AsyncConnection,
+    key: StageKey,
+    explorer_id: str,
+    tokens: dict[str, str],
+    lease_seconds: float,
+) -> set[str]:
+    """Extend the leases that are held under these tokens; answers which were."""
+    statement = (
+        sa.update(assignment)
+        .where(_held(key, explorer_id), _under_tokens(tokens))
+        .values(lease_until=_lease_end(lease_seconds))
+        .returning(assignment.c.assignment_id)
+    )
+    return set((await connection.execute(statement)).scalars())
+
+
+async def release_leases(
+    connection: AsyncConnection, key: StageKey, explorer_id: str, tokens: dict[str, str]
+) -> int:
+    """Make leased work pending again; no tokens mean all that this explorer holds."""
+    where = _held(key, explorer_id)
+    if tokens:
+        where = sa.and_(where, _under_tokens(tokens))
+    statement = sa.update(assignment).where(where).values(state=AssignmentState.PENDING)
+    return len((await connection.execute(statement.returning(assignment.c.stage))).all())
+
+
+def _held(key: StageKey, explorer_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        in_stage(assignment, key),
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+        assignment.c.state == AssignmentState.LEASED,
+        assignment.c.leased_by == explorer_id,
+    )
+
+
+def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
+    return sa.tuple_(assignment.c.assignment_id, assignment.c.lease_token).in_(list(tokens.items()))
+
+
+async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
+    """When the next lease runs out unless it is renewed."""
+    left = sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
+    statement = sa.select(left).where(
+        in_stage(assignment, key),
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+        assignment.c.state == AssignmentState.LEASED,
+    )
+    seconds = (await connection.execute(statement)).scalar()
+    return None if seconds is None else max(0.0, float(seconds))

@@ -1,0 +1,137 @@
+"""Messages from the stream: what is understood, what is refused, what nobody can read."""
+
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.buffer.wire import Unparsable, decode_sample, open_parcel, subject_of
+from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
+from trinity.api.v1 import experience_pb2 as pb
+from trinity.codec import SampleRef, experience_to_proto
+from trinity.types import EID, Experience, Sequence, VersionSpan
+
+SUBJECT = subject_of(KEY)
+REF = SampleRef(
+    tenant=KEY.tenant,
+    experiment_id=KEY.experiment_id,
+    assignment_id=ASSIGNMENT,
+    taskset="train",
+    task_index=5,
+)
+
+
+def sample(step: int = 0) -> pb.Experience:
+    body = Sequence(
+        tokens=np.arange(5, dtype=np.int32),
+        prompt_length=2,
+        action_mask=np.ones(3, dtype=np.bool_),
+        rollout_logprobs=np.zeros(3, dtype=np.float32),
+        prompt_text="p\x00",
+        response_text="r",
+    )
+    spans = (
+        VersionSpan(start=0, end=1, version=4, incarnation=1),
+        VersionSpan(start=1, end=3, version=6, incarnation=1),
+    )
+    eid = EID(stage=KEY.stage, explore_step=1, position=2, run=0, step=step)
+    experience = Experience(body=body, eid=eid, reward=1.0, version_spans=spans)
+    return experience_to_proto(experience, REF)
+
+
+def result(*experiences: pb.Experience) -> pb.RunResult:
+    return pb.RunResult(
+        tenant=KEY.tenant,
+        experiment_id=KEY.experiment_id,
+        stage=KEY.stage,
+        assignment_id=ASSIGNMENT,
+        state=pb.RunResult.STATE_COMPLETE,
+        experiences=experiences or [sample()],
+        sequence=1,
+    )
+
+
+def parcel_of(*results: pb.RunResult) -> bytes:
+    return pb.RunResultBatch(producer=PRODUCER, results=results).SerializeToString()
+
+
+def test_a_result_is_understood_with_what_the_buffer_looks_at() -> None:
+    parcel = open_parcel(SUBJECT, parcel_of(result(sample(0), sample(1))))
+    [understood] = parcel.results
+    assert (understood.explore_step, understood.position, understood.task_index) == (1, 2, 5)
+    first = understood.experiences[0]
+    assert (first.version_min, first.version_max) == (4, 6)
+    assert (first.num_tokens, first.response_length) == (5, 3)
+    assert pb.Experience.FromString(first.body) == sample(0)
+    assert decode_sample(first.body).prompt == "p\ufffd"
+
+
+def spoilt(what: str) -> pb.RunResult:
+    one = result()
+    own = one.experiences[0]
+    match what:
+        case "stage":
+            one.stage = "other"
+        case "sequence":
+            one.sequence = 0
+        case "state":
+            one.state = pb.RunResult.STATE_UNSPECIFIED
+        case "failed":
+            one.state = pb.RunResult.STATE_FAILED
+        case "id":
+            own.id = str(uuid.UUID(int=9))
+        case "eid":
+            own.eid.run = 3
+        case "owner":
+            own.assignment_id = str(uuid.UUID(int=9))
+        case "gap":
+            own.version_spans[1].start = 2
+        case "short":
+            own.version_spans[1].end = 2
+        case "reward":
+            own.reward = float("inf")
+        case "no reward":
+            own.ClearField("reward")
+        case "shape":
+            own.sequence.tokens.shape[0] = 6
+        case "order":
+            one.experiences.append(sample(0))
+    return one
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("stage", "sequence", "state", "failed", "id", "eid", "owner", "gap", "short"),
+        *("reward", "no reward", "shape", "order"),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
+    parcel = open_parcel(SUBJECT, parcel_of(spoilt(what), result()))
+    assert len(parcel.results) == 1
+    [refused] = parcel.refused
+    assert refused.producer == PRODUCER and refused.reason
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_unparsable_or_refused_and_nothing_else(body: bytes) -> None:
+    try:
+        parcel = open_parcel(SUBJECT, body)
+    except Unparsable:
+        return
+    assert parcel.results == ()
+
+
+@given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
+def test_a_flipped_byte_is_never_taken_for_something_else_than_a_result(
+    place: int, value: int
+) -> None:
+    body = bytearray(parcel_of(result()))
+    body[place % len(body)] = value
+    try:
+        parcel = open_parcel(SUBJECT, bytes(body))
+    except Unparsable:
+        return
+    assert all(one.key == KEY for one in parcel.results)
