@@ -79,15 +79,15 @@ class AdditionRun:
         subprocess.run(
             [sys.executable, *prepare, "--work", str(self._made)], check=True, cwd=self._root
         )
-        text = (self._root / "examples/addition/addition.yaml").read_text()
-        text = text.replace("examples/addition/work", str(self._made))
-        config = OmegaConf.create(text)
+        os.environ["TRINITY_ADDITION_WORK"] = str(self._made)
+        config = OmegaConf.load(self._root / "examples/addition/addition.yaml")
         changes = {
             "name": self._name,
             "seed": self._seed,
             "checkpoint_root_dir": str(self._checkpoints),
         }
-        OmegaConf.save(OmegaConf.merge(config, changes), self._config)
+        merged = OmegaConf.merge(config, changes)
+        OmegaConf.save(merged, self._config, resolve=True)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(self._config)]

@@ -7,7 +7,8 @@ TrinityError
 └── RpcError              an answer of a service other than success
     ├── InvalidRequest        the request is malformed; do not retry
     ├── NotFound              what it names does not exist
-    ├── PreconditionFailed    the caller acts on a state that is gone; it must stop or look again
+    ├── PreconditionFailed    the state does not allow it; a person must change something
+    ├── Superseded            another one has taken the caller's place; it must stop
     └── Unavailable           something the service needs does not answer; retry after a pause
 """
 
@@ -41,7 +42,11 @@ class NotFound(RpcError):
 
 
 class PreconditionFailed(RpcError):
-    """The caller acts on a state that is gone; it must stop or look again."""
+    """The state does not allow what is asked; repeating it changes nothing."""
+
+
+class Superseded(RpcError):
+    """A newer incarnation has taken the caller's place; it must stop at once."""
 
 
 class Unavailable(RpcError):

@@ -38,6 +38,7 @@ class Registry(Generic[T]):
         self._kind = kind
         self._builtins = dict(builtins or {})
         self._parts: dict[str, T] = {}
+        self._resolved: dict[str, T] = {}
 
     def register(self, name: str, part: T) -> None:
         """Give `part` a name.
@@ -80,6 +81,12 @@ class Registry(Generic[T]):
         )
 
     def _resolve(self, path: str) -> T:
+        """Once a path: this is asked for by every run."""
+        if path not in self._resolved:
+            self._resolved[path] = self._import(path)
+        return self._resolved[path]
+
+    def _import(self, path: str) -> T:
         module_name, _, name = path.rpartition(".")
         module = import_module(module_name, wanted=f"{self._kind} {path!r}")
         if name not in vars(module):

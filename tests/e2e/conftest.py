@@ -1,17 +1,21 @@
 """The data, the model and one undisturbed run that the others are compared with."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from examples.addition.prepare import prepare
-from tests.e2e.launched import Launched
+from tests.e2e.launched import CONFIG, Launched
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_EVALUATED = 64
 
-Launch = Callable[[str], Launched]
+
+class Launch(Protocol):
+    """Makes an experiment of this name, from a configuration's text."""
+
+    def __call__(self, name: str, config: str = CONFIG) -> Launched: ...
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +24,11 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     prepare(root / "made", seed=5)
     rows = (root / "made/data/test.jsonl").read_text().splitlines(keepends=True)
     (root / "few.jsonl").write_text("".join(rows[:NUM_EVALUATED]))
-    return lambda name: Launched(root, name, REPOSITORY)
+
+    def make(name: str, config: str = CONFIG) -> Launched:
+        return Launched(root, name, REPOSITORY, config)
+
+    return make
 
 
 @pytest.fixture(scope="session")

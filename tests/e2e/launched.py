@@ -64,10 +64,10 @@ stages:
 class Launched:
     """One experiment directory and the launchers started on it."""
 
-    def __init__(self, root: Path, name: str, repository: Path) -> None:
+    def __init__(self, root: Path, name: str, repository: Path, config: str = CONFIG) -> None:
         self._repository = repository
         self.config = root / f"{name}.yaml"
-        self.config.write_text(CONFIG.format(name=name, root=root))
+        self.config.write_text(config.format(name=name, root=root))
         self.job_dir = root / "checkpoints" / "e2e" / name
         self.output = root / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None

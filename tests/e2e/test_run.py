@@ -4,11 +4,12 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import REPOSITORY, Launch
-from tests.e2e.launched import Launched
+from tests.e2e.launched import CONFIG, Launched
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -84,9 +85,41 @@ def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(
 
 
 def test_a_finished_run_says_so_when_started_again(undisturbed: Launched) -> None:
+    weights = undisturbed.final_weights()
     undisturbed.start()
     assert undisturbed.wait() == 0
-    assert "finished" in undisturbed.text
+    again = undisturbed.text.partition("resuming")[2]
+    assert "[warmup] finished before, skipped" in again
+    assert "[rft] finished before, skipped" in again
+    assert undisturbed.final_weights() == weights
+
+
+def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(
+    launch: Launch, tmp_path: Path
+) -> None:
+    flag = tmp_path / "broken"
+    flag.touch()
+    old = "default_reward_fn_type: tests.e2e.rewards.DigitsReward"
+    new = "default_reward_fn_type: tests.e2e.rewards.BrokenReward"
+    args = f"        taskset:\n          reward_fn_args: {{{{broken_while: {flag}}}}}\n"
+    patient = "explorer:\n  max_retry_times: 0\n"
+    config = CONFIG.replace(old, new).replace("        taskset:\n", args)
+    config = config.replace("explorer:\n", patient, 1)
+    config = config.replace(
+        "eval_tasksets:\n          - name: held_out",
+        f"""eval_tasksets:
+          - name: held_out
+            reward_fn_args: {{{{broken_while: {flag}}}}}""",
+    )
+    run = launch("broken", config)
+    run.start()
+    assert run.wait() == 1, run.text
+    assert "the grader is broken" in run.text.splitlines()[-1]
+    assert "log" in run.text.splitlines()[-1]
+    assert run.left_running() == []
+    flag.unlink()
+    run.start()
+    assert run.wait() == 0, run.text
 
 
 def test_status_without_a_run_names_the_directory(undisturbed: Launched) -> None:

@@ -81,11 +81,11 @@ def _draw_evaluations(axis: Any, stage: StageView) -> None:
     if not stage.evaluations:
         return
     versions = [done.version for done in stage.evaluations]
-    means = [done.headline()[0] for done in stage.evaluations]
-    errors = [2 * done.headline()[1] for done in stage.evaluations]
+    means = [done.headline().mean for done in stage.evaluations]
+    errors = [2 * done.headline().standard_error for done in stage.evaluations]
     count = stage.evaluations[-1].num_tasks
     label = f"held-out accuracy ± 2 standard errors (n={count})"
     axis.errorbar(versions, means, yerr=errors, color=ACCENT, marker="o", capsize=3, label=label)
     for at in (0, -1):
         note = f"{means[at]:.2f}"
-        axis.annotate(note, (versions[at], means[at]), xytext=(0, 9), textcoords="offset points")
+        axis.annotate(note, (versions[at], means[at]), xytext=(6, -16), textcoords="offset points")

@@ -9,6 +9,13 @@ from trinity.progress.view import Evaluation, RunView, StageView
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 
+# What the trainer's warnings mean to a person.
+WARNINGS = {
+    "zero_reward_variance": "all runs of each task got the same reward, there is nothing to learn",
+    "non_finite_gradient": "the gradient is not finite, the step was skipped",
+    "kl_spike": "the policy moved much further in this step than in those before",
+}
+
 
 class LineReporter:
     """Writes one line for each thing worth knowing; steps are thinned out by time."""
@@ -47,6 +54,8 @@ class LineReporter:
         """Nothing to clean up."""
 
     def _step(self, stage: StageView, step: buffer_pb2.StepTrained) -> None:
+        for line in warning_lines(stage):
+            self._write(line)
         now = time.monotonic()
         if now < self._next_step_line and step.step != stage.total_steps:
             return
@@ -72,10 +81,19 @@ def step_line(stage: StageView, replayed: bool) -> str:
     return "  ".join(parts)
 
 
+def warning_lines(stage: StageView) -> list[str]:
+    """A line for each warning that the newest step has and the one before had not."""
+    return [
+        f"[{stage.name}] warning at step {stage.last_step}: {WARNINGS.get(name, name)}"
+        for name in stage.new_warnings
+    ]
+
+
 def evaluation_line(done: Evaluation) -> str:
     """An evaluation in one line."""
     shown = "  ".join(
-        f"{name} {mean:.3f} ± {error:.3f}" for name, (mean, error) in sorted(done.metrics.items())
+        f"{name} {value.mean:.3f} ± {value.standard_error:.3f}"
+        for name, value in sorted(done.metrics.items())
     )
     failed = f"  ({done.num_failed} runs failed)" if done.num_failed else ""
     return (

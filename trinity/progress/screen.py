@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
-from trinity.progress.lines import evaluation_line, sample_lines
+from trinity.progress.lines import evaluation_line, sample_lines, warning_lines
 from trinity.progress.view import RunView, StageView
 
 BAR_WIDTH = 40
@@ -38,6 +38,9 @@ class ScreenReporter:
         match event.WhichOneof("event"):
             case "samples":
                 for line in sample_lines(stage):
+                    self.say(line)
+            case "step":
+                for line in warning_lines(stage):
                     self.say(line)
             case "evaluation":
                 self.say(evaluation_line(stage.evaluations[-1]))
@@ -75,19 +78,19 @@ def _steps(stage: StageView) -> str:
 def _details(stage: StageView) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     if (reward := figures.reward(stage)) is not None:
-        grid.add_row("reward", f"{reward:.3f}", _sparks(stage))
+        grid.add_row("reward", f"{reward:.3f}  {_sparks(stage)}")
     elif (loss := figures.loss(stage)) is not None:
-        grid.add_row("loss", f"{loss:.4f}", "")
+        grid.add_row("loss", f"{loss:.4f}")
     if (done := figures.last_evaluation(stage)) is not None:
-        mean, error = done.headline()
-        grid.add_row("accuracy", f"{mean:.3f} ± {error:.3f}", f"at version {done.version}")
+        shown = done.headline()
+        figure = f"{shown.mean:.3f} ± {shown.standard_error:.3f}"
+        grid.add_row("accuracy", f"{figure}  held out, version {done.version}")
     if (speed := figures.tokens_per_second(stage)) is not None:
-        grid.add_row("tokens/s", f"{speed:,.0f}", "")
+        grid.add_row("tokens/s", f"{speed:,.0f}")
     if shares := figures.time_shares(stage):
-        parts = "  ".join(f"{name} {share:.0%}" for name, share in shares[:5])
-        grid.add_row("time", parts, "")
+        grid.add_row("time", "  ".join(f"{name} {share:.0%}" for name, share in shares))
     if (left := figures.seconds_left(stage)) is not None:
-        grid.add_row("left", figures.clock(left), "")
+        grid.add_row("left", figures.clock(left))
     return grid
 
 

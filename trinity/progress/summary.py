@@ -1,6 +1,7 @@
 """`summary.json`: what a run came to, for machines."""
 
 import json
+import math
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +31,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Measured(_Part):
+class Figure(_Part):
     """A figure with its standard error over n tasks."""
 
     mean: float
@@ -45,7 +46,7 @@ class EvaluationSummary(_Part):
     version: int
     taskset: str
     num_failed: int
-    metrics: dict[str, Measured]
+    metrics: dict[str, Figure]
     seconds: float
 
 
@@ -86,8 +87,9 @@ def summarize(
 ) -> RunSummary:
     """The run's figures; `seconds` are the launcher's phases, those of the stages are added."""
     stages = tuple(_stage(stage) for stage in view.stages.values())
-    evaluations = [_evaluation(done) for done in view.evaluations]
-    best = max(view.evaluations, key=lambda done: done.headline()[0], default=None)
+    comparable = _comparable(view.evaluations)
+    evaluations = [_evaluation(done) for done in comparable]
+    best = max(comparable, key=lambda done: done.headline().mean, default=None)
     return RunSummary(
         label=label,
         state=state,
@@ -122,6 +124,15 @@ def write_summary(summary: RunSummary, path: Path) -> None:
     temporary.replace(path)
 
 
+def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """Those on the taskset that was measured last, and of which at least one run succeeded."""
+    return [
+        done
+        for done in evaluations
+        if done.taskset == evaluations[-1].taskset and math.isfinite(done.headline().mean)
+    ]
+
+
 def _stage(stage: StageView) -> StageSummary:
     rewards = [stage.batches[step].get("reward/mean") for step in sorted(stage.batches)]
     waited = max(0, stage.first_batch_millis - stage.opened_millis) / 1000
@@ -145,8 +156,8 @@ def _evaluation(done: Evaluation) -> EvaluationSummary:
         taskset=done.taskset,
         num_failed=done.num_failed,
         metrics={
-            name: Measured(mean=mean, standard_error=error, n=done.num_tasks)
-            for name, (mean, error) in done.metrics.items()
+            name: Figure(mean=value.mean, standard_error=value.standard_error, n=value.n)
+            for name, value in done.metrics.items()
         },
         seconds=done.seconds,
     )

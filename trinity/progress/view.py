@@ -9,21 +9,33 @@ Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A mean with its standard error over n tasks."""
+
+    mean: float
+    standard_error: float
+    n: int
+
+
+NOTHING_MEASURED = Measured(mean=float("nan"), standard_error=float("nan"), n=0)
+WARNING_PREFIX = "warning/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One measured version; `metrics` maps a name to its mean and standard error over tasks."""
+    """One measured version."""
 
     stage: str
     version: int
     taskset: str
     num_tasks: int
     num_failed: int
-    metrics: dict[str, tuple[float, float]]
+    metrics: dict[str, Measured]
     seconds: float
 
-    def headline(self) -> tuple[float, float]:
-        """Accuracy if it was measured, else the reward; mean and standard error."""
-        nothing = (float("nan"), float("nan"))
-        return self.metrics.get("accuracy", self.metrics.get("reward", nothing))
+    def headline(self) -> Measured:
+        """Accuracy if it was measured, else the reward; not a number if every run failed."""
+        return self.metrics.get("accuracy", self.metrics.get("reward", NOTHING_MEASURED))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +64,15 @@ class StageView:
         return max(self.steps, default=0)
 
     @property
+    def new_warnings(self) -> list[str]:
+        """Warnings of the newest step that the step before did not have."""
+        now, before = (
+            _warnings(self.steps, self.last_step),
+            _warnings(self.steps, self.last_step - 1),
+        )
+        return sorted(now - before)
+
+    @property
     def seconds(self) -> float:
         """From the stage's opening to its latest event; stops of the run count in."""
         return max(0, self.last_millis - self.opened_millis) / 1000
@@ -68,6 +89,11 @@ class StageView:
 
 
 RECENT_STEPS = 20
+
+
+def _warnings(steps: dict[int, Metrics], step: int) -> set[str]:
+    found = steps.get(step, {})
+    return {name.removeprefix(WARNING_PREFIX) for name in found if name.startswith(WARNING_PREFIX)}
 
 
 @dataclass(slots=True)
@@ -124,6 +150,9 @@ def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
         taskset=done.taskset,
         num_tasks=done.num_tasks,
         num_failed=done.num_failed,
-        metrics={m.name: (m.mean, m.standard_error) for m in done.metrics},
+        metrics={
+            m.name: Measured(mean=m.mean, standard_error=m.standard_error, n=m.num_tasks)
+            for m in done.metrics
+        },
         seconds=done.duration_seconds,
     )

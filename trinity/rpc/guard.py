@@ -8,16 +8,11 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RpcError, Unavailable
+from trinity.errors import InvalidRequest, RpcError
+from trinity.rpc.errors import status_code
 
 logger = logging.getLogger(__name__)
 
-STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
-    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    NotFound: grpc.StatusCode.NOT_FOUND,
-    PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
-    Unavailable: grpc.StatusCode.UNAVAILABLE,
-}
 LOG_INTERVAL_SECONDS = 10.0
 
 Context: TypeAlias = grpc.aio.ServicerContext
@@ -65,11 +60,9 @@ def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Mes
 async def _abort(context: Context, error: Exception, method: str) -> None:
     """End the call with the code of `error`; only unexpected errors are hidden and logged whole."""
     if isinstance(error, RpcError):
-        code = next((c for t, c in STATUS_CODES.items() if isinstance(error, t)), None)
-        if code is not None:
-            if code is grpc.StatusCode.INVALID_ARGUMENT:
-                limited_log.warning("refused a request", method=method, reason=str(error))
-            await context.abort(code, str(error))
+        if isinstance(error, InvalidRequest):
+            limited_log.warning("refused a request", method=method, reason=str(error))
+        await context.abort(status_code(error), str(error))
     logger.error("a call failed", extra={"method": method}, exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error; the service's log has more")
 

@@ -41,7 +41,7 @@ def test_demonstrations_err_only_by_forgetting_a_carry_and_do_so_more_often_than
     wrong = [row for row in sft if not is_right(row)]
     assert all(has_carry(pair_of(row)) for row in wrong)
     assert all(int(row["answer"]) == sum(pair_of(row)) - 10 for row in wrong)
-    assert 0.5 < len(wrong) / len(carried) < 0.6
+    assert 0.57 < len(wrong) / len(carried) < 0.67
 
 
 def test_the_same_seed_makes_the_same_problems_and_another_seed_others() -> None:

@@ -90,6 +90,29 @@ def test_the_summary_names_first_best_and_final(tmp_path: Path) -> None:
     assert written["versions"]["python"]
 
 
+def test_an_evaluation_whose_runs_all_failed_is_not_the_best() -> None:
+    view = finished_view()
+    stage = view.stages["rft"]
+    stage.evaluations.insert(0, replace(stage.evaluations[0], metrics={}, num_failed=1000))
+    summary = summarize(view, label="a/b", state="finished", reason="", seconds={})
+    assert summary.best_evaluation is not None
+    assert summary.best_evaluation.metrics["accuracy"].mean == 0.9
+
+
+def test_a_warning_is_said_when_it_begins_and_not_again() -> None:
+    lines: list[str] = []
+    view, reporter = empty_view(), LineReporter(lines.append)
+    for event in [opened(1, "rft", 3), *(trained(1 + step, "rft", step) for step in (1, 2, 3))]:
+        if event.WhichOneof("event") == "step" and event.step.step > 1:
+            event.step.metrics["warning/zero_reward_variance"] = 1.0
+        view.apply(event)
+        reporter.event(view, event)
+    assert [line for line in lines if "warning at step" in line] == [
+        "[rft] warning at step 2: all runs of each task got the same reward, "
+        "there is nothing to learn"
+    ]
+
+
 def test_the_picture_is_drawn_and_nothing_without_steps(tmp_path: Path) -> None:
     draw_curves(finished_view(), tmp_path / "curves.png", "a/b")
     draw_curves(empty_view(), tmp_path / "none.png", "a/b")

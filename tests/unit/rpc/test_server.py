@@ -12,6 +12,7 @@ from trinity.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    Superseded,
     Unavailable,
     UserError,
 )
@@ -79,6 +80,7 @@ async def test_a_call_is_answered(setup: Setup) -> None:
         (InvalidRequest("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (NotFound("x"), grpc.StatusCode.NOT_FOUND),
         (PreconditionFailed("x"), grpc.StatusCode.FAILED_PRECONDITION),
+        (Superseded("x"), grpc.StatusCode.ABORTED),
     ],
 )
 async def test_each_error_has_its_code_and_its_text(

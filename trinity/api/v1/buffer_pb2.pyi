@@ -38,14 +38,26 @@ class OpenStageRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., plan_json: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class OpenStageResponse(_message.Message):
-    __slots__ = ("num_tasks", "total_train_steps", "total_explore_steps")
+    __slots__ = ("num_tasks", "total_train_steps", "total_explore_steps", "state", "reason")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[OpenStageResponse.State]
+        STATE_OPEN: _ClassVar[OpenStageResponse.State]
+        STATE_READING: _ClassVar[OpenStageResponse.State]
+    STATE_UNSPECIFIED: OpenStageResponse.State
+    STATE_OPEN: OpenStageResponse.State
+    STATE_READING: OpenStageResponse.State
     NUM_TASKS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_EXPLORE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     num_tasks: int
     total_train_steps: int
     total_explore_steps: int
-    def __init__(self, num_tasks: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., total_explore_steps: _Optional[int] = ...) -> None: ...
+    state: OpenStageResponse.State
+    reason: str
+    def __init__(self, num_tasks: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., total_explore_steps: _Optional[int] = ..., state: _Optional[_Union[OpenStageResponse.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SubmitTasksetRequest(_message.Message):
     __slots__ = ("header", "row")

@@ -30,8 +30,9 @@ class BufferServiceStub:
 
     Every call may fail with UNAVAILABLE (the database or the broker does not answer: retry after a
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
-    stage). A call that names a trainer's incarnation fails with FAILED_PRECONDITION when a newer
-    incarnation exists: the caller must stop. Durations are seconds.
+    stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
+    exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
+    that only a person can change it: do not retry. Durations are seconds.
     """
 
     def __init__(self, channel):
@@ -127,14 +128,16 @@ class BufferServiceServicer:
 
     Every call may fail with UNAVAILABLE (the database or the broker does not answer: retry after a
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
-    stage). A call that names a trainer's incarnation fails with FAILED_PRECONDITION when a newer
-    incarnation exists: the caller must stop. Durations are seconds.
+    stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
+    exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
+    that only a person can change it: do not retry. Durations are seconds.
     """
 
     def OpenStage(self, request, context):
-        """OpenStage makes a stage known: its tasksets are read, its cursor starts.
-        May be retried; opening an open stage again changes only its plan.
-        FAILED_PRECONDITION: a taskset cannot be read; the message names it.
+        """OpenStage makes a stage known: its tasksets are read, its cursor starts. A stage that was cancelled
+        or failed is open again. May be retried, by the stage's key: opening an open stage again changes
+        only its plan. While tasksets are still being read, or are still awaited from a client, the answer
+        is READING: ask again. FAILED_PRECONDITION: a taskset cannot be read; the message names it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,22 +152,22 @@ class BufferServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LeaseAssignments(self, request, context):
-        """LeaseAssignments hands out work, waiting up to `wait_seconds` for some. May be retried: a lease whose
-        answer was lost expires and is handed out again.
+        """LeaseAssignments hands out work, waiting up to `wait_seconds` for some. May be retried without an id:
+        a lease whose answer was lost expires and is handed out again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewLeases(self, request, context):
-        """RenewLeases extends leases that are still held. May be retried.
+        """RenewLeases extends leases that are still held. May be retried, by assignment and lease token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLeases(self, request, context):
-        """ReleaseLeases gives work back before its lease expires. May be retried.
+        """ReleaseLeases gives work back before its lease expires. May be retried, by assignment and lease token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,7 +182,7 @@ class BufferServiceServicer:
 
     def WatchCommits(self, request, context):
         """WatchCommits tells a producer which of its results are committed or rejected. The stream begins with
-        the fate of every sequence the request names; may be reopened at any time.
+        the fate of every sequence the request names; may be reopened at any time, by the producer's id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -187,7 +190,7 @@ class BufferServiceServicer:
 
     def BeginIncarnation(self, request, context):
         """BeginIncarnation starts a new life of the trainer and fences off the one before. Retrying starts
-        another one, which is harmless.
+        another one, which is harmless. FAILED_PRECONDITION: the stage was cancelled or has failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,7 +198,7 @@ class BufferServiceServicer:
 
     def RecordVersion(self, request, context):
         """RecordVersion says that the weights of a version are published, so that leases which need them may be
-        granted. May be retried.
+        granted. May be retried, by stage, version and incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -203,35 +206,40 @@ class BufferServiceServicer:
 
     def GetBatch(self, request, context):
         """GetBatch gives the rows of one train step, waiting up to `wait_seconds`: a head first, then rows in
-        order of position. May be retried: a step's batch is composed once and never changes.
+        order of position. May be retried, by stage and step: a step's batch is composed once and never
+        changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStep(self, request, context):
-        """ReportStep says that a step is trained and what was learned about its rows. May be retried.
+        """ReportStep says that a step is trained and what was learned about its rows. May be retried, by stage, step
+        and incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitCheckpoint(self, request, context):
-        """CommitCheckpoint makes a written checkpoint the one to resume from. May be retried.
+        """CommitCheckpoint makes a written checkpoint the one to resume from. May be retried, by stage, step
+        and incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FinishTraining(self, request, context):
-        """FinishTraining says that no further batch will be asked for; the last evaluation opens. May be retried.
+        """FinishTraining says that no further batch will be asked for; the last evaluation opens. May be
+        retried, by stage and step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelStage(self, request, context):
-        """CancelStage revokes all leases of a stage and ends it with a reason. May be retried.
+        """CancelStage revokes all leases of a stage and ends it with a reason, until it is opened again. May be
+        retried, by the stage's key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -239,14 +247,14 @@ class BufferServiceServicer:
 
     def WatchProgress(self, request, context):
         """WatchProgress streams what happened in an experiment from a given event on, then what happens. May be
-        reopened from the last event seen.
+        reopened, by the number of the last event seen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetBufferStatus(self, request, context):
-        """GetBufferStatus describes each stage's open work and who waits for what. May be retried.
+        """GetBufferStatus describes each stage's open work. May be retried; it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,8 +356,9 @@ class BufferService:
 
     Every call may fail with UNAVAILABLE (the database or the broker does not answer: retry after a
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
-    stage). A call that names a trainer's incarnation fails with FAILED_PRECONDITION when a newer
-    incarnation exists: the caller must stop. Durations are seconds.
+    stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
+    exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
+    that only a person can change it: do not retry. Durations are seconds.
     """
 
     @staticmethod

@@ -136,22 +136,24 @@ class SynchronizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishVersion(self, request, context):
-        """PublishVersion announces weights whose manifest is written. May be retried.
-        FAILED_PRECONDITION: a newer incarnation has published; the caller must stop.
+        """PublishVersion announces weights whose manifest is written. May be retried, by stage, version and
+        incarnation. ABORTED: a newer incarnation has published; the caller must stop.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetireVersions(self, request, context):
-        """RetireVersions says that the files of versions are gone. May be retried.
+        """RetireVersions says that the files of versions are gone. May be retried, by stage, version and
+        incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Heartbeat says that a member lives, what it uses and what it waits for. May be retried.
+        """Heartbeat says that a member lives, what it uses and what it waits for. May be retried, by the
+        member's id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,21 +161,22 @@ class SynchronizerServiceServicer:
 
     def FinishRole(self, request, context):
         """FinishRole says that a role has done its part of a stage; when all roles have, the next stage starts.
-        May be retried.
+        May be retried, by stage and role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FailStage(self, request, context):
-        """FailStage ends the experiment with a reason. May be retried; the first reason stays.
+        """FailStage ends the experiment with a reason. May be retried, by stage; the first reason stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelExperiment(self, request, context):
-        """CancelExperiment ends an experiment on a person's wish; it can be resumed. May be retried.
+        """CancelExperiment ends an experiment on a person's wish; it can be resumed. May be retried,
+        by the experiment's id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,35 @@
+"""One table between our errors and gRPC's codes, used by servers and by clients."""
+
+import grpc
+
+from trinity.errors import (
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    RpcError,
+    Superseded,
+    Unavailable,
+)
+
+STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    Superseded: grpc.StatusCode.ABORTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+ERROR_TYPES = {code: error for error, code in STATUS_CODES.items()} | {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
+    grpc.StatusCode.UNIMPLEMENTED: PreconditionFailed,
+}
+
+
+def status_code(error: RpcError) -> grpc.StatusCode:
+    """The code with which a server answers."""
+    return next(code for kind, code in STATUS_CODES.items() if isinstance(error, kind))
+
+
+def error_of(error: grpc.RpcError) -> RpcError:
+    """What a client's failed call means; a code that names no fault of the caller is an outage."""
+    kind = ERROR_TYPES.get(error.code(), Unavailable)
+    return kind(error.details() or error.code().name)
