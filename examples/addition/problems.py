@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 NUM_HELD_OUT = 1024
 OPERANDS = range(10, 100)
-SHARE_FORGOTTEN = 0.6
+SHARE_FORGOTTEN = 0.62
 
 Pair = tuple[int, int]
 Row = dict[str, str]

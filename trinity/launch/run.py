@@ -15,6 +15,7 @@ from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_g
 from trinity.config import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
+from trinity.launch.gpus import share_gpus
 from trinity.launch.resume import remember
 from trinity.local.messages import EventKind
 from trinity.local.stack import LocalStack
@@ -62,7 +63,9 @@ class Run:
         self.reporter.say("starting the broker, the database and the four services")
         began = time.monotonic()
         level = self.plan.stages[0].config.log.level
-        async with LocalStack(job_dir=self.plan.job_path, log_level=level) as stack:
+        async with LocalStack(
+            job_dir=self.plan.job_path, log_level=level, environment=share_gpus(self.plan)
+        ) as stack:
             self.seconds["start"] = round(time.monotonic() - began, 2)
             self.reporter.say(f"all services answer after {self.seconds['start']:.1f} s")
             try:

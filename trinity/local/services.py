@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Surroundings:
     log_level: str
     addresses: ServiceAddresses
     files: InfrastructureFiles
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Further variables by the name of the service."""
 
 
 def four_services(around: Surroundings) -> list[Launchable]:
@@ -63,7 +66,11 @@ def _service(around: Surroundings, name: str, address: str, settings: dict[str, 
         name=name,
         argv=OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),
         log_file=around.job_dir / "log" / f"{name}.log",
-        env=_thread_limit() | {f"{prefix}{key}": value for key, value in settings.items()},
+        env={
+            **_thread_limit(),
+            **around.environment.get(name, {}),
+            **{f"{prefix}{key}": value for key, value in settings.items()},
+        },
     )
     return Launchable(spec, partial(wait_serving, name, address, _READY_SECONDS))
 

@@ -8,7 +8,7 @@ async with LocalStack(job_dir=path) as stack:
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -36,11 +36,13 @@ class LocalStack:
         job_dir: Path,
         log_level: str = "INFO",
         externals: Externals | None = None,
+        environment: Mapping[str, Mapping[str, str]] | None = None,
         services: Callable[[Surroundings], list[Launchable]] = four_services,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
         self._externals = externals or Externals.from_environment()
+        self._environment = environment or {}
         self._services = services
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
@@ -117,6 +119,7 @@ class LocalStack:
             log_level=self._log_level,
             addresses=self._addresses,
             files=infrastructure.write_files(),
+            environment=self._environment,
         )
         await self._unless_failed(self._launch_together(self._services(surroundings)))
         self._is_up = True
