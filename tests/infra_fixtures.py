@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from psycopg import sql
@@ -115,6 +117,49 @@ def buffer_dsn(postgres_database: Database) -> str:
 def synchronizer_dsn(postgres_database: Database) -> str:
     """The address that the synchronizer gets; the same database as `buffer_dsn` in one test."""
     return postgres_database.synchronizer_dsn
+
+
+@dataclass(slots=True)
+class RestartablePostgres:
+    """A database server of one test."""
+
+    server: PostgresServer
+    log_file: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        self.process = spawn(self.server.prepare(self.log_file))
+        await self.server.wait_ready()
+
+    def stop(self) -> None:
+        """End every session at once."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait()
+        self.process = None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server and all its sessions."""
+        assert self.process is not None
+        server = psutil.Process(self.process.pid)
+        for process in (server, *server.children(recursive=True)):
+            process.send_signal(number)
+
+
+@pytest.fixture
+async def restartable_postgres(tmp_path: Path) -> AsyncIterator[RestartablePostgres]:
+    server = PostgresServer(
+        folder=tmp_path / "server",
+        secrets=SecretFiles(tmp_path / "secrets"),
+        port=free_port(),
+        programs=postgres_programs(),
+        fsync=False,
+    )
+    postgres = RestartablePostgres(server, tmp_path / "postgres.log")
+    await postgres.start()
+    yield postgres
+    if postgres.process is not None:
+        postgres.stop()
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 import math
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -163,6 +164,40 @@ def check_sequence(sequence: Sequence) -> None:
         raise ValueError("rollout_logprobs holds values that are not finite")
 
 
+def check_experience(experience: Experience) -> None:
+    """What the buffer asks of every sample; who makes them may ask first.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
+    if isinstance(experience.body, Pair):
+        check_sequence(experience.body.chosen)
+        check_sequence(experience.body.rejected)
+    else:
+        check_sequence(experience.body)
+    _check_around_body(experience)
+
+
+def _check_around_body(experience: Experience) -> None:
+    """A pair is not rolled out in one piece: its spans are not looked at."""
+    if experience.reward is not None and not math.isfinite(experience.reward):
+        raise ValueError(f"the reward {experience.reward} is not a finite number")
+    if experience.eid is not None and "\x00" in experience.eid.suffix:
+        raise ValueError("the suffix of the EID holds a null character")
+    if isinstance(experience.body, Sequence) and experience.version_spans:
+        _check_spans(experience.version_spans, experience.body.response_length)
+
+
+def _check_spans(spans: Iterable[VersionSpan], response_length: int) -> None:
+    """Version spans cover the response without gaps."""
+    end = 0
+    for span in spans:
+        if span.start != end or span.end < span.start or span.version < 0:
+            raise ValueError("version_spans have a gap or overlap")
+        end = span.end
+    if end != response_length:
+        raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
+
+
 def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb2.Experience:
     """Raises: ValueError when the sample contradicts itself or has no EID."""
     eid = experience.eid
@@ -197,13 +232,14 @@ def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb
 
 
 def experience_from_proto(message: experience_pb2.Experience) -> Experience:
-    """Raises: ValueError when the message contradicts itself."""
+    """The sample, checked as by `check_experience`.
+
+    Raises: ValueError when the message contradicts itself.
+    """
     reason = FINISH_REASON_NAMES.get(message.finish_reason)
     if reason is None:
         raise ValueError("the experience has no finish reason")
-    if message.HasField("reward") and not math.isfinite(message.reward):
-        raise ValueError(f"the reward {message.reward} is not a finite number")
-    return Experience(
+    experience = Experience(
         body=_body_from_proto(message),
         eid=eid_from_proto(message.eid),
         reward=message.reward if message.HasField("reward") else None,
@@ -220,6 +256,8 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
         reward_revision=message.reward_revision,
         trace_id=message.trace_id,
     )
+    _check_around_body(experience)
+    return experience
 
 
 def _reward_state(experience: Experience) -> experience_pb2.RewardState:

@@ -1,117 +1,134 @@
 """The buffer's process: `python -m services.buffer`, and `python -m services.buffer migrate`."""
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import AsyncIterator
 
+from nats.aio.client import Client
+
+from services.buffer.advantages import Advantages
 from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
+from services.buffer.readiness import Needs
 from services.buffer.servicer import BufferServicer
 from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
+from services.buffer.upkeep import keep_small
 from services.buffer.wire import decode_sample
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.errors import Unavailable
 from trinity.notifications import Listener
-from trinity.postgres import async_engine, ping, wait_until_up
-from trinity.rpc.health import Health
+from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
-HEALTH_SECONDS = 1.0
+SCHEMA = "buffer"
+
+
+class Parts:
+    """Everything that the process consists of, made before anything is connected."""
+
+    def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup) -> None:
+        dsn = settings.postgres_dsn.get_secret_value()
+        self.engine = async_engine(dsn, SCHEMA)
+        self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
+        self.database = Database(self.engine)
+        self.listener = Listener(dsn, CHANNEL)
+        self.poller = Poller(self.listener)
+        self.broker = Client()
+        self.stream = RunStream(self.broker, settings.stream_max_bytes)
+        self.advantages = Advantages(settings.advantage_seconds)
+        self.ingest = Ingest(
+            database=self.database,
+            stream=self.stream,
+            settler=Settler(settings.segment_max_rows),
+            fetch_messages=settings.fetch_messages,
+            bound=asyncio.Event(),
+        )
+        self.pipeline = Pipeline(
+            database=self.database, listener=self.listener, advantages=self.advantages
+        )
+        self.library = TasksetLibrary(
+            database=self.database, workers=workers, on_over=self.listener.wake_all
+        )
+
+    @property
+    def servicer(self) -> Servicer:
+        """The calls."""
+        implementation = BufferServicer(
+            database=self.database,
+            poller=self.poller,
+            library=self.library,
+            composer=Composer(decode_sample),
+            advantages=self.advantages,
+            stream=self.stream,
+        )
+        add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
+        return Servicer(name=SERVICE, add=add, implementation=implementation)
 
 
 async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
-    """Serve until told to stop."""
+    """Serve until told to stop: live at once, of use when the database and the broker are there.
+
+    A worker that dies takes the process with it.
+    """
+    async with asyncio.TaskGroup() as workers:
+        parts = Parts(settings, workers)
+        async with serve(settings, [parts.servicer]) as server:
+            needs = Needs(health=server.health, ingest=parts.ingest, stream=parts.stream)
+            working = workers.create_task(_work(settings, parts, needs))
+            await stop.wait()
+            parts.poller.close()
+        parts.library.close()
+        working.cancel()
+
+
+async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
+    """Connect, then run the loops until cancelled."""
+    async with _released(parts):
+        await _prepare(settings)
+        parts.database.open()
+        nats_url = settings.nats_url.get_secret_value()
+        async with connect(parts.broker, nats_url, settings.connect_seconds), parts.listener:
+            await parts.listener.wait_connected()
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(parts.ingest.run(), name="ingest")
+                loops.create_task(parts.pipeline.run(), name="pipeline")
+                loops.create_task(keep_small(parts.database), name="upkeep")
+                await needs.wait_bound()
+                await report_health(parts.probed, needs, asyncio.Event())
+
+
+@contextlib.asynccontextmanager
+async def _released(parts: Parts) -> AsyncIterator[None]:
+    try:
+        async with parts.advantages:
+            yield
+    finally:
+        await parts.engine.dispose()
+        await parts.probed.dispose()
+
+
+async def _prepare(settings: BufferSettings) -> None:
+    """Wait for the database and see to its schema."""
     dsn = settings.postgres_dsn.get_secret_value()
     await wait_until_up(dsn, settings.connect_seconds)
     prepare = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
     await asyncio.to_thread(prepare, dsn)
-    nats_url = settings.nats_url.get_secret_value()
-    engine = async_engine(dsn, "buffer")
-    try:
-        async with (
-            connect(nats_url, settings.connect_seconds) as client,
-            Listener(dsn, CHANNEL) as listener,
-        ):
-            stream = RunStream(client, settings.stream_max_bytes)
-            await _serve(settings, stop, Database(engine), listener, stream)
-    finally:
-        await engine.dispose()
 
 
-async def _serve(
-    settings: BufferSettings,
-    stop: asyncio.Event,
-    database: Database,
-    listener: Listener,
-    stream: RunStream,
-) -> None:
-    """Run the server and the two workers; a worker that dies takes the process with it."""
-    poller = Poller(listener)
-    ingest = Ingest(
-        database=database,
-        stream=stream,
-        settler=Settler(settings.segment_max_rows),
-        fetch_messages=settings.fetch_messages,
-        bound=asyncio.Event(),
-    )
-    servicer = BufferServicer(
-        database=database,
-        poller=poller,
-        library=TasksetLibrary(database),
-        composer=Composer(decode_sample),
-        stream=stream,
-    )
-    await listener.wait_connected()
-    async with asyncio.TaskGroup() as workers:
-        tasks = [
-            workers.create_task(ingest.run(), name="ingest"),
-            workers.create_task(
-                Pipeline(database=database, listener=listener).run(), name="pipeline"
-            ),
-        ]
-        async with serve(settings, [_served(servicer)]) as server:
-            tasks.append(
-                workers.create_task(_watch_health(server.health, database, ingest, stream))
-            )
-            await stop.wait()
-            poller.close()
-        for task in tasks:
-            task.cancel()
-
-
-def _served(servicer: BufferServicer) -> Servicer:
-    add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
-    return Servicer(name=SERVICE, add=add, implementation=servicer)
-
-
-async def _watch_health(
-    health: Health, database: Database, ingest: Ingest, stream: RunStream
-) -> None:
-    """Ready means: the database answers, and results are taken from the stream."""
-    while True:
-        try:
-            await ping(database.engine)
-        except Unavailable as error:
-            await health.set_ready(False, str(error))
-        else:
-            bound = ingest.bound.is_set() and stream.is_connected
-            await health.set_ready(bound, "the broker does not answer")
-        await asyncio.sleep(HEALTH_SECONDS)
-
-
-async def migrate(settings: MigrationSettings, _stop: asyncio.Event) -> None:
+async def migrate(settings: MigrationSettings, stop: asyncio.Event) -> None:
     """Bring the schema to the newest revision and end."""
     dsn = settings.postgres_dsn.get_secret_value()
-    await wait_until_up(dsn, settings.connect_seconds)
-    await asyncio.to_thread(MIGRATIONS.upgrade, dsn)
+    if await wait_until_up(dsn, settings.connect_seconds, stop):
+        await asyncio.to_thread(MIGRATIONS.upgrade, dsn)
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nats.aio.msg import Msg
@@ -22,10 +22,10 @@ from services.buffer.store.reports import (
     Report,
     insert_dead_letters,
     insert_reports,
-    load_blob,
+    take_blob,
 )
 from services.buffer.stream import RunStream
-from services.buffer.wire import Parcel, Unparsable, open_parcel, subject_of
+from services.buffer.wire import Parcel, Unparsable, is_reference, open_parcel, subject_of
 from trinity.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 FETCH_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 NAK_SECONDS = 1.0
+BUNDLE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class Ingest:
                 # Silence may mean that the consumer is gone with the broker's data.
                 await self.stream.num_pending()
                 continue
-            await self.store(messages)
+            for some in bundles(messages):
+                await self.store(some)
 
     async def store(self, messages: Sequence[Msg]) -> None:
         """Store messages in one transaction; if something in them cannot be, each in its own."""
@@ -100,22 +102,11 @@ class Ingest:
             await self._settle(connection, messages)
 
     async def _bury(self, message: Msg, reason: str) -> None:
-        try:
-            parcel = open_parcel(message.subject, message.data)
-            senders = [(one.producer, one.sequence) for one in parcel.results]
-            senders += [(one.producer, one.sequence) for one in parcel.refused]
-        except Unparsable:
-            senders = []
         letter = DeadLetter(subject=message.subject, reason=storable(reason), body=message.data)
         async with self.database.transaction() as connection:
+            parcel, _ = await self._open(connection, message)
             await insert_dead_letters(connection, [letter])
-            reports = [
-                Report(
-                    producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=letter.reason
-                )
-                for producer, sequence in senders
-            ]
-            await insert_reports(connection, reports)
+            await insert_reports(connection, _rejections(parcel, letter.reason) if parcel else [])
         await message.term()
 
     async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> None:
@@ -144,21 +135,52 @@ class Ingest:
         try:
             parcel = open_parcel(message.subject, message.data)
             if parcel.blob_sha256:
-                parcel = await _open_blob(connection, message.subject, parcel.blob_sha256)
+                return await _open_blob(connection, message.subject, parcel.blob_sha256), None
         except Unparsable as error:
             return None, DeadLetter(subject=message.subject, reason=str(error), body=message.data)
         return parcel, None
 
 
-async def _open_blob(connection: AsyncConnection, subject: str, sha256: bytes) -> Parcel:
+def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
+    """Messages that may be in memory together, decoded; what a reference refers to comes alone."""
+    bundle: list[Msg] = []
+    num_bytes = 0
+    for message in messages:
+        is_alone = is_reference(message.data)
+        if bundle and (is_alone or num_bytes + len(message.data) > BUNDLE_BYTES):
+            yield bundle
+            bundle, num_bytes = [], 0
+        if is_alone:
+            yield [message]
+            continue
+        bundle.append(message)
+        num_bytes += len(message.data)
+    if bundle:
+        yield bundle
+
+
+async def _open_blob(connection: AsyncConnection, subject: str, sha256: bytes) -> Parcel | None:
+    """What a blob holds, which is thereby taken out; None if it was stored before."""
     tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
-    body = await load_blob(connection, tenant, sha256)
+    body = await take_blob(connection, tenant, sha256)
     if body is None:
         raise Unparsable(f"it refers to the blob {sha256.hex()}, which was never uploaded")
+    if not body:
+        return None
     parcel = open_parcel(subject, body)
     if parcel.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")
     return parcel
+
+
+def _rejections(parcel: Parcel, reason: str) -> list[Report]:
+    """Tell whoever sent something of this that none of it is stored."""
+    senders = [(one.producer, one.sequence) for one in parcel.results]
+    senders += [(one.producer, one.sequence) for one in parcel.refused]
+    return [
+        Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
+        for producer, sequence in senders
+    ]
 
 
 def _reports_of_refused(parcel: Parcel) -> list[Report]:

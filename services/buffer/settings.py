@@ -23,6 +23,8 @@ class BufferSettings(ServiceSettings):
     """Size of the stream of results; a full one refuses results until some are stored."""
     fetch_messages: int = Field(default=32, gt=0, le=1024)
     """Most messages that are stored in one transaction."""
+    advantage_seconds: float = Field(default=10.0, gt=0)
+    """How long a user's advantage function may take for one group."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
 

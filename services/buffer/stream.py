@@ -9,11 +9,19 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.errors import NoServersError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import BadRequestError
 from nats.js.errors import Error as JetStreamError
 
-from services.buffer.wire import SUBJECT_ROOT
 from trinity.errors import Unavailable, UserError
+from trinity.subjects import RUNS_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +30,18 @@ DURABLE = "buffer"
 ACK_SECONDS = 60.0
 MAX_UNACKED = 1024
 RETRY_SECONDS = 0.2
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""What is larger is uploaded and referred to."""
+OTHER_CONFIG = 10058
+"""The broker's number for a stream that exists with another configuration."""
 
 
 @asynccontextmanager
-async def connect(url: str, connect_seconds: float) -> AsyncIterator[Client]:
-    """A connection that comes back whenever the broker does.
+async def connect(client: Client, url: str, connect_seconds: float) -> AsyncIterator[None]:
+    """Connect for as long as the block lasts; the connection comes back whenever the broker does.
 
     Raises: UserError when the broker does not answer at the start.
     """
-    client = Client()
     try:
         async with asyncio.timeout(connect_seconds):
             await _connect_once(client, url)
@@ -40,7 +51,7 @@ async def connect(url: str, connect_seconds: float) -> AsyncIterator[Client]:
             "TRINITY_BUFFER_NATS_URL"
         ) from error
     try:
-        yield client
+        yield
     finally:
         await client.close()
 
@@ -77,7 +88,10 @@ def _place(url: str) -> str:
 
 
 class RunStream:
-    """The work queue of results: a message is kept until it is stored, however long it takes."""
+    """The work queue of results: a message is kept until it is stored, however long it takes.
+
+    A full stream refuses new messages: who sends them keeps them and sends them again.
+    """
 
     def __init__(self, client: Client, max_bytes: int) -> None:
         self._client = client
@@ -90,18 +104,28 @@ class RunStream:
         Raises: Unavailable when the broker does not answer.
         """
         try:
-            await self._jetstream.add_stream(self._stream_config())
+            await self._make()
             config = self._consumer_config()
             await self._jetstream.add_consumer(STREAM, config)
             return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
 
+    async def _make(self) -> None:
+        try:
+            await self._jetstream.add_stream(self._stream_config())
+        except BadRequestError as error:
+            if error.err_code != OTHER_CONFIG:
+                raise
+            await self._jetstream.update_stream(self._stream_config())
+
     async def num_pending(self) -> int:
         """Messages that are not stored yet.
 
         Raises: Unavailable when the broker does not answer.
         """
+        if not self.is_connected:
+            raise Unavailable("the broker does not answer")
         try:
             info = await self._jetstream.consumer_info(STREAM, DURABLE)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
@@ -116,10 +140,12 @@ class RunStream:
     def _stream_config(self) -> StreamConfig:
         return StreamConfig(
             name=STREAM,
-            subjects=[f"{SUBJECT_ROOT}.>"],
+            subjects=[f"{RUNS_PREFIX}.>"],
             retention=RetentionPolicy.WORK_QUEUE,
             storage=StorageType.FILE,
             max_bytes=self._max_bytes,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            discard=DiscardPolicy.NEW,
         )
 
     def _consumer_config(self) -> ConsumerConfig:

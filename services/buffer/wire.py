@@ -13,15 +13,16 @@ from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.samples import storable
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import experience_from_proto
-from trinity.types import Experience, Pair, StageKey, VersionSpan, experience_id
+from trinity.subjects import runs_subject
+from trinity.types import Experience, Pair, StageKey, experience_id
 
-SUBJECT_ROOT = "trinity.runs"
 MAX_SEQUENCE = 2**63 - 1
+MAX_REFERENCE_BYTES = 1024
 
 
 def subject_of(key: StageKey) -> str:
     """Where results of a stage are published."""
-    return f"{SUBJECT_ROOT}.{key.tenant}.{key.experiment_id}.{key.stage}"
+    return runs_subject(key.tenant, key.experiment_id, key.stage)
 
 
 class Unparsable(Exception):
@@ -77,6 +78,16 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
                 )
             )
     return Parcel(results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256)
+
+
+def is_reference(body: bytes) -> bool:
+    """Whether a message only says where its results are; such a message is short."""
+    if len(body) > MAX_REFERENCE_BYTES:
+        return False
+    try:
+        return bool(pb.RunResultBatch.FromString(body).blob_sha256)
+    except DecodeError:
+        return False
 
 
 def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
@@ -143,7 +154,6 @@ def _read_experience(
         raise ValueError("an experience has no reward and awaits none")
     body = message.SerializeToString(deterministic=True)
     num_tokens, response_length = _lengths(domain)
-    _check_spans(domain, response_length)
     versions = [span.version for span in domain.version_spans]
     return ExperienceRecord(
         experience_id=own_id,
@@ -167,23 +177,6 @@ def _lengths(domain: Experience) -> tuple[int, int]:
         sides = (domain.body.chosen, domain.body.rejected)
         return sum(len(s.tokens) for s in sides), sum(s.response_length for s in sides)
     return len(domain.body.tokens), domain.body.response_length
-
-
-def _check_spans(domain: Experience, response_length: int) -> None:
-    """Version spans cover the response without gaps; a pair is not rolled out in one piece."""
-    if isinstance(domain.body, Pair) or not domain.version_spans:
-        return
-    end = 0
-    for span in domain.version_spans:
-        if span.start != end or not _is_forward(span):
-            raise ValueError("version_spans have a gap or overlap")
-        end = span.end
-    if end != response_length:
-        raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
-
-
-def _is_forward(span: VersionSpan) -> bool:
-    return span.end >= span.start and span.version >= 0
 
 
 def _uuid(text: str, name: str) -> str:

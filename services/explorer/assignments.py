@@ -58,4 +58,11 @@ class Cancelled:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """This process takes no more work."""
+
+
 LeaseAnswer = Granted | Waiting | Drained | Cancelled
+Ending = Drained | Cancelled | Stopped
+"""Why there is nothing more to do in a stage."""

@@ -15,18 +15,19 @@ from services.explorer.assignments import (
     LeaseAnswer,
     Waiting,
 )
-from services.explorer.rpc_errors import translated
-from services.explorer.unconfirmed import Fate
+from services.explorer.calls import calling, following
+from services.explorer.unconfirmed import Fate, Report
 from services.explorer.weights import Requirement
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.codec import stage_key_to_proto
+from trinity.errors import Unavailable
 from trinity.rpc.limits import CALL_SECONDS, CHUNK_BYTES
 from trinity.types import StageKey
 
 SERVICE = "trinity.api.v1.BufferService"
 OPEN_SECONDS = 120.0
-"""Opening a stage reads its tasksets."""
+"""Opening a stage may read small tasksets."""
 POLL_SECONDS = 20.0
 UPLOAD_SECONDS = 60.0
 STREAM_SECONDS = 600.0
@@ -46,7 +47,7 @@ FATES = {
 class BufferClient:
     """Calls in the name of one explorer process.
 
-    Every call raises Unavailable, InvalidRequest, NotFound or PreconditionFailed when it fails.
+    Every call raises an RpcError when it fails.
     """
 
     def __init__(self, channel: grpc.aio.Channel, explorer_id: str) -> None:
@@ -54,13 +55,23 @@ class BufferClient:
         self._explorer_id = explorer_id
 
     async def open_stage(self, key: StageKey, plan_json: str, seed: int) -> None:
-        """Make the stage known."""
-        request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
-        with translated("buffer"):
-            await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
+        """Make the stage known.
 
-    async def lease(self, key: StageKey, max_assignments: int, lease_seconds: float) -> LeaseAnswer:
-        """Ask for work, waiting a while for some."""
+        Raises: Unavailable also while its tasksets are still read or awaited.
+        """
+        request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
+        with calling("buffer"):
+            response = await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
+        if response.state == pb.OpenStageResponse.STATE_READING:
+            raise Unavailable(response.reason or "its tasksets are being read")
+
+    async def lease(
+        self, key: StageKey, max_assignments: int, lease_seconds: float, *, trains_exactly: bool
+    ) -> LeaseAnswer:
+        """Ask for work, waiting a while for some.
+
+        `trains_exactly` makes training runs need the very version they name.
+        """
         request = pb.LeaseAssignmentsRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
@@ -68,11 +79,11 @@ class BufferClient:
             wait_seconds=POLL_SECONDS,
             lease_seconds=lease_seconds,
         )
-        with translated("buffer"):
+        with calling("buffer"):
             response = await self._stub.LeaseAssignments(
                 request, timeout=POLL_SECONDS + CALL_SECONDS
             )
-        return _lease_answer(response)
+        return _lease_answer(response, trains_exactly)
 
     async def renew(
         self, key: StageKey, assignments: Iterable[Assignment], lease_seconds: float
@@ -81,21 +92,21 @@ class BufferClient:
         request = pb.RenewLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
-            leases=[
-                pb.Lease(assignment_id=one.id, lease_token=one.lease_token) for one in assignments
-            ],
+            leases=map(_lease, assignments),
             lease_seconds=lease_seconds,
         )
-        with translated("buffer"):
+        with calling("buffer"):
             response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
         return set(response.lost_assignment_ids)
 
-    async def release_all(self, key: StageKey) -> None:
-        """Give every lease of this explorer in the stage back."""
+    async def release(self, key: StageKey, assignments: Iterable[Assignment] = ()) -> None:
+        """Give leases back; without names all that this explorer holds in the stage."""
         request = pb.ReleaseLeasesRequest(
-            key=stage_key_to_proto(key), explorer_id=self._explorer_id
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            leases=map(_lease, assignments),
         )
-        with translated("buffer"):
+        with calling("buffer"):
             await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
 
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
@@ -105,25 +116,29 @@ class BufferClient:
         requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
         requests[0].sha256 = digest
         requests[0].tenant = tenant
-        with translated("buffer"):
+        with calling("buffer"):
             await self._stub.UploadBlob(iter(requests), timeout=UPLOAD_SECONDS)
         return digest
 
     async def watch_commits(
         self, producer: str, sequences: list[int]
-    ) -> AsyncIterator[list[tuple[int, Fate, str]]]:
-        """Stream (sequence, fate, reason), first of the sequences named, then as they come."""
+    ) -> AsyncIterator[list[tuple[int, Report]]]:
+        """Stream reports by sequence, first of the sequences named, then as they come."""
         request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
-        with translated("buffer"):
-            async for response in self._stub.WatchCommits(request, timeout=STREAM_SECONDS):
-                yield [(r.sequence, FATES[r.state], r.reason) for r in response.reports]
+        stream = self._stub.WatchCommits(request, timeout=STREAM_SECONDS)
+        async for response in following("buffer", stream):
+            yield [(one.sequence, Report(FATES[one.state], one.reason)) for one in response.reports]
 
 
-def _lease_answer(response: pb.LeaseAssignmentsResponse) -> LeaseAnswer:
+def _lease(assignment: Assignment) -> pb.Lease:
+    return pb.Lease(assignment_id=assignment.id, lease_token=assignment.lease_token)
+
+
+def _lease_answer(response: pb.LeaseAssignmentsResponse, trains_exactly: bool) -> LeaseAnswer:
     states = pb.LeaseAssignmentsResponse
     match response.state:
         case states.STATE_GRANTED:
-            return Granted(tuple(map(_assignment, response.assignments)))
+            return Granted(tuple(_assignment(m, trains_exactly) for m in response.assignments))
         case states.STATE_DRAINED:
             return Drained()
         case states.STATE_CANCELLED:
@@ -132,7 +147,7 @@ def _lease_answer(response: pb.LeaseAssignmentsResponse) -> LeaseAnswer:
             return Waiting(response.reason)
 
 
-def _assignment(message: pb.Assignment) -> Assignment:
+def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
     kind = KINDS[message.kind]
     return Assignment(
         id=message.id,
@@ -148,6 +163,6 @@ def _assignment(message: pb.Assignment) -> Assignment:
         required=Requirement(
             version=message.required_version,
             incarnation=message.required_incarnation,
-            exact=kind is Kind.EVAL,
+            exact=trains_exactly or kind is Kind.EVAL,
         ),
     )

@@ -1,48 +1,34 @@
 """Follows the buffer's reports on results."""
 
 import asyncio
-import logging
 
 from services.explorer.buffer_client import BufferClient
-from services.explorer.status import Status
-from services.explorer.unconfirmed import Fate, Unconfirmed
-from trinity.errors import Unavailable
-
-logger = logging.getLogger(__name__)
+from services.explorer.unconfirmed import Unconfirmed
+from trinity.errors import RpcError
 
 PAUSE_SECONDS = 0.5
-WAIT = "commit reports"
 
 
 class CommitWatch:
-    """Settles results as the buffer reports their fate; opens the stream again when it ends."""
+    """Settles results as the buffer reports on them; opens the stream again when it ends."""
 
-    def __init__(
-        self, *, producer: str, buffer: BufferClient, unconfirmed: Unconfirmed, status: Status
-    ) -> None:
+    def __init__(self, *, producer: str, buffer: BufferClient, unconfirmed: Unconfirmed) -> None:
         self._producer = producer
         self._buffer = buffer
         self._unconfirmed = unconfirmed
-        self._status = status
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Who waits for reports bounds the wait."""
         while True:
             try:
                 await self._follow()
-            except Unavailable as error:
-                if len(self._unconfirmed):
-                    self._status.wait_for(WAIT, "buffer", f"to report on results: {error}")
+            except RpcError as error:
+                self._unconfirmed.hindered("buffer", f"its reports cannot be followed: {error}")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _follow(self) -> None:
         sequences = self._unconfirmed.sequences
         async for reports in self._buffer.watch_commits(self._producer, sequences):
-            self._status.stop_waiting(WAIT)
-            for sequence, fate, reason in reports:
-                if fate is Fate.REJECTED:
-                    logger.error(
-                        "the buffer refused a result",
-                        extra={"sequence": sequence, "reason": reason},
-                    )
-                self._unconfirmed.settle(sequence, fate)
+            self._unconfirmed.unhindered("buffer")
+            for sequence, report in reports:
+                self._unconfirmed.settle(sequence, report)

@@ -5,15 +5,15 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from services.explorer.daemon_thread import in_daemon_thread
 from services.explorer.engine import Engine, EngineOptions
-from services.explorer.status import Status
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader
 from trinity.config.explorer import RolloutModelConfig
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
+from trinity.threads import in_daemon_thread
+from trinity.waits import Waits
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)
@@ -41,9 +41,9 @@ class _Model:
 class Engines:
     """At most one engine at a time."""
 
-    def __init__(self, *, start: StartEngine, status: Status) -> None:
+    def __init__(self, *, start: StartEngine, waits: Waits) -> None:
         self._start = start
-        self._status = status
+        self._waits = waits
         self._model: _Model | None = None
         self._running: RunningEngine | None = None
 
@@ -65,7 +65,7 @@ class Engines:
         )
         if self._running is None or self._model != model:
             await self.close()
-            with self._status.waiting("engine", "engine", "to load the model"):
+            with self._waits.waiting(for_="engine", reason="to load the model"):
                 self._running = await self._begin(model)
             self._model = model
         return self._running

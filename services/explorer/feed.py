@@ -1,14 +1,11 @@
 """The newest state of a stream that is opened again whenever it ends."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
-from services.explorer.status import Status
+from services.explorer.patience import Patience
 from trinity.errors import Unavailable
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.5
@@ -17,17 +14,21 @@ PAUSE_SECONDS = 0.5
 class Feed(Generic[T]):
     """Keeps what a watch stream said last, and wakes those who wait for something in it.
 
-    feed = Feed(lambda: synchronizer.watch_experiment(id), waits_for="synchronizer", status=status)
+    feed = Feed(open_stream, waits_for="synchronizer", purpose="follow it", patience=patience)
     tasks.create_task(feed.run())
     published = await feed.wait_for(lambda now: now.experiment.is_running)
     """
 
     def __init__(
-        self, open_stream: Callable[[], AsyncIterator[T]], *, waits_for: str, status: Status
+        self,
+        open_stream: Callable[[], AsyncIterator[T]],
+        *,
+        waits_for: str,
+        purpose: str,
+        patience: Patience,
     ) -> None:
         self._open_stream = open_stream
-        self._waits_for = waits_for
-        self._status = status
+        self._outage = patience.outage(waits_for=waits_for, purpose=purpose)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self.current: T | None = None
@@ -38,17 +39,16 @@ class Feed(Generic[T]):
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Follow the stream; until cancelled."""
-        name = f"stream of {self._waits_for}"
-        while True:
-            try:
-                async for state in self._open_stream():
-                    self._status.stop_waiting(name)
-                    await self._set(state)
-            except Unavailable as error:
-                self.is_open = False
-                self._status.wait_for(name, self._waits_for, f"to follow it: {error}")
-            await asyncio.sleep(PAUSE_SECONDS)
+        """Follow the stream; until cancelled.
+
+        Raises: StageFailed when it does not open for too long.
+        """
+        try:
+            while True:
+                await self._follow()
+                await asyncio.sleep(min(PAUSE_SECONDS, self._outage.next_pause()))
+        finally:
+            self._outage.over()
 
     async def wait_for(self, condition: Callable[[T], bool]) -> T:
         """The state, as soon as it meets the condition."""
@@ -58,6 +58,15 @@ class Feed(Generic[T]):
             )
             assert self.current is not None
             return self.current
+
+    async def _follow(self) -> None:
+        try:
+            async for state in self._open_stream():
+                self._outage.over()
+                await self._set(state)
+        except Unavailable as error:
+            self.is_open = False
+            self._outage.note(str(error))
 
     async def _set(self, state: T) -> None:
         async with self._changed:

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from contextlib import asynccontextmanager, suppress
 
-from services.explorer.status import Status
+from services.explorer.lacking import Lack, LackingWeights
+from services.explorer.patience import Patience
 from services.explorer.weights import (
     PublishedNow,
     PublishedWeights,
@@ -14,10 +15,12 @@ from services.explorer.weights import (
     best_match,
 )
 from trinity.errors import ManifestError
+from trinity.members import Heartbeats
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS = "weights"
+NO_VERSION = -1
+RETRY_SECONDS = 5.0
 
 
 class WeightGate:
@@ -36,13 +39,16 @@ class WeightGate:
         *,
         load: Callable[[PublishedWeights], Awaitable[None]],
         published: PublishedNow,
-        status: Status,
+        beats: Heartbeats,
+        patience: Patience,
     ) -> None:
         self._load = load
-        self._status = status
         self._published = published
+        self._beats = beats
+        self._lacking = LackingWeights(patience)
         self._waiting: dict[asyncio.Future[WeightsId], Requirement] = {}
-        self._broken: set[PublishedWeights] = set()
+        self._refused: dict[PublishedWeights, str] = {}
+        self._set_aside: set[PublishedWeights] = set()
         self._num_holding = 0
         self._changed = asyncio.Event()
         self._is_loading = False
@@ -61,21 +67,27 @@ class WeightGate:
 
     def notice(self) -> None:
         """Look again: other weights are published."""
-        self._broken.clear()
+        self._set_aside.clear()
+        self._refused = {w: why for w, why in self._refused.items() if w in self._published()}
         self._changed.set()
 
     async def run(self) -> None:
-        """Load what is needed, whenever it is needed; until cancelled."""
+        """Load what is needed, whenever it is needed; until cancelled.
+
+        Raises: StageFailed when weights that runs wait for are not to be had for too long.
+        """
         try:
             while True:
-                await self._changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._lacking.seconds_left()):
+                        await self._changed.wait()
                 self._changed.clear()
                 self._report()
                 weights = self._next()
                 if weights is not None and not self._num_holding:
                     await self._replace(weights)
         finally:
-            self._status.stop_waiting(WEIGHTS)
+            self._lacking.over()
 
     async def _enter(self, required: Requirement) -> WeightsId:
         if self.loaded is not None and not self._is_loading and required.is_met_by(self.loaded):
@@ -95,30 +107,36 @@ class WeightGate:
             self._waiting.pop(entered, None)
 
     def _report(self) -> None:
-        """Show what is used, and what runs wait for that is not published or is broken."""
+        """Show what is used, and what runs wait for that is not to be had."""
         needed = {required.version for required in self._waiting.values()}
         if self.loaded is not None:
             needed.add(self.loaded.version)
-        version = self.loaded.version if self.loaded else -1
-        self._status.set_weights(version, frozenset(needed))
-        unmet = sorted(self._waiting.values(), key=_age)
-        missing = next((required for required in unmet if self._find(required) is None), None)
-        if missing is None:
-            self._status.stop_waiting(WEIGHTS)
-            return
-        reason = f"version {missing.version} of incarnation {missing.incarnation} is not published"
-        if self._broken:
-            reason += ", or its files do not match their manifest"
-        self._status.wait_for(WEIGHTS, "trainer", reason)
+        self._beats.set_version(self.loaded.version if self.loaded else NO_VERSION)
+        self._beats.pin(needed)
+        lacking = [one for one in self._waiting.values() if self._find(one, self._refused) is None]
+        self._lacking.are({required: self._lack(required) for required in lacking})
+
+    def _lack(self, required: Requirement) -> Lack:
+        for weights, reason in self._refused.items():
+            if required.is_met_by(weights.id):
+                where = f"of version {weights.id.version} in {weights.path}"
+                return Lack("files", f"{where} to match their manifest: {reason}")
+        name = f"version {required.version} of incarnation {required.incarnation}"
+        known = ", ".join(str(weights.id.version) for weights in self._published()) or "none"
+        return Lack("trainer", f"to publish {name}; it keeps {known}")
 
     def _next(self) -> PublishedWeights | None:
+        """What to load: weights that were refused are tried again when nothing else will do."""
         for required in sorted(self._waiting.values(), key=_age):
-            if weights := self._find(required):
-                return weights
+            for unwanted in (self._refused, self._set_aside):
+                if weights := self._find(required, unwanted):
+                    return weights
         return None
 
-    def _find(self, required: Requirement) -> PublishedWeights | None:
-        usable = tuple(weights for weights in self._published() if weights not in self._broken)
+    def _find(
+        self, required: Requirement, unwanted: Container[PublishedWeights]
+    ) -> PublishedWeights | None:
+        usable = tuple(weights for weights in self._published() if weights not in unwanted)
         return best_match(required, usable)
 
     async def _replace(self, weights: PublishedWeights) -> None:
@@ -127,13 +145,24 @@ class WeightGate:
         try:
             await self._load(weights)
             self.loaded = weights.id
+            self._refused.pop(weights, None)
         except ManifestError as error:
-            logger.error("weights refused", extra={"reason": str(error)})
-            self._broken.add(weights)
+            self._refuse(weights, str(error))
         finally:
             self._is_loading = False
         self._changed.set()
         self._admit()
+
+    def _refuse(self, weights: PublishedWeights, reason: str) -> None:
+        """Not to be tried again for a while: what could not be read may be readable then."""
+        logger.error("weights refused", extra={"path": str(weights.path), "reason": reason})
+        self._refused[weights] = reason
+        self._set_aside.add(weights)
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._reconsider, weights)
+
+    def _reconsider(self, weights: PublishedWeights) -> None:
+        self._set_aside.discard(weights)
+        self._changed.set()
 
     def _admit(self) -> None:
         if self.loaded is None:

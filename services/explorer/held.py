@@ -6,8 +6,7 @@ from functools import partial
 
 from services.explorer.assignments import Assignment
 from services.explorer.buffer_client import BufferClient
-from services.explorer.retry import persist
-from services.explorer.status import Status
+from services.explorer.patience import Patience
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -19,12 +18,12 @@ class HeldLeases:
     """Work by assignment. Its lease is renewed for as long as it goes on; a lost lease ends it."""
 
     def __init__(
-        self, *, key: StageKey, lease_seconds: float, buffer: BufferClient, status: Status
+        self, *, key: StageKey, lease_seconds: float, buffer: BufferClient, patience: Patience
     ) -> None:
         self._key = key
         self._lease_seconds = lease_seconds
         self._buffer = buffer
-        self._status = status
+        self._patience = patience
         self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
 
     def hold(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
@@ -36,6 +35,14 @@ class HeldLeases:
             before[1].cancel()
         self._held[assignment.id] = (assignment, work)
         work.add_done_callback(lambda _: self._let_go(assignment, work))
+
+    async def release(self, assignment: Assignment) -> None:
+        """Give work back that is to be tried again at once."""
+        await self._patience.persist(
+            partial(self._buffer.release, self._key, [assignment]),
+            waits_for="buffer",
+            purpose="give a lease back",
+        )
 
     def cancel_all(self) -> None:
         """End all work."""
@@ -49,9 +56,8 @@ class HeldLeases:
             held = [assignment for assignment, _ in self._held.values()]
             if not held:
                 continue
-            lost = await persist(
+            lost = await self._patience.persist(
                 partial(self._buffer.renew, self._key, held, self._lease_seconds),
-                status=self._status,
                 waits_for="buffer",
                 purpose="renew leases",
             )

@@ -53,7 +53,7 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         run=attempt.run,
         attempt=attempt.number,
         state=results.STATE_COMPLETE if outcome.is_complete else results.STATE_FAILED,
-        reason=outcome.failure,
+        reason=outcome.failure.encode(errors="replace").decode(),
         experiences=[experience_to_proto(one, ref) for one in outcome.experiences],
         duration_seconds=outcome.duration_seconds,
     )

@@ -5,9 +5,10 @@ import hashlib
 import logging
 from typing import Protocol
 
-from services.explorer.unconfirmed import HeldResult, Unconfirmed
+from services.explorer.unconfirmed import Fate, HeldResult, Report, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResultBatch
-from trinity.errors import Unavailable
+from trinity.errors import RpcError, Unavailable
+from trinity.subjects import runs_subject
 
 logger = logging.getLogger(__name__)
 
@@ -15,6 +16,8 @@ MAX_RESULTS = 64
 MAX_BYTES = 1 << 20
 """What the broker takes at most; larger content goes to the buffer and is referred to."""
 ROOM_BYTES = MAX_BYTES - (16 << 10)
+FRAME_BYTES = 1 << 10
+"""What a message adds to its results: only a single result can be too large for one."""
 LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
@@ -29,7 +32,7 @@ class Broker(Protocol):
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
         """Return when the message is stored.
 
-        Raises: Unavailable when it may not be.
+        Raises: Unavailable when it may not be, InvalidRequest when it never will be.
         """
         ...
 
@@ -40,7 +43,7 @@ class BlobStore(Protocol):
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
         """Store the content and give its SHA-256.
 
-        Raises: Unavailable when it may not be stored.
+        Raises: Unavailable when it may not be stored, another RpcError when it never will be.
         """
         ...
 
@@ -72,30 +75,48 @@ class Publisher:
         """A message's worth of results of one stage; a short wait lets more of them come along."""
         await self._unconfirmed.wait_queued()
         await asyncio.sleep(LINGER_SECONDS + self._pause_seconds)
-        return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES)
+        return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 
     async def _send(self, results: list[HeldResult]) -> None:
         if not results:
             return
+        needs = "buffer"
         try:
-            await self._publish(results)
+            batch = await self._fitting(results)
+            needs = "broker"
+            await self._broker.publish(
+                _subject(results), batch.SerializeToString(), self._message_id(results)
+            )
         except Unavailable as error:
-            pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
-            self._pause_seconds = min(pause, LONGEST_PAUSE_SECONDS)
-            logger.warning("results could not be published", extra={"reason": str(error)})
-            self._unconfirmed.send_again(results)
-            return
-        self._pause_seconds = 0.0
-        self._unconfirmed.sent(results)
+            self._postpone(results, needs, error)
+        except RpcError as error:
+            self._refuse(results, error)
+        else:
+            self._pause_seconds = 0.0
+            self._unconfirmed.unhindered("broker")
+            self._unconfirmed.sent(results)
 
-    async def _publish(self, results: list[HeldResult]) -> None:
-        first = results[0].message
+    async def _fitting(self, results: list[HeldResult]) -> RunResultBatch:
+        """A message that the broker takes."""
         batch = RunResultBatch(producer=self._producer, results=[r.message for r in results])
-        if batch.ByteSize() > ROOM_BYTES:
-            digest = await self._blobs.upload_blob(first.tenant, batch.SerializeToString())
-            batch = RunResultBatch(producer=self._producer, blob_sha256=digest)
-        subject = f"trinity.runs.{first.tenant}.{first.experiment_id}.{first.stage}"
-        await self._broker.publish(subject, batch.SerializeToString(), self._message_id(results))
+        if batch.ByteSize() <= ROOM_BYTES:
+            return batch
+        tenant = results[0].message.tenant
+        digest = await self._blobs.upload_blob(tenant, batch.SerializeToString())
+        return RunResultBatch(producer=self._producer, blob_sha256=digest)
+
+    def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
+        pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
+        self._pause_seconds = min(pause, LONGEST_PAUSE_SECONDS)
+        logger.warning("results could not be published", extra={"reason": str(error)})
+        self._unconfirmed.hindered(needs, str(error))
+        self._unconfirmed.send_again(results)
+
+    def _refuse(self, results: list[HeldResult], error: RpcError) -> None:
+        """Sending it again would not help: its run has to be told of as failed."""
+        logger.error("results cannot be published", extra={"reason": str(error)})
+        for held in results:
+            self._unconfirmed.settle(held.sequence, Report(Fate.REJECTED, str(error)))
 
     def _message_id(self, results: list[HeldResult]) -> str:
         """Another one each time the results are sent, or the broker would drop the second copy."""
@@ -107,3 +128,8 @@ class Publisher:
             await asyncio.sleep(RESEND_CHECK_SECONDS)
             if num_overdue := self._unconfirmed.queue_overdue():
                 logger.warning("no report on results: sent again", extra={"results": num_overdue})
+
+
+def _subject(results: list[HeldResult]) -> str:
+    first = results[0].message
+    return runs_subject(first.tenant, first.experiment_id, first.stage)

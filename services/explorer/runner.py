@@ -2,30 +2,40 @@
 
 import asyncio
 import logging
-import math
 import time
 import traceback
-from concurrent.futures import Executor
 from dataclasses import replace
 
 from services.explorer.engine import Engine
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
-from trinity.codec import check_sequence
-from trinity.types import EID, Experience, Pair
+from trinity.codec import check_experience
+from trinity.threads import DaemonThreads
+from trinity.types import EID, Experience
 from trinity.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARACTERS = 500
+MAX_LOST_THREADS = 256
+"""Threads of runs whose time is over; each keeps what its workflow holds."""
+
+
+class _TimeOver(Exception):
+    """The attempt took longer than it may."""
 
 
 class Runner:
     """Whatever a workflow does becomes an `Outcome`; only a dead engine is raised: EngineDied."""
 
     def __init__(
-        self, *, workbench: Workbench, engine: Engine, timeout_seconds: float, threads: Executor
+        self,
+        *,
+        workbench: Workbench,
+        engine: Engine,
+        timeout_seconds: float,
+        threads: DaemonThreads,
     ) -> None:
         self._engine = engine
         self._workbench = workbench
@@ -38,9 +48,13 @@ class Runner:
         try:
             experiences = await self._experiences(attempt, weights)
             failure = ""
-        except TimeoutError:
-            experiences, failure = [], f"it took more than {self._timeout_seconds:g} s"
-        except Exception as error:  # the edge of the user's code
+        except _TimeOver as error:
+            experiences, failure = [], str(error)
+        except asyncio.CancelledError as error:
+            if _is_cancelled_from_outside():
+                raise
+            experiences, failure = [], f"the workflow cancelled itself: {_reason(error)}"
+        except (Exception, SystemExit) as error:  # the edge of the user's code
             await self._engine.check()
             experiences, failure = [], _reason(error)
             logger.warning(
@@ -56,21 +70,41 @@ class Runner:
         )
 
     async def _experiences(self, attempt: Attempt, weights: WeightsId) -> list[Experience]:
-        workflow = self._workbench.workflow(attempt, weights)
-        async with asyncio.timeout(self._timeout_seconds):
+        """When this is over, nothing of the attempt has a hold on the engine any more."""
+        model = self._workbench.model(attempt, weights)
+        try:
+            workflow = self._workbench.workflow(attempt, model)
             experiences = await self._call(workflow)
-        _check(experiences, workflow)
-        return [
-            replace(experience, eid=_eid(attempt, step))
-            for step, experience in enumerate(experiences)
-        ]
+        finally:
+            await model.close()
+        return _checked(experiences, workflow, attempt)
 
     async def _call(self, workflow: Workflow) -> list[Experience]:
-        """A workflow without `is_async` may block, so it gets a thread."""
-        if workflow.is_async:
-            return await workflow.run_async()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, workflow.run)
+        """A workflow without `is_async` may block: it gets a thread, and time when it has one."""
+        seconds = self._timeout_seconds
+        limit = asyncio.timeout(seconds if workflow.is_async else None)
+        try:
+            async with limit:
+                if workflow.is_async:
+                    return await workflow.run_async()
+                if self._threads.num_lost >= MAX_LOST_THREADS:
+                    raise RuntimeError(
+                        f"{MAX_LOST_THREADS} threads of runs whose time was over still go on; "
+                        f"{type(workflow).__name__} blocks somewhere without a limit of its own"
+                    )
+                loop = asyncio.get_running_loop()
+                return await self._threads.run(
+                    workflow.run, lambda: limit.reschedule(loop.time() + seconds)
+                )
+        except TimeoutError as error:
+            if limit.expired():
+                raise _TimeOver(f"it took more than {seconds:g} s") from error
+            raise
+
+
+def _is_cancelled_from_outside() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _eid(attempt: Attempt, step: int) -> EID:
@@ -85,22 +119,23 @@ def _eid(attempt: Attempt, step: int) -> EID:
     )
 
 
-def _check(experiences: list[Experience], workflow: Workflow) -> None:
+def _checked(
+    experiences: list[Experience], workflow: Workflow, attempt: Attempt
+) -> list[Experience]:
     """Find here what the buffer would refuse: here it has a traceback and another try."""
     name = type(workflow).__name__
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} gave no list of experiences")
-    for experience in experiences:
+    placed = []
+    for step, experience in enumerate(experiences):
         if not isinstance(experience, Experience):
             raise TypeError(f"{name} gave {type(experience).__name__}, not an Experience")
-        body = experience.body
-        for sequence in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):
-            check_sequence(sequence)
-        if experience.reward is not None and not math.isfinite(experience.reward):
-            raise ValueError(f"{name} gave the reward {experience.reward}")
+        placed.append(replace(experience, eid=_eid(attempt, step)))
+        check_experience(placed[-1])
+    return placed
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """The traceback's last line, and where in whose file it happened."""
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)

@@ -5,27 +5,29 @@ import logging
 import time
 import uuid
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 
 from services.explorer import buffer_client
 from services.explorer.buffer_client import BufferClient
 from services.explorer.commits import CommitWatch
+from services.explorer.counts import Counts
 from services.explorer.director import Director
 from services.explorer.engines import Engines, StartEngine
 from services.explorer.feed import Feed
 from services.explorer.nats_broker import NatsBroker
+from services.explorer.patience import Patience
 from services.explorer.publisher import Publisher
-from services.explorer.pulse import connect, keep_readiness, send_heartbeats, watch_health
+from services.explorer.pulse import connect, keep_readiness, watch_health
 from services.explorer.servicer import SERVICE, ExplorerServicer
 from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_setup import StageSetup
-from services.explorer.status import Status
 from services.explorer.synchronizer_client import ExperimentView, SynchronizerClient
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1.explorer_pb2_grpc import add_ExplorerServiceServicer_to_server
 from trinity.errors import RpcError
+from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +45,27 @@ class Explorer:
     ) -> None:
         self._settings = settings
         self._broker = broker
-        self._status = Status(explorer_id=str(uuid.uuid4()))
+        self._id = str(uuid.uuid4())
+        self._counts = Counts()
         self._unconfirmed = Unconfirmed(time.monotonic)
         self._buffer_channel = open_channel(settings.buffer)
         self._synchronizer_channel = open_channel(settings.synchronizer)
-        self._buffer = BufferClient(self._buffer_channel, self._status.explorer_id)
+        self._buffer = BufferClient(self._buffer_channel, self._id)
         self._synchronizer = SynchronizerClient(self._synchronizer_channel)
-        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="workflow")
-        self._engines = Engines(start=start_engine, status=self._status)
+        self._beats = Heartbeats(self._synchronizer.stub, member_id=self._id, role="explorer")
+        self._patience = Patience(self._beats.waits)
+        self._engines = Engines(start=start_engine, waits=self._beats.waits)
         self._experiments: Feed[tuple[ExperimentView, ...]] = Feed(
-            self._synchronizer.watch_experiments, waits_for="synchronizer", status=self._status
+            self._synchronizer.watch_experiments,
+            waits_for="synchronizer",
+            purpose="follow what runs",
+            patience=self._patience,
         )
         self._buffer_health: Feed[bool] = Feed(
             lambda: watch_health(self._buffer_channel, buffer_client.SERVICE),
             waits_for="buffer",
-            status=self._status,
+            purpose="follow its health",
+            patience=self._patience,
         )
         self._director = self._make_director()
 
@@ -66,15 +74,17 @@ class Explorer:
             settings=self._settings,
             buffer=self._buffer,
             unconfirmed=self._unconfirmed,
-            threads=self._threads,
-            status=self._status,
+            threads=DaemonThreads(name="workflow", max_threads=MAX_THREADS),
+            beats=self._beats,
+            counts=self._counts,
         )
         return Director(
             synchronizer=self._synchronizer,
             experiments=self._experiments,
             engines=self._engines,
             setup=setup,
-            status=self._status,
+            unconfirmed=self._unconfirmed,
+            beats=self._beats,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -82,11 +92,13 @@ class Explorer:
         servicer = Servicer(
             name=SERVICE,
             add=add_ExplorerServiceServicer_to_server,
-            implementation=ExplorerServicer(self._status, self._unconfirmed),
+            implementation=ExplorerServicer(self._beats, self._counts, self._unconfirmed),
         )
         try:
             async with self._broker, serve(self._settings, [servicer]) as server:
-                await self._work(server, stop)
+                self._beats.set_address(server.address)
+                async with self._beats:
+                    await self._work(server, stop)
         finally:
             await self._close()
 
@@ -106,17 +118,12 @@ class Explorer:
 
     def _beside(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
         publisher = Publisher(
-            producer=self._status.explorer_id,
+            producer=self._id,
             unconfirmed=self._unconfirmed,
             broker=self._broker,
             blobs=self._buffer,
         )
-        commits = CommitWatch(
-            producer=self._status.explorer_id,
-            buffer=self._buffer,
-            unconfirmed=self._unconfirmed,
-            status=self._status,
-        )
+        commits = CommitWatch(producer=self._id, buffer=self._buffer, unconfirmed=self._unconfirmed)
         needs = {
             "engine": lambda: self._engines.is_running,
             "synchronizer": lambda: self._experiments.is_open,
@@ -124,12 +131,11 @@ class Explorer:
             "broker": lambda: self._broker.is_connected,
         }
         return [
-            connect(self._broker, self._status),
+            connect(self._broker, self._patience),
             publisher.run(),
             commits.run(),
             self._experiments.run(),
             self._buffer_health.run(),
-            send_heartbeats(self._synchronizer.stub, self._status, server.address),
             keep_readiness(server.health, needs),
         ]
 
@@ -144,12 +150,11 @@ class Explorer:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._buffer.release_all(key)
+                await self._buffer.release(key)
         except (RpcError, TimeoutError) as error:
             logger.warning("leases were not given back", extra={"reason": str(error)})
 
     async def _close(self) -> None:
         await self._engines.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         await self._buffer_channel.close()
         await self._synchronizer_channel.close()

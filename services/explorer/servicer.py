@@ -2,10 +2,11 @@
 
 import grpc
 
-from services.explorer.status import Status
+from services.explorer.counts import Counts
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceServicer
+from trinity.members import Heartbeats
 
 SERVICE = "trinity.api.v1.ExplorerService"
 
@@ -13,8 +14,9 @@ SERVICE = "trinity.api.v1.ExplorerService"
 class ExplorerServicer(ExplorerServiceServicer):
     """Answers from memory."""
 
-    def __init__(self, status: Status, unconfirmed: Unconfirmed) -> None:
-        self._status = status
+    def __init__(self, beats: Heartbeats, counts: Counts, unconfirmed: Unconfirmed) -> None:
+        self._beats = beats
+        self._counts = counts
         self._unconfirmed = unconfirmed
 
     async def GetExplorerStatus(
@@ -23,14 +25,14 @@ class ExplorerServicer(ExplorerServiceServicer):
         context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
     ) -> pb.GetExplorerStatusResponse:
         """What the explorer does now."""
-        status = self._status
+        member = self._beats.member
         return pb.GetExplorerStatusResponse(
-            explorer_id=status.explorer_id,
-            experiment_id=status.experiment_id,
-            stage=status.stage,
-            activity=status.activity,
-            loaded_version=status.loaded_version,
-            num_running=status.num_running,
+            explorer_id=member.id,
+            experiment_id=member.experiment_id,
+            stage=member.stage,
+            activity=member.activity,
+            loaded_version=member.version,
+            num_running=self._counts.num_running,
             num_unconfirmed=len(self._unconfirmed),
-            num_generated_tokens=status.num_generated_tokens,
+            num_generated_tokens=self._counts.num_generated_tokens,
         )

@@ -1,23 +1,28 @@
 """Puts together what works on one stage."""
 
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from services.explorer.buffer_client import BufferClient
+from services.explorer.counts import Counts
 from services.explorer.engines import RunningEngine
 from services.explorer.feed import Feed
 from services.explorer.gate import WeightGate
-from services.explorer.retry import persist
+from services.explorer.idleness import Idleness
+from services.explorer.patience import Patience
+from services.explorer.run_work import RunWork
 from services.explorer.runner import Runner
 from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_work import Bounds, StageWork
-from services.explorer.status import Status
 from services.explorer.synchronizer_client import Published
+from services.explorer.thread_watch import ThreadWatch
 from services.explorer.unconfirmed import Unconfirmed
 from services.explorer.weights import PublishedWeights
 from services.explorer.workbench import Workbench
 from trinity.config.plan import StagePlan
+from trinity.members import Heartbeats
+from trinity.threads import DaemonThreads
 from trinity.types import StageKey
+from trinity.workflows.simple_workflow import REWARD_THREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +45,28 @@ class StageSetup:
         settings: ExplorerSettings,
         buffer: BufferClient,
         unconfirmed: Unconfirmed,
-        threads: Executor,
-        status: Status,
+        threads: DaemonThreads,
+        beats: Heartbeats,
+        counts: Counts,
     ) -> None:
         self._settings = settings
         self._buffer = buffer
         self._unconfirmed = unconfirmed
         self._threads = threads
-        self._status = status
+        self._beats = beats
+        self._counts = counts
 
     async def open(self, job: StageJob) -> StageWork:
         """Make the stage known to the buffer and get ready to work on it.
 
         Raises: UserError when the plan names something that is not there; PreconditionFailed when
-        the buffer cannot read a taskset.
+        the buffer cannot read a taskset; StageFailed when it takes too long.
         """
-        runner = self._runner(job)
-        gate = self._gate(job)
-        await persist(
+        patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
+        gate = self._gate(job, patience)
+        runs = self._runs(job, gate)
+        await patience.persist(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
-            status=self._status,
             waits_for="buffer",
             purpose="open the stage",
         )
@@ -67,42 +74,65 @@ class StageSetup:
             key=job.key,
             bounds=self._bounds(job.plan),
             buffer=self._buffer,
-            runner=runner,
+            runs=runs,
             gate=gate,
             unconfirmed=self._unconfirmed,
-            status=self._status,
+            counts=self._counts,
+            patience=patience,
+            idleness=self._idleness(job.plan, patience),
         )
 
-    def _runner(self, job: StageJob) -> Runner:
+    def _runs(self, job: StageJob, gate: WeightGate) -> RunWork:
         workbench = Workbench(
             plan=job.plan,
             seed=job.seed,
             engine=job.engine.engine,
             tokenizer=job.engine.tokenizer,
         )
-        return Runner(
+        runner = Runner(
             workbench=workbench,
             engine=job.engine.engine,
             timeout_seconds=job.plan.config.explorer.max_timeout,
             threads=self._threads,
         )
+        return RunWork(
+            key=job.key,
+            max_attempts=_max_attempts(job.plan),
+            runner=runner,
+            gate=gate,
+            unconfirmed=self._unconfirmed,
+            counts=self._counts,
+            threads=ThreadWatch(beats=self._beats, threads=(self._threads, REWARD_THREADS)),
+        )
 
-    def _gate(self, job: StageJob) -> WeightGate:
+    def _gate(self, job: StageJob, patience: Patience) -> WeightGate:
         def published() -> tuple[PublishedWeights, ...]:
             return job.feed.current.weights if job.feed.current else ()
 
-        gate = WeightGate(load=job.engine.loader.load, published=published, status=self._status)
+        gate = WeightGate(
+            load=job.engine.loader.load, published=published, beats=self._beats, patience=patience
+        )
         job.feed.on_change(gate.notice)
         return gate
 
+    def _idleness(self, plan: StagePlan, patience: Patience) -> Idleness:
+        """Another explorer may hold the last work for all of its attempts."""
+        longest = plan.config.explorer.max_timeout * _max_attempts(plan)
+        return Idleness(Patience(patience.waits, max(patience.seconds, longest)))
+
     def _bounds(self, plan: StagePlan) -> Bounds:
-        """Asynchronous runs mostly wait for the engine, so each runner takes many."""
-        explorer = plan.config.explorer
-        num_runners = explorer.runner_per_model * explorer.rollout_model.engine_num
+        """Asynchronous runs mostly wait for the engine, so each runner takes many.
+
+        A run without offset is made with the same weights after any restart.
+        """
         return Bounds(
-            max_runs=num_runners * self._settings.runs_per_runner,
+            max_runs=plan.config.explorer.runner_per_model * self._settings.runs_per_runner,
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
-            max_attempts=explorer.max_retry_times + 1,
             lease_seconds=self._settings.lease_seconds,
+            trains_exactly=plan.config.synchronizer.sync_offset == 0,
         )
+
+
+def _max_attempts(plan: StagePlan) -> int:
+    return plan.config.explorer.max_retry_times + 1

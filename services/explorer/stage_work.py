@@ -4,45 +4,42 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from services.explorer.assignments import Assignment, Cancelled, Drained, Granted, Waiting
+from services.explorer.assignments import (
+    Assignment,
+    Drained,
+    Ending,
+    Granted,
+    LeaseAnswer,
+    Stopped,
+    Waiting,
+)
 from services.explorer.buffer_client import BufferClient
+from services.explorer.commit_patience import CommitPatience
+from services.explorer.counts import Counts
 from services.explorer.gate import WeightGate
 from services.explorer.held import HeldLeases
-from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
-from services.explorer.retry import persist
-from services.explorer.runner import Runner
-from services.explorer.status import Status
+from services.explorer.idleness import Idleness
+from services.explorer.patience import Patience
+from services.explorer.run_work import RunWork
 from services.explorer.unconfirmed import Unconfirmed
-from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
 
-WORK = "work"
-
-
-class Ending(StrEnum):
-    """Why there is nothing more to do in a stage."""
-
-    DRAINED = "drained"
-    CANCELLED = "cancelled"
-    STOPPED = "stopped"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much is taken on at a time."""
+    """How much is taken on at a time, and with which weights."""
 
     max_runs: int
     """Runs leased and not yet over."""
     max_unconfirmed: int
     """Results that are not committed yet."""
     runs_per_assignment: int
-    max_attempts: int
     lease_seconds: float
+    trains_exactly: bool
+    """Whether a training run needs the very version that its lease names."""
 
 
 class StageWork:
@@ -57,33 +54,42 @@ class StageWork:
         key: StageKey,
         bounds: Bounds,
         buffer: BufferClient,
-        runner: Runner,
+        runs: RunWork,
         gate: WeightGate,
         unconfirmed: Unconfirmed,
-        status: Status,
+        counts: Counts,
+        patience: Patience,
+        idleness: Idleness,
     ) -> None:
         self._key = key
         self._bounds = bounds
         self._buffer = buffer
-        self._runner = runner
+        self._runs = runs
         self._gate = gate
         self._unconfirmed = unconfirmed
-        self._status = status
+        self._counts = counts
+        self._patience = patience
+        self._idleness = idleness
+        self._commits = CommitPatience(unconfirmed=unconfirmed, patience=patience)
         self._held = HeldLeases(
-            key=key, lease_seconds=bounds.lease_seconds, buffer=buffer, status=status
+            key=key, lease_seconds=bounds.lease_seconds, buffer=buffer, patience=patience
         )
         self._num_open_runs = 0
         self._changed = asyncio.Event()
         self._stopping = False
 
     async def run(self) -> Ending:
-        """Work until the stage is drained or cancelled, or `stop` was called and runs are over."""
+        """Work until the stage is drained or cancelled, or `stop` was called and runs are over.
+
+        Raises: a group with StageFailed when something is waited for in vain.
+        """
+        helping = (self._held.renew(), self._gate.run(), self._commits.run())
         async with asyncio.TaskGroup() as tasks:
-            helpers = [tasks.create_task(self._held.renew()), tasks.create_task(self._gate.run())]
+            helpers = [tasks.create_task(helper) for helper in helping]
             ending = await self._take(tasks)
-            if ending is Ending.DRAINED:
-                await self._wait_committed()
-            if ending is Ending.STOPPED:
+            if isinstance(ending, Drained):
+                await self._unconfirmed.wait_empty()
+            if isinstance(ending, Stopped):
                 await self._wait_until(lambda: not self._num_open_runs)
             self._held.cancel_all()
             for helper in helpers:
@@ -99,97 +105,69 @@ class StageWork:
         try:
             while True:
                 await self._wait_until(lambda: self._stopping or self._room() > 0)
-                answer = None if self._stopping else await self._lease()
+                answer = Stopped() if self._stopping else await self._ask_or_stop()
                 match answer:
                     case Granted(assignments):
-                        self._status.stop_waiting(WORK)
+                        self._idleness.over()
                         for assignment in assignments:
                             self._begin(assignment, tasks)
                     case Waiting(reason):
-                        self._status.wait_for(WORK, "buffer", reason)
-                    case Drained():
-                        return Ending.DRAINED
-                    case Cancelled(reason):
-                        logger.warning("the stage was cancelled", extra={"reason": reason})
-                        return Ending.CANCELLED
-                    case None:
-                        return Ending.STOPPED
+                        self._idleness.note(reason, is_idle=not self._num_open_runs)
+                    case ending:
+                        return ending
         finally:
-            self._status.stop_waiting(WORK)
+            self._idleness.over()
 
     def _room(self) -> int:
         """Assignments that may be taken now."""
-        if len(self._unconfirmed) >= self._bounds.max_unconfirmed:
-            return 0
         free = self._bounds.max_runs - self._num_open_runs
         return -(-free // self._bounds.runs_per_assignment) if free > 0 else 0
 
-    async def _lease(self) -> Granted | Waiting | Drained | Cancelled | None:
-        """The buffer's answer; None when `stop` was called meanwhile."""
-        leasing = asyncio.ensure_future(
-            persist(
-                lambda: self._buffer.lease(self._key, self._room(), self._bounds.lease_seconds),
-                status=self._status,
-                waits_for="buffer",
-                purpose="lease work",
-            )
-        )
+    async def _ask_or_stop(self) -> LeaseAnswer | Stopped:
+        """The buffer's answer, unless `stop` is called meanwhile."""
+        asking = asyncio.ensure_future(self._ask())
         stopped = asyncio.ensure_future(self._wait_until(lambda: self._stopping))
         try:
-            await asyncio.wait((leasing, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return leasing.result() if leasing.done() else None
+            await asyncio.wait((asking, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else Stopped()
         finally:
-            leasing.cancel()
+            asking.cancel()
             stopped.cancel()
+
+    async def _ask(self) -> LeaseAnswer:
+        await self._unconfirmed.wait_fewer_than(self._bounds.max_unconfirmed)
+        return await self._patience.persist(
+            lambda: self._buffer.lease(
+                self._key,
+                self._room(),
+                self._bounds.lease_seconds,
+                trains_exactly=self._bounds.trains_exactly,
+            ),
+            waits_for="buffer",
+            purpose="lease work",
+        )
 
     def _begin(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
         """A task that is cancelled before its first step runs no `finally`: the callback counts."""
-        open_runs = _OpenRuns(len(assignment.runs))
-        self._count_open(open_runs.left)
+        open_runs = _OpenRuns(len(assignment.runs), self._count_open)
         work = tasks.create_task(self._work(assignment, open_runs))
-        work.add_done_callback(lambda _: self._count_open(-open_runs.left))
+        work.add_done_callback(lambda _: open_runs.all_over())
         self._held.hold(assignment, work)
 
     async def _work(self, assignment: Assignment, open_runs: "_OpenRuns") -> None:
-        """All runs, each until it is over and its results are committed."""
+        """All runs, each until it is over and the buffer has reported on its results."""
         async with asyncio.TaskGroup() as runs:
-            for run in assignment.runs:
-                runs.create_task(self._run(assignment, run, open_runs))
+            taken = [
+                runs.create_task(self._runs.work(assignment, run, open_runs.one_over))
+                for run in assignment.runs
+            ]
+        if not all(run.result() for run in taken):
+            await self._held.release(assignment)
 
     def _count_open(self, change: int) -> None:
         self._num_open_runs += change
-        self._status.num_running = self._num_open_runs
+        self._counts.num_running = self._num_open_runs
         self._changed.set()
-
-    async def _run(self, assignment: Assignment, run: int, open_runs: "_OpenRuns") -> None:
-        fates = []
-        for number in range(
-            assignment.first_attempt, assignment.first_attempt + self._bounds.max_attempts
-        ):
-            attempt = Attempt(key=self._key, assignment=assignment, run=run, number=number)
-            async with self._gate.hold(assignment.required) as weights:
-                outcome = await self._runner.run(attempt, weights)
-            self._count_tokens(outcome)
-            message = _message(outcome)
-            fates.append(self._unconfirmed.add(message))
-            if message.state == RunResult.STATE_COMPLETE:
-                break
-        open_runs.left -= 1
-        self._count_open(-1)
-        for fate in fates:
-            await fate
-        self._changed.set()
-
-    def _count_tokens(self, outcome: Outcome) -> None:
-        for experience in outcome.experiences:
-            self._status.num_generated_tokens += sum(
-                span.end - span.start for span in experience.version_spans
-            )
-
-    async def _wait_committed(self) -> None:
-        reason = "results to be committed"
-        with self._status.waiting("commits", "buffer", reason):
-            await self._unconfirmed.wait_empty()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -197,16 +175,18 @@ class StageWork:
             await self._changed.wait()
 
 
-@dataclass(slots=True)
 class _OpenRuns:
-    left: int
-    """Runs of one assignment that are not over."""
+    """Runs of one assignment that are not over, counted among all."""
 
+    def __init__(self, num_runs: int, count: Callable[[int], None]) -> None:
+        self._left = num_runs
+        self._count = count
+        count(num_runs)
 
-def _message(outcome: Outcome) -> RunResult:
-    """What cannot be written down is a failure of the workflow that made it."""
-    try:
-        return outcome_to_proto(outcome)
-    except (TypeError, ValueError) as error:
-        failure = f"its experiences cannot be sent: {error}"
-        return outcome_to_proto(Outcome(attempt=outcome.attempt, failure=failure))
+    def one_over(self) -> None:
+        self._left -= 1
+        self._count(-1)
+
+    def all_over(self) -> None:
+        self._count(-self._left)
+        self._left = 0

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from pydantic import ValidationError
 
-from services.explorer.rpc_errors import translated
+from services.explorer.calls import calling, following
 from services.explorer.weights import PublishedWeights, WeightsId
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan import ExperimentPlan
+from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
 
 SERVICE = "trinity.api.v1.SynchronizerService"
@@ -52,41 +54,50 @@ class Published:
 
 
 class SynchronizerClient:
-    """Every call raises Unavailable, InvalidRequest, NotFound or PreconditionFailed if it fails."""
+    """Every call raises an RpcError when it fails."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.stub = SynchronizerServiceStub(channel)
 
     async def watch_experiments(self) -> AsyncIterator[tuple[ExperimentView, ...]]:
         """Stream the experiments that run, oldest first, anew at each change."""
-        with translated("synchronizer"):
-            async for response in self.stub.WatchExperiments(
-                pb.WatchExperimentsRequest(), timeout=STREAM_SECONDS
-            ):
-                yield tuple(map(_experiment, response.experiments))
+        stream = self.stub.WatchExperiments(pb.WatchExperimentsRequest(), timeout=STREAM_SECONDS)
+        async for response in following("synchronizer", stream):
+            yield tuple(map(_experiment, response.experiments))
 
     async def watch_experiment(self, experiment_id: str) -> AsyncIterator[Published]:
         """Stream one experiment and its weights, anew at each change."""
         request = pb.WatchExperimentRequest(experiment_id=experiment_id)
-        with translated("synchronizer"):
-            async for response in self.stub.WatchExperiment(request, timeout=STREAM_SECONDS):
-                yield Published(
-                    _experiment(response.experiment), tuple(map(_weights, response.versions))
-                )
+        stream = self.stub.WatchExperiment(request, timeout=STREAM_SECONDS)
+        async for response in following("synchronizer", stream):
+            yield Published(
+                _experiment(response.experiment), tuple(map(_weights, response.versions))
+            )
 
     async def plan(self, experiment_id: str) -> ExperimentPlan:
-        """The plan of an experiment."""
-        request = pb.GetExperimentRequest(experiment_id=experiment_id)
-        with translated("synchronizer"):
-            response = await self.stub.GetExperiment(request, timeout=CALL_SECONDS)
-        return ExperimentPlan.model_validate_json(response.plan_json)
+        """The plan of an experiment.
+
+        Raises: UserError when it is not one of this version's.
+        """
+        response = await self._get(experiment_id)
+        try:
+            return ExperimentPlan.model_validate_json(response.plan_json)
+        except ValidationError as error:
+            raise UserError(
+                f"the plan of experiment {experiment_id} cannot be read: "
+                f"{error.errors()[0]['msg']}; run one version of every service"
+            ) from error
+
+    async def experiment(self, experiment_id: str) -> ExperimentView:
+        """An experiment as it is now."""
+        return _experiment((await self._get(experiment_id)).experiment)
 
     async def finish_role(self, experiment_id: str, stage: str) -> None:
         """Say that the explorer's part of a stage is done."""
         request = pb.FinishRoleRequest(
             experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER
         )
-        with translated("synchronizer"):
+        with calling("synchronizer"):
             await self.stub.FinishRole(request, timeout=CALL_SECONDS)
 
     async def fail_stage(self, experiment_id: str, stage: str, reason: str) -> None:
@@ -94,8 +105,16 @@ class SynchronizerClient:
         request = pb.FailStageRequest(
             experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER, reason=reason
         )
-        with translated("synchronizer"):
+        with calling("synchronizer"):
             await self.stub.FailStage(request, timeout=CALL_SECONDS)
+
+    async def _get(self, experiment_id: str) -> pb.GetExperimentResponse:
+        request = pb.GetExperimentRequest(experiment_id=experiment_id)
+        with calling("synchronizer"):
+            response: pb.GetExperimentResponse = await self.stub.GetExperiment(
+                request, timeout=CALL_SECONDS
+            )
+        return response
 
 
 def _experiment(message: pb.Experiment) -> ExperimentView:

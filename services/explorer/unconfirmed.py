@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0
 LONGEST_RESEND_SECONDS = 60.0
@@ -21,6 +22,15 @@ class Fate(StrEnum):
     REJECTED = "rejected"
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the buffer says about a result."""
+
+    fate: Fate
+    reason: str = ""
+    """Why it was rejected."""
+
+
 @dataclass(slots=True, kw_only=True)
 class HeldResult:
     """One result, until its fate is known."""
@@ -28,7 +38,8 @@ class HeldResult:
     message: RunResult
     size: int
     """Bytes on the wire."""
-    fate: asyncio.Future[Fate] = field(repr=False)
+    report: asyncio.Future[Report] = field(repr=False)
+    added_at: float
     num_sends: int = 0
     resend_at: float = 0.0
     is_queued: bool = False
@@ -42,7 +53,7 @@ class HeldResult:
 class Unconfirmed:
     """Every result of this process without a fate, by sequence, and which of them to send next.
 
-    A result leaves by `settle` alone. Whoever adds one may await its fate.
+    A result leaves by `settle` or `forget`. Whoever adds one may await the report on it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -51,11 +62,11 @@ class Unconfirmed:
         self._queue: deque[HeldResult] = deque()
         self._next_sequence = 1
         self._queued = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._dropped = asyncio.Event()
         self._unsent: set[int] = set()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
+        self._hindrances: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -65,29 +76,55 @@ class Unconfirmed:
         """Numbers of all that are held, in order."""
         return sorted(self._held)
 
-    def add(self, message: RunResult) -> asyncio.Future[Fate]:
-        """Number a result, queue it, and give the promise of its fate."""
+    @property
+    def oldest_seconds(self) -> float:
+        """For how long the oldest result has waited; 0 when there is none."""
+        oldest = next(iter(self._held.values()), None)
+        return self._clock() - oldest.added_at if oldest is not None else 0.0
+
+    @property
+    def hindrance(self) -> tuple[str, str]:
+        """Who keeps results from being committed, and why, as far as it was noted."""
+        silence = {"buffer": "it does not report on them"}
+        return next(iter((self._hindrances or silence).items()))
+
+    def hindered(self, by: str, reason: str) -> None:
+        """Note what keeps results from being committed."""
+        self._hindrances[by] = reason
+
+    def unhindered(self, by: str) -> None:
+        """Note that `by` works."""
+        self._hindrances.pop(by, None)
+
+    def add(self, message: RunResult) -> asyncio.Future[Report]:
+        """Number a result, queue it, and give the promise of the report on it."""
         message.sequence = self._next_sequence
         self._next_sequence += 1
-        fate: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
-        held = HeldResult(message=message, size=message.ByteSize(), fate=fate)
+        held = HeldResult(
+            message=message,
+            size=message.ByteSize(),
+            report=asyncio.get_running_loop().create_future(),
+            added_at=self._clock(),
+        )
         self._held[held.sequence] = held
-        self._empty.clear()
         self._unsent.add(held.sequence)
         self._all_sent.clear()
         self._enqueue(held)
-        return fate
+        return held.report
 
-    def settle(self, sequence: int, fate: Fate) -> None:
-        """Let a result go; a second report of the same changes nothing."""
-        held = self._held.pop(sequence, None)
-        if held is None:
-            return
-        if not held.fate.done():
-            held.fate.set_result(fate)
-        self._note_sent(sequence)
-        if not self._held:
-            self._empty.set()
+    def settle(self, sequence: int, report: Report) -> None:
+        """Let a result go; a second report on it changes nothing."""
+        held = self._drop(sequence)
+        if held is not None and not held.report.done():
+            held.report.set_result(report)
+
+    def forget(self, key: StageKey) -> None:
+        """Let all results of a stage go that is over for this process."""
+        for held in list(self._held.values()):
+            message = held.message
+            if (message.experiment_id, message.stage) == (key.experiment_id, key.stage):
+                self._drop(held.sequence)
+                held.report.cancel()
 
     async def wait_queued(self) -> None:
         """Wait until there is something to send."""
@@ -132,12 +169,24 @@ class Unconfirmed:
         return len(overdue)
 
     async def wait_empty(self) -> None:
-        """Wait until every result has met its fate."""
-        await self._empty.wait()
+        """Wait until every result has been reported on."""
+        await self.wait_fewer_than(1)
+
+    async def wait_fewer_than(self, limit: int) -> None:
+        """Wait until so many results have been reported on that fewer than `limit` are left."""
+        while len(self._held) >= limit:
+            self._dropped.clear()
+            await self._dropped.wait()
 
     async def wait_all_sent(self) -> None:
         """Wait until the broker has every result at least once."""
         await self._all_sent.wait()
+
+    def _drop(self, sequence: int) -> HeldResult | None:
+        held = self._held.pop(sequence, None)
+        self._note_sent(sequence)
+        self._dropped.set()
+        return held
 
     def _note_sent(self, sequence: int) -> None:
         self._unsent.discard(sequence)

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.explorer.daemon_thread import in_daemon_thread
 from services.explorer.engine import EngineDied, EngineOptions
 from services.explorer.vllm_options import engine_arguments, look_at_machine, prepare_environment
+from trinity.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
 

@@ -23,7 +23,10 @@ class WeightsId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What a run may be made with: exactly these weights, or these and any newer."""
+    """What a run may be made with: this version, or this and any newer; of this life or a later.
+
+    A later life of the trainer makes the same version again from the same recorded batches.
+    """
 
     version: int
     incarnation: int
@@ -31,11 +34,11 @@ class Requirement:
 
     def is_met_by(self, loaded: WeightsId | None) -> bool:
         """Whether a run may begin with `loaded`; an older incarnation's newer version is none."""
-        if loaded is None:
+        if loaded is None or loaded.incarnation < self.incarnation:
             return False
         if self.exact:
-            return (loaded.version, loaded.incarnation) == (self.version, self.incarnation)
-        return loaded.version >= self.version and loaded.incarnation >= self.incarnation
+            return loaded.version == self.version
+        return loaded.version >= self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,10 @@ class WeightLoader:
 
         Raises: ManifestError when the files are not what was announced.
         """
-        found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
+        try:
+            found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
+        except OSError as error:
+            raise ManifestError(f"{weights.path} cannot be read: {error}") from error
         if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
         if self._content != weights.weights_sha256:

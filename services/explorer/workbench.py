@@ -34,8 +34,8 @@ class Workbench:
             WORKFLOWS.get(taskset.workflow)
             _reward(taskset, {})
 
-    def workflow(self, attempt: Attempt, weights: WeightsId) -> Workflow:
-        """A new instance for one attempt."""
+    def workflow(self, attempt: Attempt, model: ModelWrapper) -> Workflow:
+        """A new instance for one attempt, over a model of `model`."""
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.row
         name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
@@ -51,12 +51,12 @@ class Workbench:
         kind = WORKFLOWS.get(name)
         if not (isinstance(kind, type) and issubclass(kind, Workflow)):
             raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
-        return kind(task=task, model=self._model(attempt, weights, taskset))
+        return kind(task=task, model=model)
 
-    def _model(
-        self, attempt: Attempt, weights: WeightsId, taskset: ResolvedTaskset
-    ) -> ModelWrapper:
-        plan, sampling = self._plan, taskset.sampling
+    def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
+        """The model for one attempt, to be closed when the attempt is over."""
+        plan = self._plan
+        sampling = self._tasksets[attempt.assignment.taskset].sampling
         return ModelWrapper(
             generator=self._engine,
             tokenizer=self._tokenizer,

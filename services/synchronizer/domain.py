@@ -4,7 +4,7 @@ import uuid
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, Superseded
 
 
 class ExperimentState(StrEnum):
@@ -219,7 +219,7 @@ def check_publication(new: Version, same: Version | None, newest: tuple[int, int
     stage with its highest version.
     """
     if newest is not None and new.incarnation < newest[0]:
-        raise PreconditionFailed(
+        raise Superseded(
             f"incarnation {newest[0]} has published weights of stage {new.stage}; "
             f"incarnation {new.incarnation} must stop"
         )

@@ -99,7 +99,7 @@ class Operations:
     async def publish(self, experiment_id: uuid.UUID, version: Version) -> tuple[int, ...]:
         """Announce weights; answers the versions of their stage that live members use.
 
-        Raises: NotFound, PreconditionFailed.
+        Raises: NotFound, PreconditionFailed, Superseded.
         """
         async with self._database.changing() as connection:
             experiment = await experiments.locked(connection, experiment_id)
@@ -123,7 +123,7 @@ class Operations:
     ) -> StageState:
         """Record that a role has done its part of a stage; the last one starts the next stage.
 
-        Raises: NotFound, PreconditionFailed.
+        Raises: NotFound, PreconditionFailed, Superseded.
         """
         async with self._database.changing() as connection:
             known = await experiments.locked(connection, experiment_id)

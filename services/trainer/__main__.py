@@ -4,7 +4,10 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 
+from services.trainer.gang import Gang
+from services.trainer.gang_keeper import GangKeeper, StartGang
 from services.trainer.jobs import JobBoard
+from services.trainer.needs import Needs
 from services.trainer.servicer import TrainerServicer
 from services.trainer.settings import TrainerSettings
 from services.trainer.state import TrainerState
@@ -14,7 +17,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
-from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.rpc.server import Servicer, serve
 
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 
@@ -30,29 +33,38 @@ async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
     async with (
         serve(settings, [servicer]) as server,
         open_channel(settings.synchronizer) as channel,
+        open_channel(settings.buffer) as buffer_channel,
         AsyncExitStack() as stack,
         asyncio.TaskGroup() as tasks,
     ):
         stub = SynchronizerServiceStub(channel)
-        board = JobBoard(stub)
+        board, needs = JobBoard(stub), Needs()
         beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=server.address)
         state.heartbeats = await stack.enter_async_context(beats)
         background = [
             tasks.create_task(board.follow()),
-            tasks.create_task(_keep_health(server, board)),
+            tasks.create_task(needs.follow_board(board)),
+            tasks.create_task(needs.follow_buffer(buffer_channel)),
+            tasks.create_task(needs.keep(server.health)),
         ]
-        supervisor = Supervisor(settings=settings, board=board, state=state, stop=stop)
+        keeper = GangKeeper(
+            start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
+        )
+        supervisor = Supervisor(
+            settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
+        )
         await supervisor.run()
         for task in background:
             task.cancel()
 
 
-async def _keep_health(server: RunningServer, board: JobBoard) -> None:
-    """Ready only while the synchronizer says what to do."""
-    while True:
-        seen = board.num_news
-        await server.health.set_ready(board.is_connected, "the synchronizer does not answer")
-        await board.wait_for_news(seen)
+def _starter(settings: TrainerSettings) -> StartGang:
+    async def start(num_ranks: int) -> Gang:
+        return await Gang.start(
+            num_ranks=num_ranks, log_level=settings.log_level, log_format=settings.log_format
+        )
+
+    return start
 
 
 def main() -> int:

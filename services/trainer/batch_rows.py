@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from services.trainer.rows import TrainRow
+from services.trainer.rows import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed
@@ -56,6 +56,15 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         advantages=_advantages(message, sequence.response_length),
         weight=message.weight,
         temperature=temperature if temperature > 0 else 1.0,
+        run_reward=_run_reward(experience),
+    )
+
+
+def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
+    if not experience.HasField("reward"):
+        return None
+    return RunReward(
+        assignment_id=experience.assignment_id, run=experience.eid.run, reward=experience.reward
     )
 
 

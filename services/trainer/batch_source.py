@@ -6,10 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.trainer.batch_rows import RowFormatter
 from services.trainer.buffer_client import BatchAnswer, BufferClient, NoBatch
-from services.trainer.patience import StopRequested, WaitReport
+from services.trainer.patience import StopRequested
+from services.trainer.rank_waits import NamedWaits
 from services.trainer.ranks import Ranks
 from trinity.errors import RunFailed
 
+WAIT_NAME = "batch"
 READY, STOP = 0, 1
 CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3}
 STATES = {code: state for state, code in CODES.items()}
@@ -31,7 +33,7 @@ class BatchSource:
         formatter: RowFormatter | None,
         patience_seconds: float,
         stop: threading.Event,
-        report: WaitReport,
+        waits: NamedWaits,
     ) -> None:
         self._buffer = buffer
         self._ranks = ranks
@@ -39,7 +41,7 @@ class BatchSource:
         self._formatter = formatter
         self._patience_seconds = patience_seconds
         self._stop = stop
-        self._report = report
+        self._waits = waits
         self._executor = ThreadPoolExecutor(1, "next-batch") if formatter else None
         self._next: tuple[int, Future[BatchAnswer]] | None = None
 
@@ -74,21 +76,30 @@ class BatchSource:
 
     def _wait_for(self, step: int) -> BatchAnswer:
         deadline = time.monotonic() + self._patience_seconds
-        self._report("buffer", f"the batch of train step {step}", self._patience_seconds)
-        while True:
-            if self._stop.is_set():
-                raise StopRequested
-            answer = self._ask(step)
-            if answer.state is not NoBatch.WAITING:
-                self._report("", "", 0.0)
-                return answer
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise RunFailed(
-                    f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
-                    f"(`max_read_timeout` of the experience buffer): {answer.reason}"
-                )
-            self._report("buffer", answer.reason, left)
+        self._say_wait(f"the batch of train step {step}")
+        try:
+            while True:
+                if self._stop.is_set():
+                    raise StopRequested
+                answer = self._ask(step)
+                if answer.state is not NoBatch.WAITING:
+                    return answer
+                if time.monotonic() >= deadline:
+                    raise RunFailed(
+                        f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
+                        f"(`max_read_timeout` of the experience buffer): {answer.reason}"
+                    )
+                self._say_wait(answer.reason)
+        finally:
+            self._waits.clear(WAIT_NAME)
+
+    def _say_wait(self, reason: str) -> None:
+        self._waits.set(
+            WAIT_NAME,
+            waits_for="buffer",
+            reason=reason,
+            deadline_seconds=self._patience_seconds,
+        )
 
     def _ask(self, step: int) -> BatchAnswer:
         if self._next is not None:

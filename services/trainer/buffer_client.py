@@ -58,10 +58,10 @@ class BufferClient:
         self._patience = patience
 
     def open_stage(self, plan_json: str, seed: int) -> int | None:
-        """Train steps that plan and data give together; None when unbounded."""
+        """Train steps that plan and data give together, once it knows; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
-        answer = self._patience.call(
-            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS)
+        answer = self._patience.call_until(
+            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _still_reading
         )
         return answer.total_train_steps or None
 
@@ -150,3 +150,9 @@ class BufferClient:
             key=self._key, incarnation=incarnation, step=step
         )
         self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
+
+
+def _still_reading(answer: buffer_pb2.OpenStageResponse) -> str | None:
+    if answer.state != buffer_pb2.OpenStageResponse.STATE_READING:
+        return None
+    return answer.reason or "its tasksets are still being read"

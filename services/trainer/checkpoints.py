@@ -1,17 +1,15 @@
 """Full checkpoints: directories `step-<n>-<incarnation>`; the buffer's row makes them count."""
 
-import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.learner import Learner
 from services.trainer.ranks import Ranks
-from services.trainer.weights import TEMPORARY_SUFFIX, weights_hash
+from services.trainer.weights import weights_hash
 from trinity.manifest import ManifestHead, move_into_place, seal
-
-DIRECTORY_PATTERN = re.compile(r"step-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +35,8 @@ class CheckpointStore:
 
     def clean(self, committed: Iterable[Path], incarnation: int) -> None:
         """Remove what earlier incarnations wrote and never committed; the first rank's work."""
-        self._root.mkdir(parents=True, exist_ok=True)
         kept = {path.name for path in committed}
-        for path in self._root.iterdir():
-            if path.name not in kept and _is_leftover(path, incarnation):
-                shutil.rmtree(path)
+        remove_leftovers(self._root, kept=kept, incarnation=incarnation)
 
     def write(self, learner: Learner, *, step: int, incarnation: int) -> WrittenCheckpoint:
         """All ranks write their parts; the first one seals. Collective."""
@@ -78,10 +73,3 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
-
-
-def _is_leftover(path: Path, incarnation: int) -> bool:
-    if path.suffix == TEMPORARY_SUFFIX:
-        return True
-    match = DIRECTORY_PATTERN.fullmatch(path.name)
-    return match is not None and int(match[2]) < incarnation

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from services.trainer.messages import (
@@ -24,6 +25,7 @@ from services.trainer.messages import (
 
 logger = logging.getLogger(__name__)
 
+RANK_COMMAND = (sys.executable, "-m", "services.trainer.rank")
 SETTINGS_PREFIX = "TRINITY_TRAINER_"
 REMEMBERED_LINES = 40
 MAX_LINE_BYTES = 1024 * 1024
@@ -69,7 +71,14 @@ class Gang:
         self._tasks = [asyncio.create_task(self._follow(rank)) for rank in ranks]
 
     @classmethod
-    async def start(cls, *, num_ranks: int, log_level: str, log_format: str) -> "Gang":
+    async def start(
+        cls,
+        *,
+        num_ranks: int,
+        log_level: str,
+        log_format: str,
+        command: Sequence[str] = RANK_COMMAND,
+    ) -> "Gang":
         """Start the processes; each says `Ready` when it has imported what it needs."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
@@ -81,7 +90,7 @@ class Gang:
                 LOG_LEVEL_VARIABLE: log_level,
                 LOG_FORMAT_VARIABLE: log_format,
             }
-            ranks = [await _start_rank(n, shared, listener) for n in range(num_ranks)]
+            ranks = [await _start_rank(n, command, shared, listener) for n in range(num_ranks)]
         return cls(ranks)
 
     @property
@@ -126,7 +135,14 @@ class Gang:
 
     async def _follow(self, rank: _Rank) -> None:
         """Pass on what a rank says until it ends, then say how it ended."""
-        await asyncio.gather(self._pass_events(rank), _pass_errors(rank))
+        try:
+            await asyncio.gather(self._pass_events(rank), _pass_errors(rank))
+        except ValueError as error:  # half a line, as of a rank that was killed, or far too long
+            logger.warning(
+                "a rank cannot be understood", extra={"rank": rank.number, "reason": str(error)}
+            )
+            with contextlib.suppress(ProcessLookupError):
+                rank.process.kill()
         code = await rank.process.wait()
         if not self._is_ending:
             self._heard.put_nowait(RankDied(rank.number, _how_it_ended(rank, code)))
@@ -136,7 +152,9 @@ class Gang:
             self._heard.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
 
 
-async def _start_rank(number: int, shared: dict[str, str], listener: socket.socket) -> _Rank:
+async def _start_rank(
+    number: int, command: Sequence[str], shared: dict[str, str], listener: socket.socket
+) -> _Rank:
     reading, writing = os.pipe()
     inherited = [writing]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS_PREFIX)}
@@ -147,9 +165,7 @@ async def _start_rank(number: int, shared: dict[str, str], listener: socket.sock
         environment[LISTENER_VARIABLE] = str(listener.fileno())
     try:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "services.trainer.rank",
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=inherited,

@@ -15,6 +15,8 @@ from trinity.rpc.limits import CALL_SECONDS
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 1.0
+LIVE_SECONDS = 10.0
+"""A member silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER
 RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
 
@@ -35,6 +37,8 @@ class Job:
     key: JobKey
     order: StageOrder
     num_ranks: int
+    silence_seconds: float
+    """How long a gang may give no sign of life."""
 
 
 class JobBoard:
@@ -81,6 +85,10 @@ class JobBoard:
             and TRAINER not in stage.finished_roles
         ]
 
+    def wants(self, key: JobKey) -> bool:
+        """Whether the stage is wanted, in that very start of the experiment."""
+        return key in self.wanted()
+
     async def job(self, key: JobKey, *, trainer_id: str, buffer: str, synchronizer: str) -> Job:
         """All that ranks need to train the stage."""
         request = synchronizer_pb2.GetExperimentRequest(experiment_id=key.experiment_id)
@@ -101,7 +109,24 @@ class JobBoard:
             buffer_address=buffer,
             synchronizer_address=synchronizer,
         )
-        return Job(key=key, order=order, num_ranks=stage.trainer_rank_num)
+        return Job(
+            key=key,
+            order=order,
+            num_ranks=stage.trainer_rank_num,
+            silence_seconds=stage.config.synchronizer.sync_timeout,
+        )
+
+    async def is_trained_by_another(self, key: JobKey, trainer_id: str) -> bool:
+        """Whether a trainer other than this one is alive and works on the stage."""
+        request = synchronizer_pb2.GetStatusRequest(experiment_id=key.experiment_id)
+        answer = await self._stub.GetStatus(request, timeout=CALL_SECONDS)
+        return any(
+            member.role == TRAINER
+            and member.id != trainer_id
+            and (member.experiment_id, member.stage) == (key.experiment_id, key.stage)
+            and member.silent_seconds <= LIVE_SECONDS
+            for member in answer.members
+        )
 
     async def fail(self, key: JobKey, reason: str) -> None:
         """End the experiment with a reason."""

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +55,17 @@ class Learner:
     tensors = learner.weights()
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: Ranks,
+        on_part: Callable[[], None] = lambda: None,
+    ) -> None:
         seed_everything(plan.config.seed)
         self._ranks = ranks
+        self._on_part = on_part
         self._recipe = LossRecipe.of(plan)
         self._max_tokens = plan.max_token_len_per_gpu
         self._max_response_tokens = plan.max_response_tokens
@@ -80,6 +88,7 @@ class Learner:
             self._actor.engine.module.set_requires_gradient_sync(is_last)
             num_before = len(loss.row_statistics)
             self._actor.forward_backward(data)
+            self._on_part()
             learned = loss.row_statistics[num_before : num_before + len(part)]
             rows |= {row.position: found for row, found in zip(part, learned, strict=False)}
         computed = time.perf_counter()

@@ -57,21 +57,30 @@ class Activity(_Message):
     """Newest version published."""
 
 
+class Alive(_Message):
+    """Rank to service: it gets on with what it said it does."""
+
+    kind: Literal["alive"] = "alive"
+
+
 class Waiting(_Message):
-    """Rank to service: it waits; an empty `waits_for` says that it no longer does."""
+    """Rank to service: one of its waits goes on, or is over once `waits_for` is empty."""
 
     kind: Literal["waiting"] = "waiting"
+    name: str
+    """Tells the rank's waits from one another."""
     waits_for: str = ""
     reason: str = ""
     deadline_seconds: float = 0.0
-    """Seconds until it gives up; 0 when it never does."""
+    """Seconds from its beginning until it gives up; 0 when it never does."""
 
 
 class StageEnded(_Message):
     """Rank to service: it has no more to do in the stage."""
 
     kind: Literal["ended"] = "ended"
-    outcome: Literal["finished", "cancelled", "superseded", "stopped"]
+    outcome: Literal["finished", "cancelled", "superseded"]
+    """Cancelled: the buffer ended the stage. Superseded: a newer incarnation trains it."""
     reason: str = ""
 
 
@@ -85,7 +94,7 @@ class StageFailed(_Message):
 
 
 Event = Annotated[
-    Ready | Activity | Waiting | StageEnded | StageFailed, Field(discriminator="kind")
+    Ready | Activity | Alive | Waiting | StageEnded | StageFailed, Field(discriminator="kind")
 ]
 
 ORDERS: TypeAdapter[Order] = TypeAdapter(Order)

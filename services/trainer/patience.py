@@ -4,11 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from trinity.errors import PreconditionFailed, RunFailed
+from services.trainer.rank_waits import NamedWaits
+from trinity.errors import RunFailed, Superseded, Unavailable
+from trinity.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
@@ -16,77 +18,92 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+ASK_AGAIN_SECONDS = 1.0
 
 
 class StopRequested(Exception):
     """The service asked this rank to stop while it waited."""
 
 
-class WaitReport(Protocol):
-    """Says who waits for what; an empty peer says that the wait is over."""
-
-    def __call__(self, waits_for: str, reason: str, deadline_seconds: float) -> None: ...
-
-
 class Patience:
-    """Retries calls to one peer.
+    """Calls one peer, again while it is away or not yet ready, for `seconds` at most.
 
-    patience = Patience(peer="buffer", seconds=3600, stop=stop, report=report)
-    patience.call(lambda: stub.OpenStage(request, timeout=10))
+    patience = Patience(peer="buffer", seconds=3600, stop=stop, waits=waits)
+    patience.call(lambda: stub.FinishTraining(request, timeout=10))
     """
 
     def __init__(
-        self, *, peer: str, seconds: float, stop: threading.Event, report: WaitReport
+        self, *, peer: str, seconds: float, stop: threading.Event, waits: NamedWaits
     ) -> None:
         self._peer = peer
         self._seconds = seconds
         self._stop = stop
-        self._report = report
+        self._waits = waits
 
     def call(self, attempt: Callable[[], T]) -> T:
         """The answer of the first attempt that reaches the peer.
 
-        Raises: RunFailed when the peer stays away too long or refuses, PreconditionFailed when this
-        caller's state is gone, StopRequested.
+        Raises: the RpcError that a refusal means (Superseded when a newer incarnation exists),
+        RunFailed when the peer stays away too long, StopRequested.
         """
+        name = f"{self._peer} away"
         deadline = time.monotonic() + self._seconds
         pause = FIRST_PAUSE_SECONDS
-        waiting = False
-        while True:
-            try:
-                answer = attempt()
-            except grpc.RpcError as error:
-                self._give_up_if_hopeless(error, deadline)
-                waiting = True
-                left = deadline - time.monotonic()
-                self._report(self._peer, f"the {self._peer} does not answer", left)
-                self.pause(min(pause, left))
+        try:
+            while True:
+                try:
+                    return attempt()
+                except grpc.RpcError as error:
+                    reason = self._why_again(error, deadline)
+                self._wait(name, reason, min(pause, deadline - time.monotonic()))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            else:
-                if waiting:
-                    self._report("", "", 0.0)
-                return answer
+        finally:
+            self._waits.clear(name)
 
-    def pause(self, seconds: float) -> None:
-        """Wait, unless told to stop.
+    def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
+        """The first answer for which `not_yet` names no reason to ask again.
+
+        Raises: as `call`; RunFailed also when the reasons do not end in time.
+        """
+        name = f"{self._peer} not ready"
+        deadline = time.monotonic() + self._seconds
+        try:
+            while True:
+                answer = self.call(attempt)
+                reason = not_yet(answer)
+                if reason is None:
+                    return answer
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise RunFailed(
+                        f"the {self._peer} was not ready for {self._seconds:.0f} s "
+                        f"(`synchronizer.sync_timeout`): {reason}"
+                    )
+                self._wait(name, reason, min(ASK_AGAIN_SECONDS, left))
+        finally:
+            self._waits.clear(name)
+
+    def _wait(self, name: str, reason: str, seconds: float) -> None:
+        """Under that name, unless told to stop.
 
         Raises: StopRequested.
         """
+        self._waits.set(name, waits_for=self._peer, reason=reason, deadline_seconds=self._seconds)
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _give_up_if_hopeless(self, error: grpc.RpcError, deadline: float) -> None:
-        code, details = error.code(), error.details()
+    def _why_again(self, error: grpc.RpcError, deadline: float) -> str:
         if self._stop.is_set():
             raise StopRequested from error
-        if code is grpc.StatusCode.FAILED_PRECONDITION:
-            raise PreconditionFailed(details) from error
-        if code not in AWAY:
-            raise RunFailed(f"the {self._peer} refused a call of the trainer: {details}") from error
-        logger.warning("a peer does not answer", extra={"peer": self._peer, "reason": details})
+        meaning = error_of(error)
+        if isinstance(meaning, Superseded):
+            raise meaning from error
+        if not isinstance(meaning, Unavailable):
+            raise type(meaning)(f"the {self._peer} refused: {meaning}") from error
+        logger.warning("a peer does not answer", extra={"peer": self._peer, "reason": str(meaning)})
         if time.monotonic() >= deadline:
             raise RunFailed(
                 f"the {self._peer} did not answer for {self._seconds:.0f} s "
-                f"(`synchronizer.sync_timeout`): {details}"
+                f"(`synchronizer.sync_timeout`): {meaning}"
             ) from error
+        return f"the {self._peer} does not answer: {meaning}"

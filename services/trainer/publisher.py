@@ -5,7 +5,7 @@ import torch
 from services.trainer.buffer_client import BufferClient
 from services.trainer.learner import Learner
 from services.trainer.ranks import Ranks
-from services.trainer.synchronizer_client import STARTING_PARENT, SynchronizerClient
+from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.weights import PublishedWeights, WeightsStore
 
 
@@ -28,7 +28,6 @@ class Publisher:
         self._incarnation = incarnation
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
-        self._parent = STARTING_PARENT
         self.newest: PublishedWeights | None = None
         """What this incarnation published last; only the first rank knows."""
 
@@ -51,9 +50,8 @@ class Publisher:
         return self._ranks.from_first([adopted is not None]) == [1]
 
     def _announce(self, weights: PublishedWeights) -> None:
-        parent = self.newest.version if self.newest else self._parent_of(weights.version)
-        self._pinned_by_members = self._synchronizer.publish(weights, parent)
-        self.newest, self._parent = weights, parent
+        self._pinned_by_members = self._synchronizer.publish(weights)
+        self.newest = weights
         self.note_evaluations(self._buffer.record_version(weights))
 
     def as_published(self, learner: Learner) -> dict[str, torch.Tensor]:
@@ -70,9 +68,4 @@ class Publisher:
     def finish(self) -> None:
         """The stage ends with the newest version."""
         assert self.newest is not None
-        self._synchronizer.finish(self.newest, self._parent)
-
-    def _parent_of(self, version: int) -> int:
-        """The first version of an incarnation goes on from the newest older one."""
-        before = self._store.newest_before(version)
-        return before.version if before else STARTING_PARENT
+        self._synchronizer.finish(self.newest)

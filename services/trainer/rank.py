@@ -17,7 +17,7 @@ from services.trainer.messages import (
 )
 from services.trainer.patience import StopRequested
 from services.trainer.rank_link import RankLink, die_with_parent
-from trinity.errors import PreconditionFailed, RunFailed, UserError
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.logs import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ QUIET = {
     "GLOO_SOCKET_IFNAME": "lo",
 }
 FAILED = 1
+LASTING = (UserError, RunFailed, PreconditionFailed, InvalidRequest, NotFound)
+"""Errors that come again however often one tries."""
 
 
 class PrintedLines:
@@ -83,7 +85,7 @@ def main() -> int:
                 logger.info("abandoned what it did: the gang stops")
                 break
             logger.exception("the stage failed on this rank")
-            link.send(_failure(error))
+            link.send(failure_of(error))
             return FAILED
     return 0
 
@@ -96,9 +98,9 @@ def _num_threads() -> int:
     return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
 
 
-def _failure(error: Exception) -> StageFailed:
-    """What a person can act on; our own errors come again however often one tries."""
-    if isinstance(error, UserError | RunFailed | PreconditionFailed):
+def failure_of(error: Exception) -> StageFailed:
+    """What a person can act on."""
+    if isinstance(error, LASTING):
         return StageFailed(reason=str(error), can_retry=False)
     if type(error).__name__ == "OutOfMemoryError":
         return StageFailed(

@@ -15,11 +15,12 @@ from services.trainer.messages import (
     EVENTS_VARIABLE,
     ORDERS,
     Activity,
+    Alive,
     Event,
     StageOrder,
-    Waiting,
     encode,
 )
+from services.trainer.rank_waits import RankWaits
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class RankLink:
 
     def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
         self.stop = threading.Event()
+        self.waits = RankWaits(self.send)
         self._orders = orders
         self._events_descriptor = events_descriptor
         self._pending: queue.SimpleQueue[StageOrder | None] = queue.SimpleQueue()
@@ -79,11 +81,9 @@ class RankLink:
             Activity(activity=activity, incarnation=self._incarnation, step=step, version=version)
         )
 
-    def report_wait(self, waits_for: str, reason: str, deadline_seconds: float) -> None:
-        """Say what this rank waits for; an empty peer ends the wait."""
-        self.send(
-            Waiting(waits_for=waits_for, reason=reason, deadline_seconds=max(deadline_seconds, 0.0))
-        )
+    def report_alive(self) -> None:
+        """Say that this rank gets on, however long what it does takes."""
+        self.send(Alive())
 
     def _listen(self) -> None:
         for line in self._orders:

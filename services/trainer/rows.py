@@ -10,6 +10,16 @@ from trinity.types import BoolArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunReward:
+    """What a rollout was given, and with which others it is compared."""
+
+    assignment_id: str
+    """The runs of one assignment are a group."""
+    run: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRow:
     """One sequence; the last three arrays run over the R tokens after the prompt."""
 
@@ -25,6 +35,8 @@ class TrainRow:
     """Factor on the row's loss."""
     temperature: float = 1.0
     """The rollout's; log-probabilities are compared at the same one."""
+    run_reward: RunReward | None = None
+    """None where there is none, as with training data."""
     is_truncated: bool = False
     """Whether the formatter had to cut it."""
 

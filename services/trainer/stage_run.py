@@ -61,7 +61,7 @@ class StageRun:
 
     def __init__(self, parts: StageParts) -> None:
         self._parts = parts
-        self._watch = StepWatch(has_advantages=parts.plan.needs_rollout)
+        self._watch = StepWatch()
         self._interval = parts.plan.config.synchronizer.sync_interval
         self._step = parts.life.step
         self._published = -1

@@ -24,7 +24,7 @@ from services.trainer.starting_weights import starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.weights import PublishedWeights, WeightsStore
 from trinity.config import StagePlan
-from trinity.errors import ManifestError, PreconditionFailed
+from trinity.errors import ManifestError, Superseded
 from trinity.manifest import verify
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
@@ -41,7 +41,7 @@ def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
     with ExitStack() as stack:
         try:
             return StageSetup(order, ranks=ranks, link=link, stack=stack).run()
-        except PreconditionFailed as error:
+        except Superseded as error:
             return StageEnded(outcome="superseded", reason=str(error))
         finally:
             gc.collect()
@@ -78,14 +78,20 @@ class StageSetup:
         life = begin_incarnation(self._buffer, self._order.trainer_id, self._ranks)
         self._link.begin(life.number)
         if self._was_finished(life):
-            return StageEnded(
-                outcome="finished", reason="an earlier life had trained it to its end"
-            )
+            return StageEnded(outcome="finished", reason="an earlier life had finished it")
         start = starting_directory(
-            self._order.start_path, self._order.start_manifest_sha256, self._ranks
+            self._order.start_path,
+            self._order.start_manifest_sha256,
+            ranks=self._ranks,
+            waits=self._link.waits,
         )
         self._link.report_activity("loading the model", life.step, 0)
-        learner = Learner(plan=self._plan, model_directory=start, ranks=self._ranks)
+        learner = Learner(
+            plan=self._plan,
+            model_directory=start,
+            ranks=self._ranks,
+            on_part=self._link.report_alive,
+        )
         parts = StageParts(
             plan=self._plan,
             ranks=self._ranks,
@@ -105,7 +111,7 @@ class StageSetup:
             peer=peer,
             seconds=self._plan.config.synchronizer.sync_timeout,
             stop=self._link.stop,
-            report=self._link.report_wait,
+            waits=self._link.waits,
         )
 
     def _total_steps(self) -> int | None:
@@ -125,7 +131,7 @@ class StageSetup:
         if self._ranks.is_first:
             final = self._intact_version(life.finished_step)
             if final is not None:
-                self._synchronizer.finish(final, final.version)
+                self._synchronizer.finish(final)
                 is_done = 1
         return self._ranks.from_first([is_done]) == [1]
 
@@ -158,7 +164,7 @@ class StageSetup:
             formatter=formatter,
             patience_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
-            report=self._link.report_wait,
+            waits=self._link.waits,
         )
         self._stack.callback(source.close)
         return source

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from services.trainer.rank_waits import NamedWaits
 from services.trainer.ranks import Ranks
 from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.manifest import verify
@@ -9,13 +10,16 @@ from trinity.manifest import verify
 WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
-def starting_directory(path: str, manifest_sha256: str, ranks: Ranks) -> Path:
+def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: NamedWaits) -> Path:
     """The local directory, verified where it has a manifest; hub names are fetched. Collective.
 
     Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
     """
     if ranks.is_first:
-        directory = _verified(Path(path), manifest_sha256) if manifest_sha256 else _resolved(path)
+        if manifest_sha256:
+            directory = _verified(Path(path), manifest_sha256)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _fetched(path, waits)
         ranks.bytes_from_first(str(directory).encode())
         return directory
     return Path(ranks.bytes_from_first(b"").decode())
@@ -31,12 +35,11 @@ def _verified(directory: Path, manifest_sha256: str) -> Path:
     return directory
 
 
-def _resolved(path: str) -> Path:
-    if Path(path).is_dir():
-        return Path(path)
+def _fetched(path: str, waits: NamedWaits) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
     try:
         return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
@@ -44,3 +47,5 @@ def _resolved(path: str) -> Path:
             f"`model.model_path: {path}` is neither a directory nor a model that the hub gives: "
             f"{str(error).splitlines()[0]}"
         ) from error
+    finally:
+        waits.clear("model")

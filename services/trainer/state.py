@@ -4,7 +4,9 @@ import uuid
 from dataclasses import dataclass, field
 
 from services.trainer import messages
-from trinity.members import Heartbeats, Waiting
+from trinity.members import Heartbeats
+
+STAND_BY = "stand by"
 
 
 @dataclass(slots=True)
@@ -21,21 +23,28 @@ class TrainerState:
     num_ranks: int = 0
     num_gang_starts: int = 0
     heartbeats: Heartbeats | None = None
-    wait: Waiting | None = None
+    _waits: set[str] = field(default_factory=set)
 
     def begin(self, experiment_id: str, stage: str) -> None:
         """Work on a stage."""
         self.experiment_id, self.stage = experiment_id, stage
         self.incarnation = self.step = self.num_gang_starts = 0
-        self.note_wait(messages.Waiting())
+        self.end_waits()
         if self.heartbeats is not None:
             self.heartbeats.set_work(experiment_id, stage)
 
     def idle(self) -> None:
         """Work on nothing."""
-        if self.experiment_id or self.activity == "starting":
+        self.begin("", "")
+        self._set_activity("waiting for a stage")
+
+    def stand_by(self, stage: str) -> None:
+        """Work on nothing, as another trainer does the work."""
+        if self.experiment_id:
             self.begin("", "")
-            self._set_activity("waiting for a stage")
+        self._set_activity("standing by")
+        reason = f"it took stage {stage} over"
+        self._set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
     def note_activity(self, report: messages.Activity) -> bool:
         """Take the first rank's report; answers whether a step is trained for the first time."""
@@ -47,18 +56,28 @@ class TrainerState:
             self.heartbeats.set_version(report.version)
         return is_progress
 
-    def note_wait(self, wait: messages.Waiting) -> None:
-        """The first rank waits, or no longer does; a wait for the same peer goes on."""
-        if self.heartbeats is None:
-            return
-        if self.wait is not None:
-            if (self.wait.waits_for, self.wait.reason) == (wait.waits_for, wait.reason):
-                return
-            self.heartbeats.waits.end(self.wait)
-            self.wait = None
+    def note_wait(self, rank: int, wait: messages.Waiting) -> None:
+        """A rank's wait goes on, or is over."""
+        name = f"rank {rank}: {wait.name}"
         if wait.waits_for:
-            self.wait = self.heartbeats.waits.begin(
-                for_=wait.waits_for, reason=wait.reason, deadline_seconds=wait.deadline_seconds
+            self._set_wait(name, wait.waits_for, wait.reason, wait.deadline_seconds)
+        elif self.heartbeats is not None:
+            self.heartbeats.waits.clear(name)
+
+    def end_waits(self) -> None:
+        """The ranks that waited are gone, or do something else."""
+        if self.heartbeats is not None:
+            for name in self._waits:
+                self.heartbeats.waits.clear(name)
+        self._waits.clear()
+
+    def _set_wait(
+        self, name: str, waits_for: str, reason: str, deadline_seconds: float = 0.0
+    ) -> None:
+        self._waits.add(name)
+        if self.heartbeats is not None:
+            self.heartbeats.waits.set(
+                name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
             )
 
     def _set_activity(self, activity: str) -> None:

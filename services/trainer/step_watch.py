@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from enum import StrEnum
 
-from services.trainer.rows import TrainBatch
+from services.trainer.rows import RunReward, TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,7 @@ EXPLANATIONS = {
 class StepWatch:
     """Looks at each step's figures once, in order."""
 
-    def __init__(self, *, has_advantages: bool) -> None:
-        self._has_advantages = has_advantages
+    def __init__(self) -> None:
         self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
 
     def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
@@ -52,7 +51,7 @@ class StepWatch:
         found = []
         if not math.isfinite(metrics["actor/grad_norm"]):
             found.append(StepWarning.NON_FINITE_GRADIENT)
-        if self._has_advantages and not any(row.advantages.any() for row in batch.rows):
+        if _has_equal_rewards(batch):
             found.append(StepWarning.ZERO_REWARD_VARIANCE)
         spikes = [self._is_spike(name, metrics[name]) for name in DIVERGENCES if name in metrics]
         if any(spikes):
@@ -67,3 +66,16 @@ class StepWatch:
         if usual is None:
             return not math.isfinite(value)
         return not abs(value) <= max(SPIKE_FACTOR * usual, SMALLEST_SPIKE)
+
+
+def _has_equal_rewards(batch: TrainBatch) -> bool:
+    """Whether there are groups of several runs, and each gave all its runs the same reward.
+
+    Advantages do not tell: they may be of another kind than the reward less its group's mean.
+    """
+    groups: dict[str, list[RunReward]] = {}
+    for row in batch.rows:
+        if row.run_reward is not None:
+            groups.setdefault(row.run_reward.assignment_id, []).append(row.run_reward)
+    compared = [group for group in groups.values() if len({one.run for one in group}) > 1]
+    return bool(compared) and all(len({one.reward for one in group}) == 1 for group in compared)

@@ -11,9 +11,6 @@ from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 
-STARTING_PARENT = -1
-"""Parent of a stage's starting weights."""
-
 
 class SynchronizerClient:
     """One stage at the synchronizer."""
@@ -39,10 +36,10 @@ class SynchronizerClient:
         finally:
             stream.cancel()
 
-    def publish(self, weights: PublishedWeights, parent: int) -> set[int]:
+    def publish(self, weights: PublishedWeights) -> set[int]:
         """Announce weights; answers the versions that live members use."""
         request = synchronizer_pb2.PublishVersionRequest(
-            experiment_id=self._key.experiment_id, version=self._to_proto(weights, parent)
+            experiment_id=self._key.experiment_id, version=self._to_proto(weights)
         )
         answer = self._patience.call(
             lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS)
@@ -53,21 +50,21 @@ class SynchronizerClient:
         """Say that files are gone."""
         request = synchronizer_pb2.RetireVersionsRequest(
             experiment_id=self._key.experiment_id,
-            versions=[self._to_proto(gone, STARTING_PARENT) for gone in weights],
+            versions=[self._to_proto(gone) for gone in weights],
         )
         self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
-    def finish(self, final: PublishedWeights, parent: int) -> None:
+    def finish(self, final: PublishedWeights) -> None:
         """Say that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,
             stage=self._key.stage,
             role=synchronizer_pb2.ROLE_TRAINER,
-            final_version=self._to_proto(final, parent),
+            final_version=self._to_proto(final),
         )
         self._patience.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
 
-    def _to_proto(self, weights: PublishedWeights, parent: int) -> synchronizer_pb2.Version:
+    def _to_proto(self, weights: PublishedWeights) -> synchronizer_pb2.Version:
         return synchronizer_pb2.Version(
             stage=self._key.stage,
             version=weights.version,
@@ -76,7 +73,7 @@ class SynchronizerClient:
             path=str(weights.path),
             manifest_sha256=weights.manifest_sha256,
             weights_sha256=weights.weights_sha256,
-            parent_version=parent,
+            parent_version=weights.parent,
         )
 
 
@@ -87,4 +84,5 @@ def _from_proto(version: synchronizer_pb2.Version) -> PublishedWeights:
         path=Path(version.path),
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
+        parent=version.parent_version,
     )

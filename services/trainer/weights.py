@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.model_files import ModelFiles
 from trinity.errors import ManifestError
 from trinity.manifest import ManifestHead, move_into_place, seal, verify
@@ -19,9 +19,9 @@ from trinity.manifest import ManifestHead, move_into_place, seal, verify
 logger = logging.getLogger(__name__)
 
 WEIGHTS_NAME = "model.safetensors"
-TEMPORARY_SUFFIX = ".tmp"
 MIN_KEPT_VERSIONS = 2
-DIRECTORY_PATTERN = re.compile(r"v(\d+)-(\d+)")
+NO_PARENT = -1
+"""Parent of a stage's starting weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -33,6 +33,8 @@ class PublishedWeights:
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
+    parent: int
+    """Version it was trained from."""
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
@@ -61,12 +63,9 @@ class WeightsStore:
 
     def open(self, published: Iterable[PublishedWeights], incarnation: int) -> None:
         """Begin with the versions already announced; what earlier lives left besides is removed."""
-        self._root.mkdir(parents=True, exist_ok=True)
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
-        for path in self._root.iterdir():
-            if path.name not in known and _is_leftover(path, incarnation):
-                shutil.rmtree(path)
+        remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
     def write(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int, incarnation: int
@@ -129,6 +128,7 @@ class WeightsStore:
             path=final,
             manifest_sha256=manifest,
             weights_sha256=digest,
+            parent=self._parent_of(version),
         )
         self._published.append(weights)
         return weights
@@ -137,9 +137,11 @@ class WeightsStore:
         """In the type that is published; float32 ones still alias what they were made from."""
         return {name: tensor.to(self._dtype).contiguous() for name, tensor in tensors}
 
-    def newest_before(self, version: int) -> PublishedWeights | None:
-        """The newest of the older versions."""
-        return max((w for w in self._published if w.version < version), default=None)
+    def _parent_of(self, version: int) -> int:
+        """That of an earlier incarnation's copy, else the newest of the older versions."""
+        copies = [w.parent for w in self._published if w.version == version]
+        older = [w.version for w in self._published if w.version < version]
+        return max(copies or older, default=NO_PARENT)
 
     def prune(self, pinned: set[int]) -> list[PublishedWeights]:
         """Delete what is neither pinned nor among the newest; answers what is gone."""
@@ -151,10 +153,3 @@ class WeightsStore:
             shutil.rmtree(weights.path, ignore_errors=True)
         self._published = sorted(kept)
         return removed
-
-
-def _is_leftover(path: Path, incarnation: int) -> bool:
-    if path.suffix == TEMPORARY_SUFFIX:
-        return True
-    match = DIRECTORY_PATTERN.fullmatch(path.name)
-    return match is not None and int(match[2]) < incarnation

@@ -72,12 +72,17 @@ class Launched:
         self.output = root / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, **environment: str) -> None:
         """Start `trinity run`; its output goes to a file."""
         command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(self.config)]
         with self.output.open("ab") as out:
             self._process = subprocess.Popen(
-                command, cwd=self._repository, stdout=out, stderr=out, start_new_session=True
+                command,
+                cwd=self._repository,
+                env={**os.environ, **environment},
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
             )
 
     def wait(self) -> int:

@@ -122,6 +122,17 @@ def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(
     assert run.wait() == 0, run.text
 
 
+def test_a_run_uses_the_broker_and_the_database_that_it_is_given(
+    launch: Launch, undisturbed: Launched, nats_url: str, postgres_dsn: str
+) -> None:
+    run = launch("given")
+    run.start(TRINITY_NATS_URL=nats_url, TRINITY_POSTGRES_DSN=postgres_dsn)
+    assert run.wait() == 0, run.text
+    assert not (run.job_dir / "infra/postgres").exists()
+    assert not (run.job_dir / "infra/nats").exists()
+    assert run.final_weights() == undisturbed.final_weights()
+
+
 def test_status_without_a_run_names_the_directory(undisturbed: Launched) -> None:
     status = subprocess.run(
         [sys.executable, "-m", "trinity.cli.main", "status", "--config", str(undisturbed.config)],

@@ -6,6 +6,7 @@ import pytest
 from trinity.api.v1 import experience_pb2
 from trinity.codec import (
     SampleRef,
+    check_experience,
     experience_from_proto,
     experience_to_proto,
     tensor_from_proto,
@@ -138,3 +139,53 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
     message.reward = float("nan")
     with pytest.raises(ValueError, match="finite"):
         experience_from_proto(message)
+
+
+def with_spans(*bounds: tuple[int, int], version: int = 9) -> Experience:
+    one = an_experience()
+    one.version_spans = tuple(
+        VersionSpan(start=start, end=end, version=version, incarnation=1) for start, end in bounds
+    )
+    return one
+
+
+def test_who_makes_a_sample_may_ask_whether_the_buffer_would_take_it() -> None:
+    check_experience(an_experience())
+    check_experience(with_spans((0, 1), (1, 2)))
+    check_experience(with_spans())
+    pair = an_experience()
+    pair.body = Pair(chosen=a_sequence(), rejected=a_sequence())
+    check_experience(pair)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (with_spans((0, 1)), "version_spans end at 1, the response has 2 tokens"),
+        (with_spans((1, 2)), "gap or overlap"),
+        (with_spans((0, 1), (0, 2)), "gap or overlap"),
+        (with_spans((0, 2), version=-1), "gap or overlap"),
+    ],
+)
+def test_spans_that_do_not_cover_the_response_are_refused_on_both_sides(
+    broken: Experience, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_experience(broken)
+    with pytest.raises(ValueError, match=reason):
+        experience_from_proto(experience_to_proto(broken, REF))
+
+
+def test_a_sample_that_contradicts_itself_is_refused_before_it_is_sent() -> None:
+    endless = an_experience()
+    endless.reward = float("inf")
+    with pytest.raises(ValueError, match="finite"):
+        check_experience(endless)
+    unnamed = an_experience()
+    unnamed.eid = EID(stage="rft", explore_step=1, position=0, run=0, suffix="a\x00")
+    with pytest.raises(ValueError, match="null character"):
+        check_experience(unnamed)
+    short = an_experience()
+    short.sequence.action_mask = np.array([True])
+    with pytest.raises(ValueError, match="action_mask"):
+        check_experience(short)

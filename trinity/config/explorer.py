@@ -13,7 +13,7 @@ class RolloutModelConfig(Section):
     engine_type: Literal["vllm"] = "vllm"
     """Inference engine."""
     engine_num: Positive = 1
-    """Engines, each with its copy of the weights."""
+    """Engines of one explorer, each with its copy of the weights; more than 1 is refused so far."""
     tensor_parallel_size: Positive = 1
     """GPUs of one engine."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)

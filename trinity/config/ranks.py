@@ -15,7 +15,7 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
             raise UserError(
                 f"stage `{stage}`: rollout takes {gpus - left} of {gpus} GPUs (`cluster.node_num` "
                 f"x `cluster.gpu_per_node`), which leaves {max(left, 0)} for `trainer.rank_num: "
-                f"{wanted}`: give more GPUs, fewer engines or fewer ranks"
+                f"{wanted}`: give more GPUs or fewer ranks"
             )
         ranks = wanted or left
     if train_batch_size < ranks:

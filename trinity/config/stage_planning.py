@@ -18,11 +18,14 @@ from trinity.config.root import Config
 from trinity.config.steps import total_steps
 from trinity.errors import UserError
 
+LEAST_TOKENS_ON_CPU = 16384
+
 
 def plan_stage(stage: Stage) -> StagePlan:
     """All that follows from one stage's configuration."""
     config, name = stage.config, stage.name
     algorithm = resolve_algorithm(config.algorithm, config.mode, name)
+    _check_engine_num(config, name)
     lengths = resolve_lengths(config.model, name)
     batch = _train_batch_size(config, name)
     rows = _rows_per_explore_step(config)
@@ -98,6 +101,15 @@ def _check_eval_interval(config: Config, stage: str) -> None:
         )
 
 
+def _check_engine_num(config: Config, stage: str) -> None:
+    """An explorer runs one engine: a second one would hold GPUs that nothing uses."""
+    if config.mode == "both" and config.explorer.rollout_model.engine_num > 1:
+        raise UserError(
+            f"stage `{stage}`: `explorer.rollout_model.engine_num` above 1 is not supported yet: "
+            "start more explorers"
+        )
+
+
 def _max_token_len(config: Config, lengths: Lengths, stage: str) -> int:
     given = config.trainer.max_token_len_per_gpu
     if given is not None and given < lengths.model:
@@ -105,7 +117,16 @@ def _max_token_len(config: Config, lengths: Lengths, stage: str) -> int:
             f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than one sequence "
             f"of {lengths.model} tokens: give {lengths.model} or more"
         )
-    return given or 2 * lengths.model
+    return given or _usual_token_len(config, lengths)
+
+
+def _usual_token_len(config: Config, lengths: Lengths) -> int:
+    """Two of the longest sequences, which is what memory of a GPU is planned for.
+
+    Without a GPU a micro-batch costs more than what is in it, as long as that is small.
+    """
+    two = 2 * lengths.model
+    return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
 
 
 def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:

@@ -27,7 +27,7 @@ class TrainerConfig(Section):
     use_remove_padding: bool = False
     """Packed forward passes; faster with flash attention, slower on a processor."""
     max_token_len_per_gpu: Positive | None = None
-    """Tokens of a micro-batch; else twice the longest sequence."""
+    """Tokens of a micro-batch; else twice the longest sequence, without GPUs 16384 at least."""
     max_checkpoints_to_keep: NonNegative = 0
     """Newest checkpoints that are kept; 0 keeps all."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

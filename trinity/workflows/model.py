@@ -1,7 +1,8 @@
 """The model as workflows see it: messages in, experiences out, with the engine's very tokens."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import concurrent.futures
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
@@ -23,11 +24,22 @@ class Sampling(TypedDict, total=False):
     max_tokens: int
 
 
+class AttemptOver(asyncio.CancelledError):
+    """The attempt's time is over or its lease is lost: what still runs of it gets no more tokens.
+
+    No Exception, so that a workflow that tries again after any Exception ends as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("this attempt is over")
+
+
 class ModelWrapper:
-    """The model for one run: fixed weights, and a seed of its own for each call.
+    """The model for one attempt at a run: fixed weights, and a seed of its own for each call.
 
     Calls are numbered in the order in which they are made; the number decides the seed, so a run
-    that makes its calls in the same order gets the same tokens again.
+    that makes its calls in the same order gets the same tokens again. After `close` the engine may
+    hold other weights: calls are refused with AttemptOver.
     """
 
     def __init__(
@@ -48,6 +60,8 @@ class ModelWrapper:
         self._seed_of_call = seed_of_call
         self._num_calls = 0
         self._loop = asyncio.get_running_loop()
+        self._pending: set[asyncio.Task[object]] = set()
+        self._is_closed = False
 
     @property
     def model_version(self) -> int:
@@ -72,17 +86,35 @@ class ModelWrapper:
         self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
         """As `chat_async`, for workflows that run in a thread."""
-        call = self.chat_async(messages, n=n, **sampling)
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return self._from_thread(self.chat_async(messages, n=n, **sampling))
 
     def generate(
         self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
         """As `generate_async`, for workflows that run in a thread."""
-        call = self.generate_async(prompts, n=n, **sampling)
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return self._from_thread(self.generate_async(prompts, n=n, **sampling))
+
+    async def close(self) -> None:
+        """The attempt is over: end the calls that go on, and refuse those that come."""
+        self._is_closed = True
+        pending = list(self._pending)
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+
+    def _from_thread(self, call: Coroutine[object, object, list[Experience]]) -> list[Experience]:
+        if self._is_closed:
+            call.close()
+            raise AttemptOver
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        except concurrent.futures.CancelledError:
+            raise AttemptOver from None
 
     async def _sample(self, prompt: Prompt, n: int, overrides: Sampling) -> list[Experience]:
+        if self._is_closed:
+            raise AttemptOver
         calls = [replace(self._sampling, **overrides, seed=self._next_seed()) for _ in range(n)]
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
             return [self._truncated(prompt, sampling) for sampling in calls]
@@ -103,10 +135,22 @@ class ModelWrapper:
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
-        generation = await self._generator.generate(
-            prompt.token_ids, sampling, min_tokens=min_tokens
-        )
+        generation = await self._generate(prompt, sampling, min_tokens)
         return self._experience(prompt, generation, sampling)
+
+    async def _generate(
+        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int
+    ) -> Generation:
+        """In a task of its own call, which `close` may cancel."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._pending.add(task)
+        try:
+            if self._is_closed:
+                raise AttemptOver
+            return await self._generator.generate(prompt.token_ids, sampling, min_tokens=min_tokens)
+        finally:
+            self._pending.discard(task)
 
     def _experience(
         self, prompt: Prompt, generation: Generation, sampling: SamplingParams

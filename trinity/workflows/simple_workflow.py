@@ -1,14 +1,18 @@
 """One question, one answer, one reward."""
 
-import asyncio
+from functools import partial
 from typing import ClassVar
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import Reward
+from trinity.threads import DaemonThreads
 from trinity.types import Experience, FinishReason
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
+
+REWARD_THREADS = DaemonThreads(name="reward", max_threads=32)
+"""Rewards that wait for something are many at a time; those that compute gain nothing by it."""
 
 
 class SimpleWorkflow(Workflow):
@@ -67,7 +71,7 @@ class SimpleWorkflow(Workflow):
             "finish_reason": experience.finish_reason,
         }
         if reward.in_thread:
-            return await asyncio.to_thread(reward, **known)
+            return await REWARD_THREADS.run(partial(reward, **known))
         return reward(**known)
 
     def _reward(self) -> Reward:

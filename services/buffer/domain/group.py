@@ -1,6 +1,6 @@
 """What the pipeline makes of one task's samples: advantages, or a reason to leave them out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy.typing as npt
 from trinity.types import FinishReason
 
 FloatVector = npt.NDArray[np.float64]
-AdvantageFn = Callable[[FloatVector], FloatVector]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,23 +29,31 @@ class Outcome:
     reason: str = ""
 
 
-def shape_group(samples: Sequence[Sample], advantage_fn: AdvantageFn) -> list[Outcome]:
-    """Compare the samples of one task with one another.
+def rewards_of(samples: Sequence[Sample]) -> FloatVector:
+    """Rewards of the samples of one task that are compared with one another.
 
     A prompt that was too long counts as reward 0; its mask keeps it out of the loss. An aborted
     sample says nothing about the policy and does not count.
     """
-    reasons = [_why_left_out(sample) for sample in samples]
-    kept = [sample for sample, reason in zip(samples, reasons, strict=True) if not reason]
-    rewards = np.array([_reward(sample) for sample in kept], dtype=np.float64)
-    advantages = advantage_fn(rewards) if kept else rewards
-    if not np.isfinite(advantages).all() or advantages.shape != rewards.shape:
-        raise ValueError("the advantage function gave values that are not finite numbers")
+    rewards = [_reward(sample) for sample in samples if not _why_left_out(sample)]
+    return np.array(rewards, dtype=np.float64)
+
+
+def outcomes_of(samples: Sequence[Sample], advantages: FloatVector) -> list[Outcome]:
+    """What comes of the samples, given the advantages that belong to `rewards_of` them.
+
+    Raises: ValueError when these are not one finite number each.
+    """
     left_out = [
         Outcome(experience_id=sample.experience_id, advantage=None, reason=reason)
-        for sample, reason in zip(samples, reasons, strict=True)
-        if reason
+        for sample in samples
+        if (reason := _why_left_out(sample))
     ]
+    kept = [sample for sample in samples if not _why_left_out(sample)]
+    if advantages.shape != (len(kept),):
+        raise ValueError(f"it gave an array of shape {advantages.shape} for {len(kept)} rewards")
+    if not np.isfinite(advantages).all():
+        raise ValueError("it gave values that are not finite numbers")
     return left_out + [
         Outcome(experience_id=sample.experience_id, advantage=float(advantage))
         for sample, advantage in zip(kept, advantages, strict=True)

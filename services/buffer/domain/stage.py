@@ -49,8 +49,13 @@ class Stage:
 
     @property
     def max_attempts(self) -> int:
-        """Attempts at a run within one lease."""
+        """Failures after which a run is given up."""
         return self.plan.config.explorer.max_retry_times + 1
+
+    @property
+    def attempts_a_lease(self) -> int:
+        """Numbers that a lease's attempts at a run take: one more for a result that is refused."""
+        return self.max_attempts + 1
 
     @property
     def repeat_times(self) -> int:
@@ -77,6 +82,12 @@ class Stage:
 
         k = bisect_left(range(1, last + 1), version, key=measured) + 1
         return k <= last and measured(k) == version
+
+
+def first_unbatched_step(stage: Stage) -> int:
+    """The explore step whose rows the next batch begins with, if every rollout gave its row."""
+    rows_batched = stage.recorded_step * stage.plan.train_batch_size
+    return rows_batched // stage.plan.rows_per_explore_step + 1
 
 
 def planned_rows(stage: Stage, train_step: int) -> int:

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class StageState(StrEnum):
-    """Life of a stage; everything but open is final."""
+    """Life of a stage; one that failed or was cancelled may be opened again."""
 
     OPEN = "open"
     FINISHED = "finished"

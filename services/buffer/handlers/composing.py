@@ -21,7 +21,7 @@ from services.buffer.store.batches import BatchHead, BatchItem, find_batch, inse
 from services.buffer.store.database import notify, stage_topic
 from services.buffer.store.experiences import ReadyRow, load_bodies, ready_rows, set_states
 from services.buffer.store.progress import log_event
-from services.buffer.store.runs import oldest_open_work
+from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places
 from services.buffer.store.stages import lock_stage, stage_tasksets, update_stage
 from trinity.errors import PreconditionFailed
@@ -70,8 +70,10 @@ class Composer:
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
             case End("failed", reason):
+                if failure := await commonest_failure(connection, stage.key):
+                    reason = f"{reason}; most often: {failure}"
                 await end_stage(connection, stage, StageState.FAILED, reason)
-                return decision
+                return End("failed", reason)
             case _:
                 return decision
 
@@ -102,7 +104,7 @@ class Composer:
         size = stage.plan.train_batch_size
         drawn = draw(
             buffer.selector.selector_type,
-            seed=buffer.selector.seed,
+            seeds=(stage.seed, buffer.selector.seed),
             num_rows=stage.num_rows,
             first=(step - 1) * size,
             count=size,

@@ -1,6 +1,5 @@
 """Shapes one group of samples under a claim and commits what came of it."""
 
-import functools
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,16 +7,16 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.group import AdvantageFn, Outcome, Sample, shape_group
-from services.buffer.domain.samples import storable
+from services.buffer.domain.events import Notice
+from services.buffer.domain.group import Outcome
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
+from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topic
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
+from services.buffer.store.progress import log_event
 from services.buffer.store.scopes import Claim, end_claims
 from services.buffer.store.stages import lock_stage
-from trinity.algorithm.advantage import ADVANTAGES
-from trinity.config import StagePlan
 
 DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
 MAX_ATTEMPTS = 3
@@ -33,18 +32,6 @@ class Shaped:
     error: str = ""
 
 
-def shape(claim: Claim, plan: StagePlan, samples: Sequence[Sample]) -> Shaped:
-    """Compute the advantages of a group; whatever goes wrong belongs to the group."""
-    algorithm = plan.algorithm
-    try:
-        function = ADVANTAGES.get(algorithm.advantage_fn)
-        bound: AdvantageFn = functools.partial(function, **algorithm.advantage_fn_args)
-        outcomes = shape_group(samples, bound)
-    except Exception as error:  # the function may be a user's
-        return Shaped(claim=claim, error=storable(f"{type(error).__name__}: {error}"))
-    return Shaped(claim=claim, operator=algorithm.advantage_fn, outcomes=outcomes)
-
-
 def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
     """The id that the same output of an operator always gets."""
     return str(uuid.uuid5(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}"))
@@ -54,9 +41,7 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     """Commit the groups of one stage whose claims still hold."""
     stage = await lock_stage(connection, shaped[0].claim.key)
     await _commit_outcomes(connection, stage, [one for one in shaped if not one.error])
-    for one in shaped:
-        if one.error:
-            await _commit_error(connection, one)
+    await _commit_errors(connection, stage, [one for one in shaped if one.error])
     await notify(connection, stage_topic(stage.key))
 
 
@@ -86,14 +71,30 @@ async def _commit_outcomes(
         await set_states(connection, stage.key, ids, ExperienceState.FILTERED, reason)
 
 
-async def _commit_error(connection: AsyncConnection, shaped: Shaped) -> None:
-    """Let the scope be tried again, or leave it out when that was its last try."""
-    is_dead = shaped.claim.attempts >= MAX_ATTEMPTS
-    state = ScopeState.DEAD if is_dead else ScopeState.OPEN
-    if not await end_claims(connection, [shaped.claim], state, shaped.error):
-        return
-    key, own_id = shaped.claim.key, shaped.claim.assignment_id
-    if is_dead:
-        await filter_raw(connection, key, own_id, f"the pipeline failed: {shaped.error}")
-    else:
-        await notify(connection, SCOPES_TOPIC)
+async def _commit_errors(
+    connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
+) -> None:
+    """Let the scopes be tried again, or leave those out that had their last try."""
+    dead: dict[str, list[str]] = defaultdict(list)
+    for one in shaped:
+        state = ScopeState.DEAD if one.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
+        held = await end_claims(connection, [one.claim], state, one.error)
+        if held and state is ScopeState.DEAD:
+            dead[one.error].append(one.claim.assignment_id)
+        elif held:
+            await notify(connection, SCOPES_TOPIC)
+    function = stage.plan.algorithm.advantage_fn
+    for error, ids in dead.items():
+        await filter_raw(connection, stage.key, ids, f"the pipeline failed: {error}")
+        step = await first_explore_step(connection, stage.key, ids)
+        text = (
+            f"explore step {step}: the samples of {len(ids)} tasks are left out, advantage "
+            f"function {function} cannot be used on them: {error}"
+        )
+        await log_event(connection, stage.key, Notice(text=text))
+
+
+async def hand_back(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
+    """Let others have groups that were not tried; it is not counted."""
+    await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
+    await notify(connection, SCOPES_TOPIC)

@@ -40,10 +40,9 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Work for the explorer, with the attempts that one lease has."""
+    """Work for the explorer."""
 
     grants: Sequence[Grant]
-    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
         lease_seconds=request.lease_seconds,
     )
     if ids:
-        return Granted(await load_grants(connection, stage, ids), stage.max_attempts)
+        return Granted(await load_grants(connection, stage, ids))
     reason = await _why_nothing(connection, stage, refused)
     return Waiting(reason, await seconds_until_expiry(connection, stage.key))
 
@@ -126,7 +125,7 @@ async def draw_assignments(
     assert taskset is not None
     rows = draw(
         taskset.selector.selector_type,
-        seed=taskset.selector.seed,
+        seeds=(stage.seed, taskset.selector.seed),
         num_rows=stage.num_rows,
         first=stage.num_drawn,
         count=num_tasks,

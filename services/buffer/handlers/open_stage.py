@@ -7,11 +7,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
-from services.buffer.domain.states import TasksetKind
+from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topic
 from services.buffer.store.progress import log_event
 from services.buffer.store.segments import open_segment
-from services.buffer.store.stages import StageTaskset, get_stage, insert_stage, update_stage
+from services.buffer.store.stages import (
+    StageTaskset,
+    get_stage,
+    insert_stage,
+    lock_stage,
+    update_stage,
+)
 from services.buffer.store.tables import stage_taskset
 from trinity.config import StagePlan
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
@@ -54,9 +61,13 @@ async def open_stage(
     seed: int,
     tasksets: Sequence[StageTaskset],
 ) -> Stage:
-    """Enter the stage, or change the plan of an open one; its tasksets stay those it began with."""
+    """Enter the stage, or change the plan of a known one; its tasksets stay those it began with.
+
+    A stage that failed or was cancelled goes on.
+    """
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
+    await lock_stage(connection, key)
     rows = [
         {
             **key_columns(key),
@@ -77,9 +88,12 @@ async def open_stage(
         total_train_steps=plan.num_train_steps(num_rows),
         total_explore_steps=plan.num_explore_steps(num_rows) if plan.needs_rollout else 0,
     )
+    stage = await get_stage(connection, key)
     if is_new:
         await update_stage(connection, key, segment_id=await open_segment(connection, key))
-        await _log_opened(connection, await get_stage(connection, key))
+        await _log_opened(connection, stage)
+    elif stage.state in (StageState.FAILED, StageState.CANCELLED):
+        await reopen_stage(connection, stage)
     await notify(connection, stage_topic(key))
     return await get_stage(connection, key)
 

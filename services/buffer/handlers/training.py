@@ -10,7 +10,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import open_evaluations
-from services.buffer.store.assignments import cancel_open
+from services.buffer.store.assignments import cancel_open, oldest_required_version
 from services.buffer.store.batches import (
     Feedback,
     find_batch,
@@ -25,15 +25,16 @@ from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,
     Version,
-    checkpoints,
     drop_checkpoint,
     insert_checkpoint,
     insert_incarnation,
     insert_version,
+    kept_checkpoints,
     newest_version,
+    tell_dropped,
     versions_of,
 )
-from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
 from trinity.types import StageKey
 
 
@@ -50,9 +51,9 @@ class Beginning:
 
 
 def check_incarnation(stage: Stage, incarnation: int) -> None:
-    """Raises: PreconditionFailed when a newer trainer has taken over."""
+    """Raises: Superseded when a newer trainer has taken over."""
     if incarnation < stage.incarnation:
-        raise PreconditionFailed(
+        raise Superseded(
             f"incarnation {incarnation} of the trainer was replaced by {stage.incarnation}"
         )
     if incarnation > stage.incarnation or incarnation < 1:
@@ -62,7 +63,7 @@ def check_incarnation(stage: Stage, incarnation: int) -> None:
 async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int) -> Stage:
     """The stage, locked, if it is this incarnation's.
 
-    Raises: PreconditionFailed when a newer one exists.
+    Raises: Superseded when a newer one exists.
     """
     stage = await lock_stage(connection, key)
     check_incarnation(stage, incarnation)
@@ -86,7 +87,7 @@ async def begin_incarnation(
     return Beginning(
         incarnation=number,
         line=stage.line,
-        checkpoints=await checkpoints(connection, stage, is_kept=True),
+        checkpoints=await kept_checkpoints(connection, stage),
         recorded_step=stage.recorded_step,
         newest_version=await newest_version(connection, stage),
         finished_step=stage.finished_step or 0,
@@ -108,7 +109,14 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
     await notify(connection, stage_topic(key))
-    return await open_versions(connection, key)
+    return await _pinned_versions(connection, key)
+
+
+async def _pinned_versions(connection: AsyncConnection, key: StageKey) -> Sequence[int]:
+    """Weights that open work needs, though they may not be the newest."""
+    pinned = set(await open_versions(connection, key))
+    oldest = await oldest_required_version(connection, key)
+    return sorted(pinned if oldest is None else pinned | {oldest})
 
 
 async def _check_weights(
@@ -151,7 +159,7 @@ async def report_step(
         )
         await log_event(connection, key, event)
         await notify(connection, stage_topic(key))
-    return await open_versions(connection, key)
+    return await _pinned_versions(connection, key)
 
 
 async def commit_checkpoint(
@@ -164,9 +172,9 @@ async def commit_checkpoint(
     await insert_checkpoint(connection, stage, new)
     num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
     if num_kept:
-        for old in (await checkpoints(connection, stage, is_kept=True))[num_kept:]:
+        for old in (await kept_checkpoints(connection, stage))[num_kept:]:
             await drop_checkpoint(connection, stage, old)
-    return await checkpoints(connection, stage, is_kept=False)
+    return await tell_dropped(connection, stage, new)
 
 
 async def finish_training(

@@ -60,19 +60,29 @@ class CommitCalls(Parts):
         seen: int | None = None
         async for _change in self.poller.changes(producer_topic(producer)):
             if seen is None:
-                reports, seen = await self._first(producer, list(request.sequences))
-                yield _message(reports[:REPORTS_A_MESSAGE])
-                for start in range(REPORTS_A_MESSAGE, len(reports), REPORTS_A_MESSAGE):
-                    yield _message(reports[start : start + REPORTS_A_MESSAGE])
+                seen = await self._newest(producer)
+                async for reports in self._known(producer, list(request.sequences)):
+                    yield _message(reports)
             while reports := await self._after(producer, seen):
                 seen = reports[-1].number
                 yield _message(reports)
 
-    async def _first(self, producer: str, sequences: Sequence[int]) -> tuple[list[Report], int]:
-        """The number is read first: what is committed in between is told twice, never not."""
+    async def _newest(self, producer: str) -> int:
+        """Read before what is known: what is committed in between is told twice, never not."""
         async with self.database.transaction() as connection:
-            newest = await newest_report(connection, producer)
-            return await load_fates(connection, producer, sequences), newest
+            return await newest_report(connection, producer)
+
+    async def _known(self, producer: str, sequences: Sequence[int]) -> AsyncIterator[list[Report]]:
+        """What is known now, in parts; one empty part if it is nothing."""
+        last, told = 0, REPORTS_A_MESSAGE
+        while told == REPORTS_A_MESSAGE:
+            async with self.database.transaction() as connection:
+                reports = await load_fates(
+                    connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
+                )
+            if reports or not last:
+                yield reports
+            told, last = len(reports), reports[-1].sequence if reports else last
 
     async def _after(self, producer: str, number: int) -> list[Report]:
         async with self.database.transaction() as connection:

@@ -30,6 +30,7 @@ KINDS = {
     AssignmentKind.TRAIN: pb.ASSIGNMENT_KIND_TRAIN,
     AssignmentKind.EVAL: pb.ASSIGNMENT_KIND_EVAL,
 }
+SHORTEST_LOOK_SECONDS = 1.0
 ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
 
 
@@ -46,8 +47,10 @@ class LeaseLook:
 
     @property
     def look_again_seconds(self) -> float | None:
-        """When a lease of another explorer may run out."""
-        return self.answer.look_again_seconds if isinstance(self.answer, Waiting) else None
+        """When a lease of another explorer may run out; never at once, or the wait were a spin."""
+        if not isinstance(self.answer, Waiting) or self.answer.look_again_seconds is None:
+            return None
+        return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
 
 
 class LeaseCalls(Parts):
@@ -104,10 +107,10 @@ class LeaseCalls(Parts):
 
 def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsResponse:
     match answer:
-        case Granted(grants, max_attempts):
+        case Granted(grants):
             return Response(
                 state=Response.STATE_GRANTED,
-                assignments=[_assignment(grant, max_attempts) for grant in grants],
+                assignments=[_assignment(grant) for grant in grants],
                 remaining_seconds=lease_seconds,
             )
         case Waiting(reason, _):
@@ -116,7 +119,7 @@ def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsR
             return Response(state=ENDED_STATES[state], reason=reason)
 
 
-def _assignment(grant: Grant, max_attempts: int) -> pb.Assignment:
+def _assignment(grant: Grant) -> pb.Assignment:
     return pb.Assignment(
         id=grant.assignment_id,
         kind=KINDS[grant.kind],
@@ -126,7 +129,7 @@ def _assignment(grant: Grant, max_attempts: int) -> pb.Assignment:
         task_index=grant.task_index,
         task_json=grant.task_json,
         runs=grant.runs,
-        first_attempt=(grant.lease_count - 1) * max_attempts,
+        first_attempt=grant.first_attempt,
         lease_token=grant.lease_token,
         required_version=grant.required_version,
         required_incarnation=grant.required_incarnation,

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import grpc
 
+from services.buffer.advantages import Advantages
 from services.buffer.handlers.composing import Composer
 from services.buffer.servicer.polling import Poller
 from services.buffer.store.database import Database
@@ -22,4 +23,5 @@ class Parts:
     poller: Poller
     library: TasksetLibrary
     composer: Composer
+    advantages: Advantages
     stream: RunStream

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from services.buffer.servicer.convert import text_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
+from services.buffer.store.database import notify, tasksets_topic
 from services.buffer.store.tasks import (
     Taskset,
     begin_upload,
@@ -119,6 +120,7 @@ class TasksetCalls(Parts):
             upload.waiting.clear()
             if is_last:
                 await set_num_rows(connection, upload.tenant, own_id, upload.num_accepted)
+                await notify(connection, tasksets_topic(upload.tenant))
 
 
 async def _header_of(requests: AsyncIterator[pb.SubmitTasksetRequest]) -> pb.TasksetHeader:

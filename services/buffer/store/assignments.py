@@ -138,6 +138,25 @@ async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[
     return None if row is None else (row.explore_step, row.position)
 
 
+async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> int:
+    """The earliest explore step of these assignments."""
+    statement = sa.select(sa.func.min(assignment.c.explore_step)).where(
+        in_stage(assignment, key), among(assignment.c.assignment_id, ids)
+    )
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def oldest_required_version(connection: AsyncConnection, key: StageKey) -> int | None:
+    """Oldest weights that open training work was drawn for."""
+    statement = sa.select(sa.func.min(assignment.c.required_version)).where(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    )
+    oldest = (await connection.execute(statement)).scalar()
+    return None if oldest is None else int(oldest)
+
+
 async def count_assignments(
     connection: AsyncConnection, key: StageKey
 ) -> dict[AssignmentState, int]:

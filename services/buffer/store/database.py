@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from trinity.errors import Unavailable
 from trinity.postgres import map_database_errors
 from trinity.types import StageKey
 
@@ -18,16 +19,26 @@ Row = Mapping[str, object]
 
 
 class Database:
-    """Opens transactions; a database that does not answer raises errors.Unavailable."""
+    """Opens transactions once its schema is known to be there.
+
+    A database that does not answer, or is not opened yet, raises errors.Unavailable.
+    """
 
     def __init__(self, engine: AsyncEngine) -> None:
-        self.engine = engine
+        self._engine = engine
+        self._is_open = False
+
+    def open(self) -> None:
+        """Say that the schema is as this program expects it."""
+        self._is_open = True
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """Commit at the block's end, roll back on an error."""
+        if not self._is_open:
+            raise Unavailable("the buffer is starting: the database is not ready yet")
         with map_database_errors():
-            async with self.engine.begin() as connection:
+            async with self._engine.begin() as connection:
                 yield connection
 
 
@@ -93,6 +104,11 @@ async def notify(connection: AsyncConnection, topic: str) -> None:
 def stage_topic(key: StageKey) -> str:
     """Changes when a stage's work or batches do."""
     return f"stage/{key.tenant}/{key.experiment_id}/{key.stage}"
+
+
+def tasksets_topic(tenant: str) -> str:
+    """Changes when another taskset of a tenant is complete."""
+    return f"tasksets/{tenant}"
 
 
 def progress_topic(tenant: str, experiment_id: str) -> str:

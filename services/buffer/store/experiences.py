@@ -159,14 +159,14 @@ async def set_states(
 
 
 async def filter_raw(
-    connection: AsyncConnection, key: StageKey, assignment_id: str, reason: str
+    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str], reason: str
 ) -> None:
-    """Leave out every sample of a group that the pipeline could not shape."""
+    """Leave out every sample of groups that the pipeline could not shape."""
     await connection.execute(
         sa.update(experience)
         .where(
             in_stage(experience, key),
-            experience.c.assignment_id == assignment_id,
+            among(experience.c.assignment_id, assignment_ids),
             experience.c.state == ExperienceState.RAW,
         )
         .values(state=ExperienceState.FILTERED, reason=reason)

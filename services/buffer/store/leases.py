@@ -33,7 +33,7 @@ class Grant:
     task_index: int
     task_json: str
     runs: tuple[int, ...]
-    lease_count: int
+    first_attempt: int
     lease_token: str
     required_version: int
     required_incarnation: int
@@ -96,24 +96,24 @@ async def take_leases(
     )
     ids = list((await connection.execute(chosen)).scalars())
     if ids:
-        await _take(connection, stage.key, ids, explorer_id, lease_seconds)
+        await _take(connection, stage, ids, explorer_id, lease_seconds)
     return ids
 
 
 async def _take(
     connection: AsyncConnection,
-    key: StageKey,
+    stage: Stage,
     ids: Sequence[str],
     explorer_id: str,
     lease_seconds: float,
 ) -> None:
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
+        .where(in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids))
         .values(
             state=AssignmentState.LEASED,
             lease_token=sa.func.gen_random_uuid(),
-            lease_count=assignment.c.lease_count + 1,
+            num_attempts=assignment.c.num_attempts + stage.attempts_a_lease,
             leased_by=explorer_id,
             lease_until=_lease_end(lease_seconds),
         )
@@ -141,7 +141,7 @@ async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[s
             task_index=row.task_index,
             task_json=bodies[row.taskset, row.task_index],
             runs=tuple(runs[row.assignment_id]),
-            lease_count=row.lease_count,
+            first_attempt=row.num_attempts - stage.attempts_a_lease,
             lease_token=row.lease_token,
             required_version=row.required_version,
             required_incarnation=incarnations.get(row.required_version, stage.incarnation),
@@ -240,12 +240,16 @@ def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
 
 
 async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
-    """When the next lease runs out unless it is renewed."""
+    """When the next lease runs out unless it is renewed.
+
+    Work whose lease is over and that nobody was given now waits for weights, not for the clock.
+    """
     left = sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
     statement = sa.select(left).where(
         in_stage(assignment, key),
         one_of(assignment.c.state, OPEN_ASSIGNMENT),
         assignment.c.state == AssignmentState.LEASED,
+        assignment.c.lease_until > NOW,
     )
     seconds = (await connection.execute(statement)).scalar()
-    return None if seconds is None else max(0.0, float(seconds))
+    return None if seconds is None else float(seconds)

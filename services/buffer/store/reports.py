@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
-from services.buffer.store.database import insert_rows, notify, producer_topic
-from services.buffer.store.tables import blob, commit_report, dead_letter
+from services.buffer.store.database import among_numbers, insert_rows, notify, producer_topic
+from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
         statement = insert(commit_report)
         refreshed = statement.on_conflict_do_update(
             index_elements=["producer", "sequence"],
-            set_={"number": sa.text("DEFAULT")},
+            set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
         )
         await connection.execute(refreshed, rows)
 
@@ -75,15 +76,26 @@ async def load_reports(
 
 
 async def load_fates(
-    connection: AsyncConnection, producer: str, sequences: Sequence[int]
+    connection: AsyncConnection,
+    producer: str,
+    sequences: Sequence[int],
+    *,
+    after_sequence: int,
+    limit: int,
 ) -> list[Report]:
-    """The fates of these results and of whatever the producer sent after them."""
-    newest = max(sequences, default=0)
-    wanted = sa.or_(commit_report.c.sequence.in_(sequences), commit_report.c.sequence > newest)
+    """The fates of these results and of whatever the producer sent after them, part by part.
+
+    Who names none awaits none.
+    """
+    if not sequences:
+        return []
+    c = commit_report.c
+    wanted = sa.or_(among_numbers(c.sequence, sequences), c.sequence > max(sequences))
     statement = (
         sa.select(commit_report)
-        .where(commit_report.c.producer == producer, wanted)
-        .order_by(commit_report.c.sequence)
+        .where(c.producer == producer, c.sequence > after_sequence, wanted)
+        .order_by(c.sequence)
+        .limit(limit)
     )
     return await _reports(connection, statement)
 
@@ -135,13 +147,34 @@ async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
 
 
 async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, body: bytes) -> None:
-    """Keep content under its hash; once is enough."""
+    """Keep content under its hash; once is enough, also when it was taken out before."""
     statement = insert(blob).values(tenant=tenant, sha256=sha256, size=len(body), body=body)
-    await connection.execute(statement.on_conflict_do_nothing())
+    again = statement.on_conflict_do_update(
+        index_elements=["tenant", "sha256"],
+        set_={"body": statement.excluded.body, "stored_at": NOW},
+        where=blob.c.body.is_(None),
+    )
+    await connection.execute(again)
 
 
-async def load_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> bytes | None:
-    """Content by its hash."""
-    statement = sa.select(blob.c.body).where(blob.c.tenant == tenant, blob.c.sha256 == sha256)
-    body = (await connection.execute(statement)).scalar()
-    return None if body is None else bytes(body)
+async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> bytes | None:
+    """Take content out; None if it was never there, nothing if it was taken before."""
+    own = sa.and_(blob.c.tenant == tenant, blob.c.sha256 == sha256)
+    found = (await connection.execute(sa.select(blob.c.body).where(own).with_for_update())).first()
+    if found is None:
+        return None
+    await connection.execute(sa.update(blob).where(own).values(body=None, stored_at=NOW))
+    return bytes(found.body or b"")
+
+
+async def forget_old(connection: AsyncConnection, age: timedelta) -> None:
+    """Forget what producers were told, and which blobs were taken out, longer ago than this.
+
+    A producer that still asks sends its result again and is told the same.
+    """
+    await connection.execute(
+        sa.delete(commit_report).where(commit_report.c.reported_at < NOW - age)
+    )
+    await connection.execute(
+        sa.delete(blob).where(blob.c.body.is_(None), blob.c.stored_at < NOW - age)
+    )

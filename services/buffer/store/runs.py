@@ -167,6 +167,18 @@ async def count_open_runs(connection: AsyncConnection, key: StageKey) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
+async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
+    """Why most runs of the stage were given up; empty when none was."""
+    counted = (
+        sa.select(run.c.reason)
+        .where(in_stage(run, key), run.c.state == RunState.GIVEN_UP, run.c.reason != "")
+        .group_by(run.c.reason)
+        .order_by(sa.func.count().desc(), run.c.reason)
+        .limit(1)
+    )
+    return (await connection.execute(counted)).scalar() or ""
+
+
 async def update_open_counts(
     connection: AsyncConnection, key: StageKey, counts: Mapping[str, int]
 ) -> None:

@@ -89,9 +89,17 @@ async def claim_scopes(
 
 
 async def end_claims(
-    connection: AsyncConnection, claims: Sequence[Claim], state: ScopeState, error: str = ""
+    connection: AsyncConnection,
+    claims: Sequence[Claim],
+    state: ScopeState,
+    error: str = "",
+    *,
+    is_counted: bool = True,
 ) -> set[str]:
-    """Leave scopes of one stage in this state; answers those whose claim was still ours."""
+    """Leave scopes of one stage in this state; answers those whose claim was still ours.
+
+    A claim under which nothing was tried is not counted as an attempt.
+    """
     c = pipeline_scope.c
     held: set[str] = set()
     for token in {claim.token for claim in claims}:
@@ -104,7 +112,13 @@ async def end_claims(
                 c.claim_token == token,
                 c.state == ScopeState.CLAIMED,
             )
-            .values(state=state, error=error, claim_token=None, claimed_until=None)
+            .values(
+                state=state,
+                error=error,
+                claim_token=None,
+                claimed_until=None,
+                attempts=c.attempts - (0 if is_counted else 1),
+            )
             .returning(c.assignment_id)
         )
         held |= set((await connection.execute(statement)).scalars())

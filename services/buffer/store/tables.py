@@ -134,7 +134,7 @@ assignment = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     _text("reason"),
     sa.Column("lease_token", UUID),
-    _number("lease_count"),
+    _number("num_attempts"),
     sa.Column("leased_by", UUID),
     sa.Column("lease_until", TIME),
     _moment("opened_at"),
@@ -316,6 +316,8 @@ checkpoint = sa.Table(
     sa.Column("path", sa.Text, nullable=False),
     sa.Column("manifest_sha256", sa.LargeBinary, nullable=False),
     sa.Column("is_kept", sa.Boolean, nullable=False),
+    sa.Column("told_step", sa.BigInteger),
+    sa.Column("told_incarnation", sa.BigInteger),
     _moment("committed_at"),
 )
 
@@ -341,6 +343,7 @@ commit_report = sa.Table(
     sa.Column("number", sa.BigInteger, sa.Identity(), nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     _text("reason"),
+    _moment("reported_at"),
     sa.Index(None, "producer", "number"),
 )
 
@@ -363,7 +366,7 @@ blob = sa.Table(
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("sha256", sa.LargeBinary, primary_key=True),
     _number("size"),
-    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("body", sa.LargeBinary),
     _moment("stored_at"),
 )
 

@@ -93,19 +93,37 @@ async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Chec
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def checkpoints(
-    connection: AsyncConnection, stage: Stage, *, is_kept: bool
+async def kept_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+    """Checkpoints of the line to resume from, newest first."""
+    return await _checkpoints(connection, _of_line(stage, is_kept=True))
+
+
+async def tell_dropped(
+    connection: AsyncConnection, stage: Stage, teller: Checkpoint
 ) -> list[Checkpoint]:
-    """Checkpoints of the line, newest first: those to resume from, or those to delete."""
-    statement = (
-        sa.select(checkpoint)
-        .where(
-            in_stage(checkpoint, stage.key),
-            checkpoint.c.line == stage.line,
-            checkpoint.c.is_kept == is_kept,
-        )
-        .order_by(checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
-    )
+    """Checkpoints whose files may go, newest first, as the answer to the commit of `teller`.
+
+    Who commits again in the same life has had the answers before: what they told is forgotten.
+    """
+    c = checkpoint.c
+    dropped = _of_line(stage, is_kept=False)
+    was_told = sa.and_(c.told_incarnation == teller.incarnation, c.told_step < teller.step)
+    await connection.execute(sa.delete(checkpoint).where(dropped, was_told))
+    told = {"told_step": teller.step, "told_incarnation": teller.incarnation}
+    await connection.execute(sa.update(checkpoint).where(dropped).values(told))
+    return await _checkpoints(connection, dropped)
+
+
+def _of_line(stage: Stage, *, is_kept: bool) -> sa.ColumnElement[bool]:
+    c = checkpoint.c
+    return sa.and_(in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept == is_kept)
+
+
+async def _checkpoints(
+    connection: AsyncConnection, chosen: sa.ColumnElement[bool]
+) -> list[Checkpoint]:
+    newest_first = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
+    statement = sa.select(checkpoint).where(chosen).order_by(*newest_first)
     return [
         Checkpoint(
             step=row.step,

@@ -46,7 +46,8 @@ def from_row(columns: sa.RowMapping) -> Version:
 async def publish(connection: AsyncConnection, experiment: Experiment, new: Version) -> bool:
     """Record weights under the experiment's lock; false when they were recorded before.
 
-    Raises: PreconditionFailed when a newer incarnation has published.
+    Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
+    contradicts what is published.
     """
     of_stage = _of_stage(experiment.id, new.stage)
     order = (_version.incarnation.desc(), _version.version.desc())

@@ -36,6 +36,7 @@ from trinity.types import (
 SERVICE = "trinity.api.v1.BufferService"
 CALL_SECONDS = 20.0
 WAIT_SECONDS = 10.0
+OPEN = pb.OpenStageResponse.STATE_OPEN
 
 
 @dataclass(slots=True)
@@ -82,6 +83,14 @@ class BufferProcess:
             async for answer in stub.Watch(request):
                 if answer.status == wanted:
                     return
+
+    async def state(self, service: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
+        """How a service is now; the empty name stands for the process."""
+        async with open_channel(self.address) as channel:
+            request = health_pb2.HealthCheckRequest(service=service)
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(request, timeout=CALL_SECONDS, wait_for_ready=True)
+            return answer.status
 
     def kill(self) -> None:
         if self.process is not None:
@@ -159,6 +168,12 @@ class Buffer:
         )
 
     async def open(self, plan: StagePlan, seed: int = 7) -> pb.OpenStageResponse:
+        """Ask until the stage is open."""
+        while (answer := await self.open_once(plan, seed)).state != OPEN:
+            assert answer.reason
+        return answer
+
+    async def open_once(self, plan: StagePlan, seed: int = 7) -> pb.OpenStageResponse:
         request = pb.OpenStageRequest(key=self.pb_key, plan_json=plan.model_dump_json(), seed=seed)
         answer: pb.OpenStageResponse = await self.stub.OpenStage(request, timeout=CALL_SECONDS)
         return answer
@@ -335,6 +350,14 @@ class Buffer:
         answer: pb.ReportStepResponse = await self.stub.ReportStep(request, timeout=CALL_SECONDS)
         return answer
 
+    async def watched(self, *sequences: int) -> list[pb.CommitReport]:
+        """What a producer is told at once of the results it names."""
+        request = pb.WatchCommitsRequest(producer=self.explorer_id, sequences=sequences)
+        stream = self.stub.WatchCommits(request, timeout=CALL_SECONDS)
+        first = await stream.read()
+        stream.cancel()
+        return list(first.reports)
+
     async def checkpoint(self, step: int) -> pb.CommitCheckpointResponse:
         request = pb.CommitCheckpointRequest(
             key=self.pb_key,
@@ -360,13 +383,18 @@ class Buffer:
         return answer.num_revoked
 
     async def status(self) -> pb.StageStatus:
+        [stage] = await self.stages()
+        return stage
+
+    async def stages(self) -> list[pb.StageStatus]:
+        """Stages of this experiment that are not finished."""
         request = pb.GetBufferStatusRequest(
             tenant=self.key.tenant, experiment_id=self.key.experiment_id
         )
         answer: pb.GetBufferStatusResponse = await self.stub.GetBufferStatus(
             request, timeout=CALL_SECONDS
         )
-        return answer.stages[0]
+        return list(answer.stages)
 
     async def events(self, last_kind: str, count: int = 1) -> list[pb.ProgressEvent]:
         """All events up to the `count`-th of a kind."""

@@ -140,16 +140,16 @@ async def test_data_rows_are_drawn_once_an_epoch_by_seed(
 ) -> None:
     plan = data_plan(tmp_path)
     seen = []
-    for _ in range(2):
+    for seed in (7, 7, 8):
         async with talk_to(process, "warmup") as buffer:
-            opened = await buffer.open(plan)
+            opened = await buffer.open(plan, seed)
             assert (opened.num_tasks, opened.total_train_steps) == (10, 2)
             await buffer.begin()
             rows = [row for step in (1, 2) for row in (await buffer.batch(step))[1]]
             assert (await buffer.batch(3))[0].state == pb.BatchHead.STATE_DRAINED
             seen.append([row.row_index for row in rows])
-            assert json.loads(rows[0].row_json)["prompt"] == f"{seen[0][0]}+{seen[0][0]}="
-    assert seen[0] == seen[1]
+            assert json.loads(rows[0].row_json)["prompt"] == f"{seen[-1][0]}+{seen[-1][0]}="
+    assert seen[0] == seen[1] != seen[2]
     assert len(set(seen[0])) == 8 and seen[0] != sorted(seen[0])
 
 

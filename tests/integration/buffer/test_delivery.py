@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import LiteralString
 
 import psycopg
+import pytest
+import sqlalchemy as sa
 from grpc_health.v1 import health_pb2
+from nats.js.errors import APIError
 from psycopg import sql
 
+from services.buffer.store.reports import forget_old
+from services.buffer.upkeep import KEPT
 from tests.infra_fixtures import NatsUnderTest
-from tests.integration.buffer.harness import Buffer, BufferProcess, Made
+from tests.integration.buffer.harness import Buffer, BufferProcess, Made, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2
+from trinity.postgres import async_engine
 
 Report = pb.CommitReport
 
@@ -105,11 +111,92 @@ async def test_poison_is_put_away_and_the_run_goes_on(buffer: Buffer, tmp_path: 
     assert (await buffer.status()).num_stream_pending == 0
 
 
-async def test_a_large_result_travels_as_a_blob(buffer: Buffer, tmp_path: Path) -> None:
-    first, *_ = await leased(buffer, tmp_path)
-    result = buffer.complete(first, 0, Made(num_tokens=400_000))
-    body = buffer.batch_of([result])
-    assert len(body) > 2 * 1024 * 1024
+async def test_a_run_whose_results_are_refused_ends_with_the_failures_sent_in_their_place(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    first, *others = await leased(buffer, tmp_path)
+    for attempt in (0, 2):
+        bad = buffer.complete(first, 0, attempt=attempt)
+        bad.experiences[0].version_spans[0].end = 2
+        [refused] = await buffer.settle(bad)
+        assert refused.state == Report.STATE_REJECTED
+        assert refused.reason == "version_spans end at 2, the response has 3 tokens"
+        [counted] = await buffer.settle(buffer.fail(first, 0, attempt + 1, refused.reason))
+        assert counted.state == Report.STATE_COMMITTED
+    [late] = await buffer.settle(buffer.complete(first, 0, attempt=4))
+    assert late.state == Report.STATE_LATE
+    await buffer.settle(buffer.complete(first, 1))
+    await buffer.finish_all(others)
+    await buffer.batch(1, wait_seconds=0)
+    [refill] = (await buffer.lease()).assignments
+    await buffer.finish_all([refill])
+    assert (await buffer.batch(1))[0].num_rows == ROWS
+
+
+async def test_a_full_stream_refuses_results_and_loses_none(
+    buffer_dsn: str, nats_url: str, tmp_path: Path
+) -> None:
+    extra = {"TRINITY_BUFFER_STREAM_MAX_BYTES": "4096"}
+    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    try:
+        await process.start()
+        async with talk_to(process) as buffer:
+            assignments = await leased(buffer, tmp_path)
+            results = [buffer.complete(one, run) for one in assignments for run in one.runs]
+            process.kill()
+            refused = []
+            for result in results * 2:
+                try:
+                    await buffer.publish(result)
+                except APIError as error:
+                    assert "maximum bytes exceeded" in str(error)
+                    refused.append(result)
+            assert 0 < len(refused) < len(results) * 2
+            process.extra["TRINITY_BUFFER_STREAM_MAX_BYTES"] = "1000000"
+            await process.start()
+            await buffer.publish(*refused)
+            fates = await buffer.fates(*(result.sequence for result in results))
+            assert {fate.state for fate in fates.values()} == {Report.STATE_COMMITTED}
+    finally:
+        process.kill()
+
+
+async def test_a_producer_is_told_of_the_results_it_names_and_of_later_ones(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await leased(buffer, tmp_path)
+    number = 1_200
+    strangers = [buffer.fail(pb.Assignment(id=str(uuid.uuid4())), 0, 0) for _ in range(number)]
+    for start in range(0, number, 400):
+        await buffer.publish(*strangers[start : start + 400])
+    known = await buffer.fates(*range(1, number + 1))
+    assert len(known) == number
+    assert await buffer.watched() == []
+    assert [one.sequence for one in await buffer.watched(7, number - 1)] == [7, number - 1, number]
+
+
+async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_when_asked(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    first, second, _ = await leased(buffer, tmp_path)
+    results = [buffer.complete(first, 0), buffer.complete(second, 0)]
+    await buffer.settle(*results)
+    engine = async_engine(shared_dsn, "buffer")
+    async with engine.begin() as connection:
+        aged = sa.text(
+            "UPDATE commit_report SET reported_at = now() - interval '2 days'"
+            " WHERE producer = :producer AND sequence = 1"
+        )
+        await connection.execute(aged, {"producer": buffer.explorer_id})
+        await forget_old(connection, KEPT)
+    await engine.dispose()
+    assert [one.sequence for one in await buffer.watched(1, 2)] == [2]
+    [told] = await buffer.settle(results[0])
+    assert told.state == Report.STATE_COMMITTED
+
+
+async def upload(buffer: Buffer, body: bytes) -> bytes:
+    """Store content; answers its hash."""
     digest = hashlib.sha256(body).digest()
 
     async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
@@ -118,23 +205,48 @@ async def test_a_large_result_travels_as_a_blob(buffer: Buffer, tmp_path: Path) 
                 sha256=digest, tenant="default", chunk=body[start : start + 1024 * 1024]
             )
 
-    for _ in range(2):
-        stored = await buffer.stub.UploadBlob(chunks(), timeout=20)
-        assert stored.size == len(body)
-    reference = pb_reference(buffer, digest)
-    await buffer.broker.jetstream().publish(buffer.subject, reference)
+    stored = await buffer.stub.UploadBlob(chunks(), timeout=20)
+    assert stored.size == len(body)
+    return digest
+
+
+async def publish_reference(buffer: Buffer, digest: bytes) -> None:
+    message = experience_pb2.RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest)
+    await buffer.broker.jetstream().publish(buffer.subject, message.SerializeToString())
+
+
+async def test_a_large_result_travels_as_a_blob_that_is_taken_out_with_it(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    first, *_ = await leased(buffer, tmp_path)
+    result = buffer.complete(first, 0, Made(num_tokens=400_000))
+    body = buffer.batch_of([result])
+    assert len(body) > 2 * 1024 * 1024
+    digest = await upload(buffer, body)
+    assert await upload(buffer, body) == digest
+    await publish_reference(buffer, digest)
     known = await buffer.fates(result.sequence)
     assert known[result.sequence].state == Report.STATE_COMMITTED
-    missing = pb_reference(buffer, b"\x00" * 32)
-    await buffer.broker.jetstream().publish(buffer.subject, missing)
+    with psycopg.connect(shared_dsn) as connection:
+        rows = connection.execute("SELECT body FROM buffer.blob WHERE sha256 = %s", [digest])
+        assert rows.fetchall() == [(None,)]
+    await publish_reference(buffer, digest)
+    await upload(buffer, body)
+    await publish_reference(buffer, digest)
     [after] = await buffer.settle(buffer.complete(first, 1))
     assert after.state == Report.STATE_COMMITTED
+    assert (await buffer.status()).num_dead_letters == 0
+    await publish_reference(buffer, b"\x00" * 32)
+    await buffer.settle(buffer.fail(first, 1, 1))
     assert (await buffer.status()).num_dead_letters == 1
 
 
-def pb_reference(buffer: Buffer, digest: bytes) -> bytes:
-    message = experience_pb2.RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest)
-    return message.SerializeToString()
+async def test_what_is_too_large_for_a_message_is_refused_by_the_broker(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    first, *_ = await leased(buffer, tmp_path)
+    with pytest.raises(APIError, match="message size exceeds maximum allowed"):
+        await buffer.publish(buffer.complete(first, 0, Made(num_tokens=120_000)))
 
 
 async def test_a_run_that_keeps_failing_is_given_up_and_later_results_are_late(

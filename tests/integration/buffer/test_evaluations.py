@@ -37,6 +37,7 @@ async def test_figures_are_means_over_tasks_with_their_standard_error(
     assert figures["reward"].mean == 0.5
     assert figures["reward"].standard_error == pytest.approx(0.5 / 3**0.5)
     assert (figures["turns"].mean, figures["turns"].num_tasks) == (2.0, 3)
+    await buffer.finish_all(work[:3])
     assert await buffer.record(0) == []
 
 

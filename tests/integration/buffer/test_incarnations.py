@@ -36,7 +36,7 @@ async def test_an_older_incarnation_is_fenced_everywhere(buffer: Buffer, tmp_pat
     ):
         with pytest.raises(grpc.aio.AioRpcError, match="was replaced by 2") as error:
             await call
-        assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert error.value.code() == grpc.StatusCode.ABORTED
 
 
 async def test_no_lease_is_granted_before_the_new_incarnation_has_published(
@@ -57,6 +57,45 @@ async def test_no_lease_is_granted_before_the_new_incarnation_has_published(
     await buffer.record(1)
     granted = await buffer.lease()
     assert {one.required_incarnation for one in granted.assignments} == {2}
+
+
+async def test_weights_that_open_work_needs_are_kept(buffer: Buffer, tmp_path: Path) -> None:
+    await buffer.open(rollout_plan(tmp_path, sync_offset=1, total_steps=6))
+    await buffer.begin()
+    assert await buffer.record(0) == []
+    work = (await buffer.lease()).assignments
+    assert {one.explore_step for one in work} == {1, 2}
+    await buffer.finish_all(work[:3])
+    await buffer.batch(1)
+    assert list((await buffer.report(1)).pinned_versions) == [0]
+    assert await buffer.record(1) == [0]
+    await buffer.lease()
+    await buffer.finish_all(work[3:])
+    assert await buffer.record(1) == [1]
+
+
+async def test_checkpoints_that_may_go_are_told_until_the_next_commit(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+
+    async def removable(step: int) -> list[tuple[int, int]]:
+        answer = await buffer.checkpoint(step)
+        return [(one.step, one.incarnation) for one in answer.removable]
+
+    for step in (1, 2):
+        await train(buffer, step)
+        assert await removable(step) == []
+    await train(buffer, 3)
+    assert await removable(3) == [(1, 1)]
+    assert await removable(3) == [(1, 1)]
+    await train(buffer, 4)
+    assert await removable(4) == [(2, 1)]
+    # Whether the life before has deleted what it was told is not known.
+    await buffer.begin()
+    assert await removable(4) == [(3, 1), (2, 1)]
 
 
 async def test_a_resumed_trainer_finds_its_checkpoints_and_trains_recorded_batches_again(

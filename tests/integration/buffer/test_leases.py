@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from services.buffer.store.leases import seconds_until_expiry
 from tests.integration.buffer.harness import Buffer, Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
+from trinity.postgres import async_engine
 
 Lease = pb.LeaseAssignmentsResponse
 
@@ -38,7 +42,7 @@ async def test_work_of_a_dead_explorer_goes_to_another_without_its_finished_runs
     while regained.id != first.id:
         regained = (await other.lease(1)).assignments[0]
     assert list(regained.runs) == [1]
-    assert (first.first_attempt, regained.first_attempt) == (0, 2)
+    assert (first.first_attempt, regained.first_attempt) == (0, 3)
     assert regained.lease_token != first.lease_token
     leases = [pb.Lease(assignment_id=first.id, lease_token=first.lease_token)]
     renewed = await buffer.stub.RenewLeases(
@@ -48,6 +52,23 @@ async def test_work_of_a_dead_explorer_goes_to_another_without_its_finished_runs
         timeout=10,
     )
     assert list(renewed.lost_assignment_ids) == [first.id]
+
+
+async def test_a_lease_that_is_over_and_may_not_be_granted_is_not_looked_for_again(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    await opened(buffer, tmp_path)
+    await buffer.lease(lease_seconds=600)
+    engine = async_engine(shared_dsn, "buffer")
+    async with engine.begin() as connection:
+        left = await seconds_until_expiry(connection, buffer.key)
+        assert left is not None and 0 < left <= 600
+        expired = sa.text("UPDATE assignment SET lease_until = now() WHERE experiment_id = :id")
+        await connection.execute(expired, {"id": buffer.key.experiment_id})
+        assert await seconds_until_expiry(connection, buffer.key) is None
+    await engine.dispose()
+    await buffer.begin()
+    assert (await buffer.lease(wait_seconds=0)).state == Lease.STATE_WAITING
 
 
 async def test_released_work_is_leased_again_at_once(buffer: Buffer, tmp_path: Path) -> None:
@@ -103,6 +124,7 @@ async def test_a_stage_is_drained_when_training_and_the_last_evaluation_are_done
     await buffer.finish(1)
     await buffer.finish(1)
     assert (await buffer.lease()).state == Lease.STATE_DRAINED
+    assert await buffer.stages() == []
     assert (await buffer.begin()).finished_step == 1
 
 
@@ -111,6 +133,7 @@ async def test_a_cancelled_stage_takes_all_work_back(buffer: Buffer, tmp_path: P
     first, *_ = (await buffer.lease()).assignments
     assert await buffer.cancel("enough") == 3
     assert await buffer.cancel("again") == 0
+    assert await buffer.stages() == []
     refused = await buffer.lease()
     assert (refused.state, refused.reason) == (Lease.STATE_CANCELLED, "enough")
     head, _ = await buffer.batch(1)

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from services.buffer.handlers.open_stage import needed_tasksets
+from services.buffer.tasksets import identity
 from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.unit.config.builders import stage
@@ -62,9 +64,16 @@ async def test_an_upload_that_broke_off_may_be_finished_or_taken_over(buffer: Bu
     request_id = str(uuid.uuid4())
     with pytest.raises(grpc.aio.AioRpcError):
         await break_off(buffer, request_id, rows)
-    with pytest.raises(grpc.aio.AioRpcError, match="no client has submitted it yet"):
-        await buffer.open(plan_of(storage_type="client", path=None, name="broken"))
+    plan = plan_of(storage_type="client", path=None, name="broken")
+    awaited = await buffer.open_once(plan)
+    assert awaited.state == pb.OpenStageResponse.STATE_READING
+    assert awaited.reason == (
+        "taskset broken is awaited from a client: submit it with SubmitTaskset"
+    )
+    opening = asyncio.ensure_future(buffer.open(plan))
     assert (await upload(buffer, request_id, rows, "broken")).num_stored == 600
+    opened = await opening
+    assert (opened.state, opened.num_tasks) == (pb.OpenStageResponse.STATE_OPEN, 600)
 
 
 async def break_off(buffer: Buffer, request_id: str, rows: Sequence[str]) -> None:
@@ -93,6 +102,39 @@ async def test_the_same_content_is_read_once_for_all_stages(
             [f"{tmp_path}/%"],
         ).fetchone()
     assert row == (2, 17)
+
+
+async def test_a_taskset_that_takes_long_is_read_on_when_nobody_waits(
+    process: BufferProcess, shared_dsn: str, tmp_path: Path
+) -> None:
+    plan = rollout_plan(tmp_path)
+    [needed] = needed_tasksets(plan)
+    assert needed.path is not None
+    source = identity(needed, needed.path)
+    async with talk_to(process) as buffer, await listen(shared_dsn) as heard:
+        async with await psycopg.AsyncConnection.connect(shared_dsn) as other_replica:
+            await other_replica.execute(
+                "INSERT INTO buffer.taskset (tenant, taskset_id, source, is_complete)"
+                " VALUES ('default', gen_random_uuid(), %s, true)",
+                [source],
+            )
+            answer = await buffer.open_once(plan)
+            assert answer.state == pb.OpenStageResponse.STATE_READING
+            assert answer.reason == "taskset train: 0 rows read so far"
+            await other_replica.rollback()
+        async for notification in heard.notifies(timeout=20):
+            if notification.payload == "tasksets/default":
+                break
+        else:
+            pytest.fail("nobody read the taskset")
+        opened = await buffer.open_once(plan)
+        assert (opened.state, opened.num_tasks) == (pb.OpenStageResponse.STATE_OPEN, 12)
+
+
+async def listen(dsn: str) -> psycopg.AsyncConnection:
+    connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+    await connection.execute("LISTEN buffer")
+    return connection
 
 
 async def test_parquet_and_a_directory_with_splits_are_read(

@@ -23,6 +23,7 @@ from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.server import Servicer, serve
 from trinity.settings import ServiceSettings
+from trinity.types import JsonObject
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +43,7 @@ class World:
     broker: NatsUnderTest
     engine: ArithmeticEngine
     folder: Path
+    model_path: Path
     addresses: dict[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -90,14 +92,14 @@ class World:
                 lambda: bool(peer.members) and bool(condition(peer.members[-1]))
             )
 
+    def plan_with(self, **changes: JsonObject) -> None:
+        """Let the plan have these sections, merged over the usual ones."""
+        model: JsonObject = {"model_path": str(self.model_path)}
+        self.synchronizer.plan = build_plan(self.folder, model=model, **changes)
+
     def use_reward(self, name: str) -> None:
         """Let the plan name another reward."""
-        plan = self.synchronizer.plan
-        stage = plan.stages[0]
-        assert stage.taskset is not None
-        taskset = stage.taskset.model_copy(update={"reward": name})
-        stages = (stage.model_copy(update={"taskset": taskset}),)
-        self.synchronizer.plan = plan.model_copy(update={"stages": stages})
+        self.plan_with(buffer={"explorer_input": {"taskset": {"default_reward_fn_type": name}}})
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ async def world(
     plan = build_plan(tmp_path, model={"model_path": str(model_path)})
     synchronizer = PeerSynchronizer(plan, EXPERIMENT_ID)
     buffer = PeerBuffer()
-    world = World(synchronizer, buffer, nats_server, ArithmeticEngine(), tmp_path)
+    world = World(synchronizer, buffer, nats_server, ArithmeticEngine(), tmp_path, model_path)
     await world.publish(0)
     parts = [
         Servicer(

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 import nats
@@ -19,8 +20,9 @@ from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceServicer
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.config.plan import ExperimentPlan
+from trinity.errors import InvalidRequest
 
-Context = grpc.aio.ServicerContext
+Context: TypeAlias = grpc.aio.ServicerContext
 LEASE_TOKEN = "token"
 
 
@@ -35,15 +37,17 @@ class PeerSynchronizer(SynchronizerServiceServicer):
     finished: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     members: list[spb.Member] = field(default_factory=list)
+    start_count: int = 1
+    is_cancelled: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def experiment(self) -> spb.Experiment:
-        over = bool(self.finished or self.failures)
+        over = bool(self.finished or self.failures or self.is_cancelled)
         return spb.Experiment(
             id=self.experiment_id,
             tenant=self.plan.tenant,
             label=self.plan.label,
-            start_count=1,
+            start_count=self.start_count,
             state=spb.EXPERIMENT_STATE_FINISHED if over else spb.EXPERIMENT_STATE_RUNNING,
             stages=[
                 spb.Stage(
@@ -59,6 +63,16 @@ class PeerSynchronizer(SynchronizerServiceServicer):
     async def change(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+    async def resume(self) -> None:
+        """Start the experiment again after it failed."""
+        self.failures.clear()
+        self.start_count += 1
+        await self.change()
+
+    def cancel(self) -> None:
+        """As a person does."""
+        self.is_cancelled = True
 
     async def publish(self, version: spb.Version) -> None:
         """Announce weights that are written."""
@@ -116,13 +130,23 @@ class PeerBuffer(BufferServiceServicer):
     drains: bool = True
     is_mute: bool = False
     cancel_reason: str = ""
+    lease_error: Exception | None = None
+    """What LeaseAssignments answers."""
+    waits_for: str = ""
+    """Why there is no work, if there is none yet."""
+    reading: int = 0
+    """Times that OpenStage says to ask again."""
+    refuse: "Callable[[epb.RunResult], str]" = field(default=lambda _: "")
+    """Why a result is not stored; empty for one that is."""
+    max_blob_bytes: int = 64 << 20
     leased: dict[str, bpb.Assignment] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     results: dict[int, epb.RunResult] = field(default_factory=dict)
     num_received: int = 0
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
-    num_releases: int = 0
+    released: list[list[str]] = field(default_factory=list)
+    """Assignments that were given back, call by call; none named are all."""
     num_renewals: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -136,13 +160,21 @@ class PeerBuffer(BufferServiceServicer):
             await self.changed.wait_for(lambda: condition(self))
 
     async def OpenStage(self, request: bpb.OpenStageRequest, _: Context) -> bpb.OpenStageResponse:
+        states = bpb.OpenStageResponse
+        if self.reading > 0:
+            self.reading -= 1
+            return states(state=states.STATE_READING, reason="taskset sums is awaited")
         self.opened.append(request.key.stage)
-        return bpb.OpenStageResponse(num_tasks=1)
+        return states(state=states.STATE_OPEN, num_tasks=1)
 
     async def LeaseAssignments(
         self, request: bpb.LeaseAssignmentsRequest, _: Context
     ) -> bpb.LeaseAssignmentsResponse:
         states = bpb.LeaseAssignmentsResponse
+        if self.lease_error is not None:
+            raise self.lease_error
+        if self.waits_for:
+            return states(state=states.STATE_WAITING, reason=self.waits_for)
         await self.until(
             lambda peer: bool(peer.pending or peer.cancel_reason) or peer._is_drained()
         )
@@ -175,9 +207,10 @@ class PeerBuffer(BufferServiceServicer):
         return bpb.RenewLeasesResponse(lost_assignment_ids=self.lost, remaining_seconds=15)
 
     async def ReleaseLeases(
-        self, _request: bpb.ReleaseLeasesRequest, _: Context
+        self, request: bpb.ReleaseLeasesRequest, _: Context
     ) -> bpb.ReleaseLeasesResponse:
-        self.num_releases += 1
+        self.released.append([lease.assignment_id for lease in request.leases])
+        await self.change()
         return bpb.ReleaseLeasesResponse()
 
     async def UploadBlob(
@@ -185,6 +218,8 @@ class PeerBuffer(BufferServiceServicer):
     ) -> bpb.UploadBlobResponse:
         parts = [request async for request in requests]
         content = b"".join(part.chunk for part in parts)
+        if len(content) > self.max_blob_bytes:
+            raise InvalidRequest(f"a blob may have at most {self.max_blob_bytes} bytes")
         self.blobs[parts[0].sha256] = content
         return bpb.UploadBlobResponse(size=len(content))
 
@@ -196,12 +231,12 @@ class PeerBuffer(BufferServiceServicer):
             await self.until(lambda peer: not peer.is_mute and bool(peer.results.keys() - told))  # noqa: B023
             new = self.results.keys() - told
             told |= new
-            yield bpb.WatchCommitsResponse(
-                reports=[
-                    bpb.CommitReport(sequence=number, state=bpb.CommitReport.STATE_COMMITTED)
-                    for number in sorted(new)
-                ]
-            )
+            yield bpb.WatchCommitsResponse(reports=[self._report(number) for number in sorted(new)])
+
+    def _report(self, number: int) -> bpb.CommitReport:
+        states, reason = bpb.CommitReport, self.refuse(self.results[number])
+        state = states.STATE_REJECTED if reason else states.STATE_COMMITTED
+        return states(sequence=number, state=state, reason=reason)
 
     async def consume(self, url: str) -> None:
         """Take results from the stream; until cancelled."""

@@ -26,7 +26,7 @@ async def test_an_explorer_waits_for_commits_before_it_finishes(world: World) ->
     world.buffer.pending = assignments(2)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
         await world.status_is(
-            lambda member: any(wait.reason == "results to be committed" for wait in member.waits)
+            lambda member: any("results to be committed" in wait.reason for wait in member.waits)
         )
         assert not world.synchronizer.finished
         world.buffer.is_mute = False

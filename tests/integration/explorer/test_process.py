@@ -10,6 +10,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.explorer.servicer import SERVICE
+from tests.infra_fixtures import NatsUnderTest
+from tests.integration.test_nats import with_wrong_password
 from trinity.local.ports import free_port
 
 NOBODY = "127.0.0.1:9"
@@ -60,6 +62,17 @@ def test_a_broken_plugin_is_refused_with_its_line(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "mine.py, line 2: RuntimeError: no" in errors
+
+
+def test_a_broker_that_refuses_the_password_ends_it_with_one_sentence(
+    nats_server: NatsUnderTest,
+) -> None:
+    process = start(TRINITY_EXPLORER_NATS_URL=with_wrong_password(nats_server.explorer_url))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (sentence,) = [line for line in errors.splitlines() if line.startswith("explorer: ")]
+    assert "refuses the user or the password: correct TRINITY_EXPLORER_NATS_URL" in sentence
+    assert "Traceback" not in errors
 
 
 def test_nothing_heavy_is_imported_before_the_engine_is_needed() -> None:

@@ -1,13 +1,18 @@
 """From a lease to a committed result, over real sockets and a real broker."""
 
 import asyncio
+import threading
+
+import pytest
 
 from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments, tokens_by_run
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2 as epb
 from trinity.codec import experience_from_proto
-from trinity.plugins import REWARDS
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.types import Experience, JsonObject
+from trinity.workflows.workflow import Workflow
 
 PATIENCE_SECONDS = 60.0
 
@@ -134,4 +139,57 @@ async def test_on_stop_runs_may_end_and_leases_go_back(world: World) -> None:
         stop.set()
         world.engine.gate.set()
     await world.buffer.until(lambda peer: len(peer.complete()) == 2)
-    assert world.buffer.num_releases == 1
+    assert world.buffer.released == [[]]
+
+
+@pytest.mark.parametrize(("offset", "versions"), [(0, {1: {0}, 2: {1}}), (1, {1: {1}, 2: {1}})])
+async def test_newer_weights_that_are_loaded_will_do_only_with_an_offset(
+    world: World, offset: int, versions: dict[int, set[int]]
+) -> None:
+    world.plan_with(synchronizer={"sync_offset": offset})
+    await world.publish(1)
+    world.engine.gate = asyncio.Event()
+    world.buffer.pending = assignments(1, explore_step=2, required_version=1)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.status_is(lambda member: member.version == 1)
+        world.buffer.pending = assignments(1)
+        await world.buffer.change()
+        await world.buffer.until(lambda peer: len(peer.leased) == 2)
+        world.engine.gate.set()
+        await world.finished()
+    assert versions_of(world) == versions
+
+
+def versions_of(world: World) -> dict[int, set[int]]:
+    """Versions that runs were made with, by explore step."""
+    found: dict[int, set[int]] = {}
+    for result in world.buffer.complete().values():
+        (experience,) = result.experiences
+        versions = found.setdefault(experience.eid.explore_step, set())
+        versions |= {span.version for span in experience.version_spans}
+    return found
+
+
+class Stuck(Workflow):
+    """Blocks where nothing interrupts it."""
+
+    release = threading.Event()
+
+    def run(self) -> list[Experience]:
+        self.release.wait()
+        return []
+
+
+async def test_threads_that_outlive_their_runs_are_shown_and_hold_up_no_end(world: World) -> None:
+    WORKFLOWS.register("test_stuck", Stuck)
+    taskset: JsonObject = {"default_workflow_type": "test_stuck"}
+    world.plan_with(
+        buffer={"explorer_input": {"taskset": taskset}},
+        explorer={"max_timeout": 0.1, "max_retry_times": 0},
+    )
+    world.buffer.pending = assignments(1)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.status_is(lambda member: "2 threads outlive their runs" in member.activity)
+    Stuck.release.set()
+    reasons = {result.reason for result in world.buffer.results.values()}
+    assert reasons == {"it took more than 0.1 s"}

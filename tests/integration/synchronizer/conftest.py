@@ -2,14 +2,10 @@
 
 import asyncio
 import contextlib
-import signal
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
-import psutil
 import psycopg
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,14 +14,10 @@ from pydantic import SecretStr
 from services.synchronizer.__main__ import run
 from services.synchronizer.servicer import SERVICE_NAME
 from services.synchronizer.settings import SynchronizerSettings
-from tests.infra_fixtures import spawn
 from tests.integration.synchronizer.builders import creation
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.binaries import postgres_programs
 from trinity.local.ports import free_port
-from trinity.local.postgres import PostgresServer
-from trinity.local.secret_files import SecretFiles
 from trinity.rpc.channel import open_channel
 
 TIMEOUT = 30.0
@@ -110,46 +102,3 @@ def age_members(synchronizer_dsn: str) -> Callable[[float], None]:
             )
 
     return age
-
-
-@dataclass(slots=True)
-class RestartablePostgres:
-    """A database server of one test."""
-
-    server: PostgresServer
-    log_file: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        self.process = spawn(self.server.prepare(self.log_file))
-        await self.server.wait_ready()
-
-    def stop(self) -> None:
-        """End every session at once."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGQUIT)
-        self.process.wait()
-        self.process = None
-
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the server and all its sessions."""
-        assert self.process is not None
-        server = psutil.Process(self.process.pid)
-        for process in (server, *server.children(recursive=True)):
-            process.send_signal(number)
-
-
-@pytest.fixture
-async def restartable_postgres(tmp_path: Path) -> AsyncIterator[RestartablePostgres]:
-    server = PostgresServer(
-        folder=tmp_path / "server",
-        secrets=SecretFiles(tmp_path / "secrets"),
-        port=free_port(),
-        programs=postgres_programs(),
-        fsync=False,
-    )
-    postgres = RestartablePostgres(server, tmp_path / "postgres.log")
-    await postgres.start()
-    yield postgres
-    if postgres.process is not None:
-        postgres.stop()

@@ -109,6 +109,6 @@ async def test_a_trainer_with_a_successor_cannot_end_the_stage(synchronizer: Run
     stale = finished(experiment_id, "warmup", pb.ROLE_TRAINER, weights("warmup", 5))
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
         await synchronizer.stub.FinishRole(stale, timeout=TIMEOUT)
-    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal.value.code() is grpc.StatusCode.ABORTED
     experiment = await synchronizer.experiment(experiment_id)
     assert experiment.stages[0].state == pb.STAGE_STATE_RUNNING

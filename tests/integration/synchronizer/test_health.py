@@ -4,9 +4,9 @@ import signal
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.infra_fixtures import RestartablePostgres
 from tests.integration.synchronizer.conftest import (
     TIMEOUT,
-    RestartablePostgres,
     running_synchronizer,
 )
 

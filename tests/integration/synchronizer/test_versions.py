@@ -22,10 +22,15 @@ async def published(synchronizer: Running, experiment_id: str, version: pb.Versi
     return list(answer.pinned_versions)
 
 
-async def refused(synchronizer: Running, experiment_id: str, version: pb.Version) -> str:
+async def refused(
+    synchronizer: Running,
+    experiment_id: str,
+    version: pb.Version,
+    code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION,
+) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
         await published(synchronizer, experiment_id, version)
-    assert refusal.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert refusal.value.code() is code
     return refusal.value.details() or ""
 
 
@@ -72,10 +77,13 @@ async def test_publishing_may_be_retried(synchronizer: Running, experiment_id: s
     assert numbers == [2, 4]
 
 
-async def test_a_stale_incarnation_is_refused(synchronizer: Running, experiment_id: str) -> None:
+async def test_a_stale_incarnation_is_told_to_stop(
+    synchronizer: Running, experiment_id: str
+) -> None:
     await published(synchronizer, experiment_id, weights("warmup", 4, incarnation=1))
     await published(synchronizer, experiment_id, weights("warmup", 2, incarnation=2))
-    reason = await refused(synchronizer, experiment_id, weights("warmup", 6, incarnation=1))
+    stale = weights("warmup", 6, incarnation=1)
+    reason = await refused(synchronizer, experiment_id, stale, grpc.StatusCode.ABORTED)
     assert reason == (
         "incarnation 2 has published weights of stage warmup; incarnation 1 must stop"
     )
@@ -90,7 +98,8 @@ async def test_an_incarnation_stays_stale_when_its_successor_retired_everything(
     await published(synchronizer, experiment_id, newer)
     retire = pb.RetireVersionsRequest(experiment_id=experiment_id, versions=[newer])
     await synchronizer.stub.RetireVersions(retire, timeout=TIMEOUT)
-    await refused(synchronizer, experiment_id, weights("warmup", 4, incarnation=1))
+    stale = weights("warmup", 4, incarnation=1)
+    await refused(synchronizer, experiment_id, stale, grpc.StatusCode.ABORTED)
 
 
 async def test_versions_of_an_incarnation_only_grow(

@@ -7,6 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from tests.infra_fixtures import RestartablePostgres
 from tests.integration.synchronizer.builders import (
     creation,
     failure,
@@ -16,7 +17,6 @@ from tests.integration.synchronizer.builders import (
 )
 from tests.integration.synchronizer.conftest import (
     TIMEOUT,
-    RestartablePostgres,
     Running,
     running_synchronizer,
 )

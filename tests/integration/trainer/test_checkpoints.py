@@ -132,6 +132,16 @@ def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "Weight
     assert verify(adopted.path, adopted.manifest_sha256).incarnation == 2
 
 
+def test_a_version_written_again_names_the_parent_it_had(weights: "WeightsStore") -> None:
+    tensors = {"a": torch.ones(2)}
+    first = [weights.write(tensors.items(), version=v, incarnation=1) for v in (0, 2, 4)]
+    assert [written.parent for written in first] == [-1, 0, 2]
+    weights.write(tensors.items(), version=4, incarnation=2)
+    weights.prune(pinned=set())
+    again = weights.write(tensors.items(), version=4, incarnation=3)
+    assert again.parent == 2
+
+
 def test_a_damaged_version_is_not_adopted(weights: "WeightsStore") -> None:
     old = weights.write({"a": torch.ones(2)}.items(), version=4, incarnation=1)
     (old.path / "config.json").unlink()

@@ -1,111 +1,28 @@
 """The trainer service with real ranks, against peers that live in the test."""
 
 import asyncio
-import json
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from examples.addition.model import save_model
-from tests.integration.trainer.peers import Peers, rollout_rows, serve_peers, text_rows
+from tests.integration.trainer.peers import Peers, serve_peers
+from tests.integration.trainer.service import (
+    STEPS,
+    peers_of,
+    plan_in,
+    ranks_of,
+    running_service,
+    stop,
+)
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
-from trinity.config import Config, ExperimentPlan, plan_experiment
-from trinity.local.ports import free_port
+from trinity.config import ExperimentPlan
 from trinity.manifest import verify
-
-ROWS, VOCABULARY, STEPS = 16, 256, 6
-
-
-def plan_in(directory: Path, model: Path, **trainer: object) -> ExperimentPlan:
-    """A supervised stage, then one on rollouts."""
-    data = directory / "rows.jsonl"
-    data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
-    rows = {"name": "rows", "storage_type": "file", "path": str(data)}
-    rows |= {"format": {"prompt_type": "plaintext"}}
-    tasks = {"name": "tasks", "path": str(data), "default_workflow_type": "math_workflow"}
-    adam = {"lr": 1e-3}
-    sft = {
-        "stage_name": "sft",
-        "mode": "train",
-        "algorithm": {"algorithm_type": "sft", "optimizer": adam},
-        "buffer": {
-            "train_batch_size": ROWS,
-            "total_steps": STEPS,
-            "trainer_input": {"experience_buffer": rows},
-        },
-    }
-    rft = {
-        "stage_name": "rft",
-        "mode": "both",
-        "algorithm": {"algorithm_type": "grpo", "repeat_times": 8, "optimizer": adam},
-        "buffer": {
-            "batch_size": 2,
-            "total_steps": STEPS,
-            "explorer_input": {"taskset": tasks},
-        },
-        "synchronizer": {"sync_interval": 2},
-    }
-    lengths = {"max_prompt_tokens": 32, "max_response_tokens": 16}
-    shared = {"dtype": "float32", "rank_num": 1, "max_token_len_per_gpu": 8192, "save_interval": 3}
-    return plan_experiment(
-        Config.model_validate(
-            {
-                "checkpoint_root_dir": str(directory / "checkpoints"),
-                "model": {"model_path": str(model), **lengths},
-                "trainer": shared | trainer,
-                "cluster": {"node_num": 1, "gpu_per_node": 0},
-                "stages": [sft, rft],
-            }
-        )
-    )
-
-
-def peers_of(plan: ExperimentPlan) -> Peers:
-    """Peers that have rows for every step."""
-    return Peers(
-        plan,
-        {
-            "sft": lambda step: text_rows(step, ROWS),
-            "rft": lambda step: rollout_rows(step, ROWS, VOCABULARY),
-        },
-    )
-
-
-@asynccontextmanager
-async def running_service(peers: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The service's process and address; killed, with its ranks, if the test has not ended it."""
-    address = f"127.0.0.1:{free_port()}"
-    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers}
-    environment = {f"TRINITY_TRAINER_{name}": value for name, value in settings.items()}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "services.trainer",
-        env=os.environ | environment | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        yield process, address
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def stop(process: asyncio.subprocess.Process) -> int:
-    process.terminate()
-    return await asyncio.wait_for(process.wait(), 20)
-
-
-def ranks_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "services.trainer.rank" in " ".join(child.cmdline())]
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +88,7 @@ async def test_an_unreadable_model_fails_the_stage_with_one_sentence(tmp_path: P
         assert str(broken) in peers.failure
         assert "\n" not in peers.failure
         await check_service_is_light(process, own)
+        await check_service_is_live_and_ready(own)
         await check_no_rank_outlives_a_killed_service(process)
 
 
@@ -182,6 +100,17 @@ async def check_service_is_light(process: asyncio.subprocess.Process, address: s
     assert answer.trainer_id
     libraries = psutil.Process(process.pid).memory_maps()
     assert not [library.path for library in libraries if "libtorch" in library.path]
+
+
+async def check_service_is_live_and_ready(address: str) -> None:
+    """The process lives, and both its peers answer."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "trinity.api.v1.TrainerService"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            async for answer in stub.Watch(request, timeout=10):
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    break
 
 
 async def check_no_rank_outlives_a_killed_service(process: asyncio.subprocess.Process) -> None:

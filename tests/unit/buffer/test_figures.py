@@ -5,7 +5,7 @@ import pytest
 
 from services.buffer.domain.batch_metrics import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
-from services.buffer.domain.group import Sample, shape_group
+from services.buffer.domain.group import Sample, outcomes_of, rewards_of
 from services.buffer.domain.selector import draw
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.grpo import grpo
@@ -13,19 +13,27 @@ from trinity.types import FinishReason
 
 
 def test_sequential_draws_go_round() -> None:
-    assert draw("sequential", seed=1, num_rows=3, first=2, count=5) == [2, 0, 1, 2, 0]
+    assert draw("sequential", seeds=(1, 2), num_rows=3, first=2, count=5) == [2, 0, 1, 2, 0]
 
 
 def test_shuffled_draws_take_each_row_once_an_epoch_and_do_not_depend_on_the_cut() -> None:
-    whole = draw("shuffle", seed=5, num_rows=10, first=0, count=30)
+    whole = draw("shuffle", seeds=(1, 5), num_rows=10, first=0, count=30)
     parts = [row for first in range(0, 30, 3) for row in draw(
-        "shuffle", seed=5, num_rows=10, first=first, count=3
+        "shuffle", seeds=(1, 5), num_rows=10, first=first, count=3
     )]  # fmt: skip
     assert parts == whole
     epochs = [whole[i : i + 10] for i in (0, 10, 20)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert whole != draw("shuffle", seed=6, num_rows=10, first=0, count=30)
+
+
+def test_the_order_follows_from_the_experiments_seed_and_the_selectors_own() -> None:
+    orders = [
+        tuple(draw("shuffle", seeds=seeds, num_rows=20, first=0, count=20))
+        for seeds in ((1, 5), (2, 5), (1, 6), (5, 1), (-1, 5))
+    ]
+    assert len(set(orders)) == len(orders)
+    assert tuple(draw("shuffle", seeds=(1, 5), num_rows=20, first=0, count=20)) == orders[0]
 
 
 def test_grpo_compares_a_sample_with_its_group() -> None:
@@ -48,16 +56,18 @@ def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> N
         sample("c", None, FinishReason.PROMPT_TRUNCATED),
         sample("d", None),
     ]
-    outcomes = {one.experience_id: one for one in shape_group(group, grpo)}
+    outcomes = {one.experience_id: one for one in outcomes_of(group, grpo(rewards_of(group)))}
     assert outcomes["a"].advantage == pytest.approx(np.sqrt(0.5), abs=1e-5)
     assert outcomes["c"].advantage == pytest.approx(-np.sqrt(0.5), abs=1e-5)
     assert outcomes["b"].advantage is None and "cut off" in outcomes["b"].reason
     assert outcomes["d"].advantage is None and "awaited" in outcomes["d"].reason
 
 
-def test_an_advantage_that_is_not_finite_is_an_error() -> None:
+def test_an_advantage_that_is_not_one_finite_number_a_sample_is_an_error() -> None:
     with pytest.raises(ValueError, match="not finite"):
-        shape_group([sample("a", 1.0)], lambda rewards: rewards * np.nan)
+        outcomes_of([sample("a", 1.0)], np.array([np.nan]))
+    with pytest.raises(ValueError, match="for 1 rewards"):
+        outcomes_of([sample("a", 1.0)], np.zeros(2))
 
 
 def row(position: int, run: int, reward: float, **metrics: float) -> MeasuredRow:

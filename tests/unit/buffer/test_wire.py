@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
+from services.buffer.ingest import BUNDLE_BYTES, bundles
 from services.buffer.wire import Unparsable, decode_sample, open_parcel, subject_of
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
 from trinity.api.v1 import experience_pb2 as pb
@@ -113,6 +116,18 @@ def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
     assert len(parcel.results) == 1
     [refused] = parcel.refused
     assert refused.producer == PRODUCER and refused.reason
+
+
+def message(body: bytes) -> Msg:
+    return Msg(_client=Client(), data=body)
+
+
+def test_messages_are_taken_in_bundles_that_fit_and_references_alone() -> None:
+    reference = pb.RunResultBatch(producer=PRODUCER, blob_sha256=b"1" * 32).SerializeToString()
+    small, large = parcel_of(result()), b"x" * (BUNDLE_BYTES - 10)
+    bodies = [small, reference, small, small, large, small, b"garbage"]
+    taken = [[one.data for one in some] for some in bundles([message(body) for body in bodies])]
+    assert taken == [[small], [reference], [small, small], [large], [small, b"garbage"]]
 
 
 @given(st.binary(max_size=200))

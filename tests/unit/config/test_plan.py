@@ -129,6 +129,12 @@ def test_a_function_of_the_users_own_takes_its_arguments_unread() -> None:
             {"buffer": {"trainer_input": {"experience_buffer": {"storage_type": "queue"}}}},
             "give `storage_type: file`",
         ),
+        (
+            GRPO,
+            {"explorer": {"rollout_model": {"engine_num": 2}}},
+            "`explorer.rollout_model.engine_num` above 1 is not supported yet: "
+            "start more explorers",
+        ),
         (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves 0 for `trainer.rank_num"),
         (GRPO, {"trainer": {"rank_num": 33}}, "cannot feed 33 ranks"),
         (GRPO, {"trainer": {"max_token_len_per_gpu": 23}}, "give 24 or more"),
@@ -159,8 +165,16 @@ def test_evaluations_fall_on_weight_versions() -> None:
 
 
 def test_gpus_that_rollout_leaves_go_to_the_trainer() -> None:
-    rollout: object = {"rollout_model": {"engine_num": 2, "tensor_parallel_size": 2}}
+    rollout: object = {"rollout_model": {"tensor_parallel_size": 4}}
     assert stage(cluster={"gpu_per_node": 8}, explorer=rollout).trainer_rank_num == 4
     assert stage(SFT, cluster={"gpu_per_node": 8}).trainer_rank_num == 8
     assert stage().trainer_rank_num == 1
     assert stage(trainer={"rank_num": 2}).trainer_rank_num == 2
+
+
+def test_micro_batches_hold_two_of_the_longest_sequences_and_without_gpus_many_small_ones() -> None:
+    long: object = {"max_model_len": 10_000}
+    assert stage(cluster={"gpu_per_node": 2}).max_token_len_per_gpu == 2 * 24
+    assert stage().max_token_len_per_gpu == 16_384
+    assert stage(model=long).max_token_len_per_gpu == 20_000
+    assert stage(trainer={"max_token_len_per_gpu": 24}).max_token_len_per_gpu == 24

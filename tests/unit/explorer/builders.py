@@ -3,14 +3,18 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.explorer.assignments import Assignment, Kind
 from services.explorer.weights import PublishedWeights, Requirement, WeightsId
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config import load_config, plan_experiment
 from trinity.config.plan import ExperimentPlan
+from trinity.members import Heartbeats
+from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
 from trinity.workflows.generation import Generation, Prompt
 from trinity.workflows.messages import Message
@@ -136,6 +140,13 @@ def build_assignment(**changes: object) -> Assignment:
         "required": Requirement(version=0, incarnation=1, exact=False),
     }
     return Assignment(**(values | changes))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def unheard_beats() -> AsyncIterator[Heartbeats]:
+    """What a process says about itself, while nobody listens."""
+    async with open_channel("127.0.0.1:9") as channel:
+        yield Heartbeats(SynchronizerServiceStub(channel), member_id="me", role="explorer")
 
 
 def build_weights(version: int, incarnation: int = 1) -> PublishedWeights:

@@ -5,11 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
+from services.explorer import gate as gate_module
+from services.explorer.failures import StageFailed
 from services.explorer.gate import WeightGate
-from services.explorer.status import Status
+from services.explorer.patience import Patience
 from services.explorer.weights import PublishedWeights, Requirement, WeightsId
-from tests.unit.explorer.builders import build_weights
+from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError
+from trinity.members import Heartbeats
 
 
 @dataclass
@@ -30,7 +35,8 @@ class GateUnderTest:
     gate: WeightGate
     loads: Loads
     published: list[PublishedWeights]
-    status: Status
+    beats: Heartbeats
+    running: asyncio.Task[None]
 
     def publish(self, version: int, incarnation: int = 1) -> None:
         self.published.append(build_weights(version, incarnation))
@@ -38,21 +44,26 @@ class GateUnderTest:
 
 
 @asynccontextmanager
-async def running_gate(*versions: int) -> AsyncIterator[GateUnderTest]:
+async def running_gate(
+    *versions: int, patience_seconds: float = 60.0
+) -> AsyncIterator[GateUnderTest]:
     published = [build_weights(version) for version in versions]
-    loads, status = Loads(), Status(explorer_id="me")
-    gate = WeightGate(load=loads.load, published=lambda: tuple(published), status=status)
-    running = asyncio.create_task(gate.run())
-    yield GateUnderTest(gate, loads, published, status)
-    running.cancel()
-    await asyncio.wait([running])
+    async with unheard_beats() as beats:
+        loads, patience = Loads(), Patience(beats.waits, patience_seconds)
+        gate = WeightGate(
+            load=loads.load, published=lambda: tuple(published), beats=beats, patience=patience
+        )
+        running = asyncio.create_task(gate.run())
+        yield GateUnderTest(gate, loads, published, beats, running)
+        running.cancel()
+        await asyncio.wait([running])
 
 
 def train(version: int, incarnation: int = 1) -> Requirement:
     return Requirement(version=version, incarnation=incarnation, exact=False)
 
 
-def evaluate(version: int, incarnation: int = 1) -> Requirement:
+def exactly(version: int, incarnation: int = 1) -> Requirement:
     return Requirement(version=version, incarnation=incarnation, exact=True)
 
 
@@ -66,10 +77,12 @@ async def test_a_run_waits_until_its_weights_are_published() -> None:
         entered = asyncio.create_task(enter(world.gate, train(2)))
         await let_others_run()
         assert not entered.done()
-        assert "version 2" in world.status.waits[0].reason
+        (wait,) = world.beats.waits.to_proto()
+        assert (wait.waits_for, wait.deadline_seconds > 0) == ("trainer", True)
+        assert "version 2 of incarnation 1; it keeps 0" in wait.reason
         world.publish(2)
         assert await entered == WeightsId(version=2, incarnation=1)
-        assert world.status.waits == []
+        assert world.beats.waits.to_proto() == []
 
 
 async def enter(gate: WeightGate, required: Requirement) -> WeightsId:
@@ -99,7 +112,7 @@ async def test_evaluations_of_the_loaded_version_go_before_newer_weights() -> No
         async with world.gate.hold(train(0)):
             later = asyncio.create_task(note("newer", train(1)))
             await let_others_run()
-            measured = [asyncio.create_task(note("measured", evaluate(0))) for _ in range(3)]
+            measured = [asyncio.create_task(note("measured", exactly(0))) for _ in range(3)]
             await let_others_run()
         await asyncio.gather(later, *measured)
         assert order == ["measured"] * 3 + ["newer"]
@@ -108,7 +121,7 @@ async def test_evaluations_of_the_loaded_version_go_before_newer_weights() -> No
 async def test_an_evaluation_gets_exactly_its_version() -> None:
     async with running_gate(0, 3) as world:
         assert (await enter(world.gate, train(3))).version == 3
-        assert (await enter(world.gate, evaluate(0))).version == 0
+        assert (await enter(world.gate, exactly(0))).version == 0
 
 
 async def test_training_takes_newer_weights_that_are_loaded() -> None:
@@ -132,6 +145,65 @@ async def test_files_that_do_not_match_their_manifest_are_not_used() -> None:
     async with running_gate(0, 1) as world:
         world.loads.broken.add(0)
         assert (await enter(world.gate, train(0))).version == 1
+
+
+async def test_a_version_that_cannot_be_read_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate_module, "RETRY_SECONDS", 0.01)
+    async with running_gate(0) as world:
+        world.loads.broken.add(0)
+        waiting = asyncio.create_task(enter(world.gate, exactly(0)))
+        await let_others_run()
+        assert world.beats.waits.to_proto()[0].waits_for == "files"
+        world.loads.broken.clear()
+        assert (await waiting).version == 0
+        assert world.beats.waits.to_proto() == []
+
+
+async def test_weights_that_are_never_published_end_the_stage_with_a_sentence() -> None:
+    async with running_gate(0, patience_seconds=0.05) as world:
+        waiting = asyncio.create_task(enter(world.gate, train(3)))
+        with pytest.raises(
+            StageFailed, match=r"waited 0.05 s for the trainer to publish version 3 "
+        ):
+            await world.running
+        waiting.cancel()
+
+
+async def test_weights_that_never_verify_end_the_stage_with_their_directory() -> None:
+    async with running_gate(0, patience_seconds=0.05) as world:
+        world.loads.broken.add(0)
+        waiting = asyncio.create_task(enter(world.gate, exactly(0)))
+        with pytest.raises(
+            StageFailed, match=r"files of version 0 in /weights/v0-1 .* a bit differs"
+        ):
+            await world.running
+        waiting.cancel()
+
+
+async def test_the_wait_for_each_version_is_a_wait_of_its_own() -> None:
+    async with running_gate(0) as world:
+        first = asyncio.create_task(enter(world.gate, exactly(1)))
+        await let_others_run()
+        (before,) = world.beats.waits.to_proto()
+        second = asyncio.create_task(enter(world.gate, exactly(2)))
+        await let_others_run()
+        world.publish(1)
+        await first
+        await let_others_run()
+        (after,) = world.beats.waits.to_proto()
+        assert "version 1" in before.reason and "version 2" in after.reason
+        second.cancel()
+
+
+async def test_a_run_that_needs_an_exact_version_gets_it_from_a_later_life_too() -> None:
+    async with running_gate(0, 3) as world:
+        await enter(world.gate, train(3))
+        assert (await enter(world.gate, exactly(0))).version == 0
+        world.publish(0, incarnation=2)
+        again = await enter(world.gate, exactly(0, incarnation=2))
+        assert again == WeightsId(version=0, incarnation=2)
 
 
 async def test_a_cancelled_run_does_not_hold_the_weights() -> None:

@@ -1,8 +1,11 @@
 """Every attempt ends with an outcome, and its experiences are complete."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -21,6 +24,7 @@ from tests.unit.explorer.builders import (
 )
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience, JsonObject, VersionSpan, experience_id
 from trinity.workflows.workflow import Workflow
 
@@ -33,6 +37,47 @@ class Blocking(Workflow):
         for experience in experiences:
             experience.reward = 1.0
         return experiences
+
+
+class Stubborn(Workflow):
+    """Tries again after any error, and blocks in between for longer than it may."""
+
+    release = threading.Event()
+    may_end = threading.Event()
+    endings: ClassVar[list[str]] = []
+
+    def run(self) -> list[Experience]:
+        try:
+            while True:
+                try:
+                    self.model.chat([{"role": "user", "content": "again"}])
+                    self.release.wait()
+                except Exception as error:
+                    self.endings.append(f"caught {error!r}")
+        except BaseException as error:
+            self.endings.append(type(error).__name__)
+            self.may_end.wait()
+            raise
+
+
+class Leaving(Workflow):
+    """Cancels itself."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        raise asyncio.CancelledError
+
+
+class Gap(Workflow):
+    """Says that other weights made a part of the response than any."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        (experience,) = await self.model.chat_async([{"role": "user", "content": "a"}])
+        (span,) = experience.version_spans
+        return [replace(experience, version_spans=(replace(span, end=span.end - 1),), reward=0.0)]
 
 
 class Nothing(Workflow):
@@ -52,6 +97,9 @@ def failing_reward(response: str) -> dict[str, float]:
 def registered() -> None:
     WORKFLOWS.register("test_blocking", Blocking)
     WORKFLOWS.register("test_nothing", Nothing)
+    WORKFLOWS.register("test_stubborn", Stubborn)
+    WORKFLOWS.register("test_leaving", Leaving)
+    WORKFLOWS.register("test_gap", Gap)
     REWARDS.register("test_failing", failing_reward)
 
 
@@ -64,6 +112,7 @@ async def outcome_of(
     engine: ArithmeticEngine | None = None,
     assignment: Assignment | None = None,
     timeout_seconds: float = 10.0,
+    threads: DaemonThreads | None = None,
     **values: str,
 ) -> Outcome:
     engine = engine or ArithmeticEngine()
@@ -71,12 +120,14 @@ async def outcome_of(
     workbench = Workbench(
         plan=plan.stages[0], seed=plan.seed, engine=engine, tokenizer=CharacterTokenizer()
     )
-    with ThreadPoolExecutor(1) as threads:
-        runner = Runner(
-            workbench=workbench, engine=engine, timeout_seconds=timeout_seconds, threads=threads
-        )
-        attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
-        return await runner.run(attempt, WeightsId(version=4, incarnation=2))
+    runner = Runner(
+        workbench=workbench,
+        engine=engine,
+        timeout_seconds=timeout_seconds,
+        threads=threads or DaemonThreads(name="test", max_threads=1),
+    )
+    attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
+    return await runner.run(attempt, WeightsId(version=4, incarnation=2))
 
 
 async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
@@ -125,6 +176,80 @@ async def test_a_run_that_takes_too_long_failed_and_is_aborted(tmp_path: Path) -
     outcome = await outcome_of(tmp_path, engine, timeout_seconds=0.01)
     assert "more than 0.01 s" in outcome.failure
     assert engine.num_aborted == 1
+
+
+@pytest.fixture
+def stubborn() -> Iterator[type[Stubborn]]:
+    Stubborn.endings.clear()
+    yield Stubborn
+    Stubborn.may_end.set()
+    Stubborn.release.set()
+    join_tests()
+    Stubborn.may_end.clear()
+    Stubborn.release.clear()
+
+
+async def test_a_thread_that_waits_for_the_model_ends_with_its_time(
+    tmp_path: Path, stubborn: type[Stubborn]
+) -> None:
+    engine = ArithmeticEngine(gate=asyncio.Event())
+    stubborn.may_end.set()
+    outcome = await outcome_of(
+        tmp_path, engine, timeout_seconds=0.05, default_workflow_type="test_stubborn"
+    )
+    assert "more than 0.05 s" in outcome.failure
+    assert (engine.num_active, engine.num_aborted) == (0, 1)
+
+
+async def test_a_thread_that_outlives_its_time_gets_no_more_tokens_and_is_counted(
+    tmp_path: Path, stubborn: type[Stubborn]
+) -> None:
+    engine, threads = ArithmeticEngine(), DaemonThreads(name="test", max_threads=1)
+    outcome = await outcome_of(
+        tmp_path,
+        engine,
+        timeout_seconds=0.05,
+        threads=threads,
+        default_workflow_type="test_stubborn",
+    )
+    assert "more than 0.05 s" in outcome.failure
+    assert threads.num_lost == 1
+    num_calls = len(engine.seeds)
+    stubborn.release.set()
+    stubborn.may_end.set()
+    await asyncio.to_thread(join_tests)
+    assert stubborn.endings == ["AttemptOver"]
+    assert len(engine.seeds) == num_calls
+    assert threads.num_lost == 0
+
+
+def join_tests() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "test":
+            thread.join()
+
+
+async def test_a_run_waits_for_a_thread_without_losing_time(tmp_path: Path) -> None:
+    threads, release = DaemonThreads(name="test", max_threads=1), threading.Event()
+    begun = asyncio.Event()
+    other = asyncio.create_task(threads.run(release.wait, begun.set))
+    await begun.wait()
+    asyncio.get_running_loop().call_later(1.3, release.set)
+    outcome = await outcome_of(
+        tmp_path, timeout_seconds=1.0, threads=threads, default_workflow_type="test_blocking"
+    )
+    await other
+    assert outcome.is_complete
+
+
+async def test_a_workflow_that_cancels_itself_failed(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_leaving")
+    assert "the workflow cancelled itself" in outcome.failure
+
+
+async def test_what_the_buffer_would_refuse_is_a_failure_here(tmp_path: Path) -> None:
+    outcome = await outcome_of(tmp_path, default_workflow_type="test_gap")
+    assert "version_spans end at 2, the response has 3 tokens" in outcome.failure
 
 
 async def test_a_dead_engine_is_no_fault_of_the_run(tmp_path: Path) -> None:

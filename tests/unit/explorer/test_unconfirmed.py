@@ -2,8 +2,9 @@
 
 import asyncio
 
-from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Fate, Unconfirmed
+from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Fate, Report, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.types import StageKey
 
 
 class Clock:
@@ -29,10 +30,10 @@ async def test_results_are_numbered_from_one() -> None:
 
 async def test_a_result_leaves_with_its_fate_and_a_second_report_changes_nothing() -> None:
     unconfirmed = Unconfirmed(Clock())
-    fate = unconfirmed.add(result())
-    unconfirmed.settle(1, Fate.COMMITTED)
-    unconfirmed.settle(1, Fate.LATE)
-    assert await fate is Fate.COMMITTED
+    report = unconfirmed.add(result())
+    unconfirmed.settle(1, Report(Fate.COMMITTED))
+    unconfirmed.settle(1, Report(Fate.LATE))
+    assert (await report).fate is Fate.COMMITTED
     assert len(unconfirmed) == 0
 
 
@@ -63,7 +64,7 @@ async def test_a_result_reported_on_meanwhile_is_not_sent_again() -> None:
     unconfirmed = Unconfirmed(Clock())
     unconfirmed.add(result())
     taken = unconfirmed.take(64, 1000)
-    unconfirmed.settle(1, Fate.COMMITTED)
+    unconfirmed.settle(1, Report(Fate.COMMITTED))
     unconfirmed.send_again(taken)
     assert unconfirmed.take(64, 1000) == []
 
@@ -74,5 +75,38 @@ async def test_waiting_for_the_last_fate_ends_with_it() -> None:
     waiting = asyncio.create_task(unconfirmed.wait_empty())
     await asyncio.sleep(0)
     assert not waiting.done()
-    unconfirmed.settle(1, Fate.REJECTED)
+    unconfirmed.settle(1, Report(Fate.REJECTED))
+    await waiting
+
+
+async def test_the_age_is_that_of_the_oldest_result() -> None:
+    clock = Clock()
+    unconfirmed = Unconfirmed(clock)
+    assert unconfirmed.oldest_seconds == 0
+    for _ in range(2):
+        unconfirmed.add(result())
+        clock.now += 5
+    assert unconfirmed.oldest_seconds == 10
+    unconfirmed.settle(1, Report(Fate.COMMITTED))
+    assert unconfirmed.oldest_seconds == 5
+
+
+async def test_what_belongs_to_a_stage_that_is_over_is_forgotten() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    unconfirmed.add(result())
+    unconfirmed.add(result(stage="next"))
+    unconfirmed.forget(StageKey(tenant="t", experiment_id="x", stage="main"))
+    assert unconfirmed.sequences == [2]
+    assert [held.sequence for held in unconfirmed.take(64, 1000)] == [2]
+
+
+async def test_there_is_room_again_when_enough_is_reported_on() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    for _ in range(3):
+        unconfirmed.add(result())
+    waiting = asyncio.create_task(unconfirmed.wait_fewer_than(2))
+    unconfirmed.settle(1, Report(Fate.COMMITTED))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    unconfirmed.settle(2, Report(Fate.LATE))
     await waiting

@@ -5,8 +5,17 @@ import threading
 import grpc
 import pytest
 
+from services.trainer import patience as patience_module
 from services.trainer.patience import Patience, StopRequested
-from trinity.errors import PreconditionFailed, RunFailed
+from trinity.errors import (
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    RpcError,
+    RunFailed,
+    Superseded,
+)
+from trinity.waits import Waits
 
 
 class Refused(grpc.RpcError):
@@ -37,23 +46,34 @@ class Peer:
         return "answer"
 
 
+class Shown:
+    """What others saw this process wait for, after each change."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+        self.waits = Waits(owner="trainer", on_change=self._look)
+
+    def _look(self) -> None:
+        waits = self.waits.to_proto()
+        self.seen.append([f"{wait.waits_for}: {wait.reason}" for wait in waits])
+
+
 def patience_of(
-    seconds: float, waits: list[str] | None = None, stop: threading.Event | None = None
+    seconds: float, shown: Shown | None = None, stop: threading.Event | None = None
 ) -> Patience:
-    seen = waits if waits is not None else []
     return Patience(
         peer="buffer",
         seconds=seconds,
         stop=stop or threading.Event(),
-        report=lambda waits_for, _reason, _deadline: seen.append(waits_for),
+        waits=(shown or Shown()).waits,
     )
 
 
 def test_a_call_outlasts_a_restart_and_says_for_whom_it_waits() -> None:
-    waits: list[str] = []
+    shown = Shown()
     peer = Peer(1, grpc.StatusCode.UNAVAILABLE)
-    assert patience_of(60, waits).call(peer) == "answer"
-    assert waits == ["buffer", ""]
+    assert patience_of(60, shown).call(peer) == "answer"
+    assert shown.seen == [["buffer: the buffer does not answer: nobody there"], []]
 
 
 def test_a_peer_that_stays_away_is_named() -> None:
@@ -61,14 +81,39 @@ def test_a_peer_that_stays_away_is_named() -> None:
         patience_of(0).call(Peer(9, grpc.StatusCode.UNAVAILABLE))
 
 
-def test_a_state_that_is_gone_is_not_asked_for_again() -> None:
-    with pytest.raises(PreconditionFailed):
-        patience_of(60).call(Peer(1, grpc.StatusCode.FAILED_PRECONDITION))
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (grpc.StatusCode.FAILED_PRECONDITION, PreconditionFailed),
+        (grpc.StatusCode.INVALID_ARGUMENT, InvalidRequest),
+        (grpc.StatusCode.NOT_FOUND, NotFound),
+    ],
+)
+def test_a_refusal_is_not_repeated_and_says_who_refused(
+    code: grpc.StatusCode, error: type[RpcError]
+) -> None:
+    with pytest.raises(error, match="the buffer refused: nobody there"):
+        patience_of(60).call(Peer(1, code))
 
 
-def test_a_refusal_is_not_repeated() -> None:
-    with pytest.raises(RunFailed, match="refused"):
-        patience_of(60).call(Peer(1, grpc.StatusCode.INVALID_ARGUMENT))
+def test_only_aborted_means_that_a_newer_incarnation_exists() -> None:
+    with pytest.raises(Superseded):
+        patience_of(60).call(Peer(1, grpc.StatusCode.ABORTED))
+
+
+def test_an_answer_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience_module, "ASK_AGAIN_SECONDS", 0.0)
+    shown, answers = Shown(), iter(["reading a", "reading b", "open"])
+    given = patience_of(60, shown).call_until(
+        lambda: next(answers), lambda answer: None if answer == "open" else answer
+    )
+    assert given == "open"
+    assert shown.seen == [["buffer: reading a"], ["buffer: reading b"], []]
+
+
+def test_an_answer_that_never_comes_is_given_up_with_its_reason() -> None:
+    with pytest.raises(RunFailed, match=r"the buffer was not ready .*sync_timeout.*: reading a"):
+        patience_of(0).call_until(lambda: "reading a", lambda answer: answer)
 
 
 def test_a_stop_ends_the_wait() -> None:

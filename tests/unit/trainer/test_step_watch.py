@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.rows import TrainBatch
+from services.trainer.rows import RunReward, TrainBatch
 from services.trainer.step_watch import StepWatch
 from tests.unit.trainer.builders import random_batch
 
@@ -20,7 +20,7 @@ def check(watch: StepWatch, batch: TrainBatch, **changed: float) -> set[str]:
 
 @pytest.fixture
 def watch() -> StepWatch:
-    return StepWatch(has_advantages=True)
+    return StepWatch()
 
 
 def test_an_ordinary_step_gives_no_warning(watch: StepWatch) -> None:
@@ -38,16 +38,35 @@ def test_figures_that_are_no_numbers_are_not_reported(watch: StepWatch) -> None:
     )
 
 
-def test_equal_rewards_within_every_task_warn(watch: StepWatch) -> None:
-    batch = random_batch(4)
-    flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
-    assert check(watch, replace(batch, rows=flat)) == {"warning/zero_reward_variance"}
+def rewarded(*rewards: tuple[str, int, float]) -> TrainBatch:
+    """Rows of these assignments, runs and rewards, all with an advantage."""
+    batch = random_batch(len(rewards))
+    rows = [
+        replace(row, run_reward=RunReward(assignment_id=assignment, run=run, reward=reward))
+        for row, (assignment, run, reward) in zip(batch.rows, rewards, strict=True)
+    ]
+    return replace(batch, rows=rows)
 
 
-def test_training_data_has_no_rewards_to_warn_about() -> None:
+def test_equal_rewards_within_every_task_warn_whatever_the_advantages(watch: StepWatch) -> None:
+    batch = rewarded(("a", 0, 1.0), ("a", 1, 1.0), ("b", 0, 0.0), ("b", 1, 0.0))
+    assert check(watch, batch) == {"warning/zero_reward_variance"}
+
+
+def test_one_task_with_different_rewards_is_enough(watch: StepWatch) -> None:
+    batch = rewarded(("a", 0, 1.0), ("a", 1, 0.5), ("b", 0, 0.0), ("b", 1, 0.0))
+    flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
+    assert check(watch, replace(batch, rows=flat)) == set()
+
+
+def test_a_single_run_has_no_others_to_differ_from(watch: StepWatch) -> None:
+    assert check(watch, rewarded(("a", 0, 1.0), ("a", 0, 1.0), ("b", 3, 0.0))) == set()
+
+
+def test_training_data_has_no_rewards_to_warn_about(watch: StepWatch) -> None:
     batch = random_batch(4)
     flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
-    assert check(StepWatch(has_advantages=False), replace(batch, rows=flat)) == set()
+    assert check(watch, replace(batch, rows=flat)) == set()
 
 
 @pytest.mark.parametrize("name", ["ppo_kl", "kl_loss"])

@@ -11,10 +11,10 @@ FloatVector = npt.NDArray[np.float64]
 AdvantageFn = Callable[..., FloatVector]
 """From the rewards of one task's samples [N] to their advantages [N]; its arguments by keyword."""
 
-ADVANTAGES: Registry[AdvantageFn] = Registry(
-    "advantage function",
-    {
-        "grpo": "trinity.algorithm.advantage.grpo.grpo",
-        "none": "trinity.algorithm.advantage.none.none",
-    },
-)
+BUILT_IN = {
+    "grpo": "trinity.algorithm.advantage.grpo.grpo",
+    "none": "trinity.algorithm.advantage.none.none",
+}
+"""Functions of this package by name; whatever else is asked for is a user's."""
+
+ADVANTAGES: Registry[AdvantageFn] = Registry("advantage function", BUILT_IN)

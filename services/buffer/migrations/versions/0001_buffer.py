@@ -186,6 +186,8 @@ def _create_checkpoint() -> None:
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("manifest_sha256", sa.LargeBinary(), nullable=False),
         sa.Column("is_kept", sa.Boolean(), nullable=False),
+        sa.Column("told_step", sa.BigInteger(), nullable=True),
+        sa.Column("told_incarnation", sa.BigInteger(), nullable=True),
         _moment("committed_at"),
         sa.PrimaryKeyConstraint(*STAGE_KEY, "step", "incarnation", name="checkpoint_pk"),
     )
@@ -250,7 +252,7 @@ def _create_assignment() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         _text("reason"),
         sa.Column("lease_token", UUID, nullable=True),
-        _number("lease_count"),
+        _number("num_attempts"),
         sa.Column("leased_by", UUID, nullable=True),
         sa.Column("lease_until", TIME, nullable=True),
         _moment("opened_at"),
@@ -433,6 +435,7 @@ def _create_commit_report() -> None:
         sa.Column("number", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         _text("reason"),
+        _moment("reported_at"),
         sa.PrimaryKeyConstraint("producer", "sequence", name="commit_report_pk"),
     )
     op.create_index("commit_report_producer_number_ix", "commit_report", ["producer", "number"])
@@ -459,7 +462,7 @@ def _create_blob() -> None:
         sa.Column("tenant", sa.Text(), nullable=False),
         sa.Column("sha256", sa.LargeBinary(), nullable=False),
         _number("size"),
-        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=True),
         _moment("stored_at"),
         sa.PrimaryKeyConstraint("tenant", "sha256", name="blob_pk"),
     )

@@ -1,0 +1,55 @@
+"""The process that reads the files of a taskset, seen from the buffer."""
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+
+from trinity.errors import PreconditionFailed
+
+MODULE = "services.buffer.read_rows"
+CHUNK_BYTES = 256 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+async def start_reader(path: str, split: str, subset: str | None) -> Process:
+    """Start to read; the rows come as lines."""
+    chosen = ["--subset", subset] if subset else []
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", MODULE, "--path", path, "--split", split, *chosen),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE,
+        limit=CHUNK_BYTES,
+    )
+
+
+async def read_lines(child: Process) -> AsyncIterator[str]:
+    """The rows, no more of them in memory than a chunk holds.
+
+    Raises: PreconditionFailed for a row that is too long to be one.
+    """
+    assert child.stdout is not None
+    rest = b""
+    while chunk := await child.stdout.read(CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise PreconditionFailed(f"a row is longer than {MAX_LINE_BYTES} bytes")
+        for line in lines:
+            yield line.decode()
+
+
+async def check_end(child: Process, name: str) -> None:
+    """Raises: PreconditionFailed with what the reader says is wrong with the data."""
+    assert child.stderr is not None
+    said = (await child.stderr.read()).decode(errors="replace").strip()
+    if await child.wait() != 0:
+        reason = said.splitlines()[-1] if said else f"the reader ended with {child.returncode}"
+        raise PreconditionFailed(f"taskset {name}: {reason}")
+
+
+async def stop_reader(child: Process) -> None:
+    """End the process if it has not ended."""
+    if child.returncode is None:
+        child.kill()
+        await child.wait()

@@ -1,0 +1,106 @@
+"""Bearing with others that do not answer: visibly, and only for as long as the plan says."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from services.explorer.failures import StageFailed
+from trinity.errors import Unavailable
+from trinity.waits import Waits
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Patience:
+    """How long a wait may last; without `seconds` for ever, which only suits who has no stage.
+
+    plan = await patience.persist(read_plan, waits_for="synchronizer", purpose="read the plan")
+    """
+
+    def __init__(self, waits: Waits, seconds: float = math.inf) -> None:
+        self.waits = waits
+        self.seconds = seconds
+
+    @property
+    def deadline_seconds(self) -> float:
+        """As waits are shown: 0 when it is never over."""
+        return self.seconds if math.isfinite(self.seconds) else 0.0
+
+    def lost(self, waits_for: str, what: str) -> StageFailed:
+        """The error that ends a wait."""
+        return StageFailed(f"waited {self.seconds:g} s for the {waits_for} {what}")
+
+    def outage(self, *, waits_for: str, purpose: str) -> "Outage":
+        """What to note failures of one kind in."""
+        return Outage(self, waits_for=waits_for, purpose=purpose)
+
+    async def persist(self, call: Callable[[], Awaitable[T]], *, waits_for: str, purpose: str) -> T:
+        """The result of `call`, tried again for as long as it raises Unavailable.
+
+        Raises: StageFailed when that takes too long.
+        """
+        outage = self.outage(waits_for=waits_for, purpose=purpose)
+        try:
+            while True:
+                try:
+                    return await call()
+                except Unavailable as error:
+                    outage.note(str(error))
+                await asyncio.sleep(outage.next_pause())
+        finally:
+            outage.over()
+
+
+class Outage:
+    """Failures in a row: one wait, from the first of them on."""
+
+    def __init__(self, patience: Patience, *, waits_for: str, purpose: str) -> None:
+        self._patience = patience
+        self._waits_for = waits_for
+        self._purpose = purpose
+        self._reason = ""
+        self._began_at: float | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def note(self, reason: str) -> None:
+        """Show the newest failure.
+
+        Raises: StageFailed when the first one is too long ago.
+        """
+        now = time.monotonic()
+        if self._began_at is None:
+            self._began_at = now
+        text = f"to {self._purpose}: {reason}"
+        if now - self._began_at >= self._patience.seconds:
+            raise self._patience.lost(self._waits_for, text)
+        if reason != self._reason:
+            logger.warning("will try again", extra={"purpose": self._purpose, "reason": reason})
+        self._reason = reason
+        self._patience.waits.set(
+            self._name,
+            waits_for=self._waits_for,
+            reason=text,
+            deadline_seconds=self._patience.deadline_seconds,
+        )
+
+    def over(self) -> None:
+        """Say that it works again, or is given up."""
+        self._began_at, self._reason, self._pause = None, "", FIRST_PAUSE_SECONDS
+        self._patience.waits.clear(self._name)
+
+    def next_pause(self) -> float:
+        """Seconds to the next try: longer each time, and never far beyond the deadline."""
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        waited = time.monotonic() - self._began_at if self._began_at is not None else 0.0
+        return min(pause, max(self._patience.seconds - waited, 0.0))
+
+    @property
+    def _name(self) -> str:
+        return f"{self._waits_for}: {self._purpose}"

@@ -1,0 +1,103 @@
+"""One run of an assignment: attempts until one is complete, and the buffer's word on them."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from services.explorer.assignments import Assignment
+from services.explorer.counts import Counts
+from services.explorer.failures import StageFailed
+from services.explorer.gate import WeightGate
+from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
+from services.explorer.runner import Runner
+from services.explorer.thread_watch import ThreadWatch
+from services.explorer.unconfirmed import Fate, Unconfirmed
+from trinity.api.v1.experience_pb2 import RunResult
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+
+
+class RunWork:
+    """Runs one run after the other of a stage, any number of them at a time."""
+
+    def __init__(
+        self,
+        *,
+        key: StageKey,
+        max_attempts: int,
+        runner: Runner,
+        gate: WeightGate,
+        unconfirmed: Unconfirmed,
+        counts: Counts,
+        threads: ThreadWatch,
+    ) -> None:
+        self._key = key
+        self._max_attempts = max_attempts
+        self._runner = runner
+        self._gate = gate
+        self._unconfirmed = unconfirmed
+        self._counts = counts
+        self._threads = threads
+
+    async def work(
+        self, assignment: Assignment, run: int, on_attempts_over: Callable[[], None]
+    ) -> bool:
+        """Whether the buffer took the results; if not, it knows of a failure instead."""
+        attempt = Attempt(key=self._key, assignment=assignment, run=run, number=-1)
+        reports = []
+        for number in self._numbers(assignment):
+            attempt = replace(attempt, number=number)
+            async with self._gate.hold(assignment.required) as weights:
+                outcome = await self._runner.run(attempt, weights)
+            self._threads.look()
+            self._count_tokens(outcome)
+            message = _message(outcome)
+            reports.append(self._unconfirmed.add(message))
+            if message.state == RunResult.STATE_COMPLETE:
+                break
+        on_attempts_over()
+        for report in [await one for one in reports]:
+            if report.fate is Fate.REJECTED:
+                await self._report_refused(attempt, report.reason)
+                return False
+        return True
+
+    def _numbers(self, assignment: Assignment) -> range:
+        return range(assignment.first_attempt, assignment.first_attempt + self._max_attempts)
+
+    async def _report_refused(self, last: Attempt, reason: str) -> None:
+        """A result that is not stored ends no run: count a failed attempt, or it is run for ever.
+
+        Raises: StageFailed when the buffer takes not even that.
+        """
+        assignment = last.assignment
+        logger.error(
+            "the buffer refused a result: the run counts as failed",
+            extra={"assignment": assignment.id, "run": last.run, "reason": reason},
+        )
+        attempt = replace(last, number=last.number + 1)
+        failure = f"the buffer refused attempt {last.number}: {reason}"
+        report = await self._unconfirmed.add(
+            outcome_to_proto(Outcome(attempt=attempt, failure=failure))
+        )
+        if report.fate is Fate.REJECTED:
+            raise StageFailed(
+                f"the buffer refuses results of assignment {assignment.id}, and that they failed: "
+                f"{report.reason}"
+            )
+
+    def _count_tokens(self, outcome: Outcome) -> None:
+        for experience in outcome.experiences:
+            self._counts.num_generated_tokens += sum(
+                span.end - span.start for span in experience.version_spans
+            )
+
+
+def _message(outcome: Outcome) -> RunResult:
+    """What cannot be written down is a failure of the workflow that made it."""
+    try:
+        return outcome_to_proto(outcome)
+    except Exception as error:  # the user's values, of whatever type
+        failure = f"its experiences cannot be sent: {type(error).__name__}: {error}"
+        return outcome_to_proto(Outcome(attempt=outcome.attempt, failure=failure))

@@ -1,0 +1,70 @@
+"""What the trainer needs to be ready, and what of it is missing."""
+
+import asyncio
+from enum import StrEnum
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.trainer.jobs import RECONNECT_SECONDS, JobBoard
+from trinity.rpc.health import Health
+
+BUFFER_SERVICE = "trinity.api.v1.BufferService"
+
+
+class Need(StrEnum):
+    """Each with what is said while it is not met."""
+
+    SYNCHRONIZER = "the synchronizer does not answer"
+    BUFFER = "the buffer does not answer"
+    GANG = "a stage is wanted and there is no gang"
+
+
+class Needs:
+    """Ready while nothing is missing; at first both peers are."""
+
+    def __init__(self) -> None:
+        self._missing = {Need.SYNCHRONIZER, Need.BUFFER}
+        self._changed = asyncio.Event()
+
+    def note(self, need: Need, *, is_met: bool) -> None:
+        """A need is met, or no longer."""
+        before = set(self._missing)
+        if is_met:
+            self._missing.discard(need)
+        else:
+            self._missing.add(need)
+        if self._missing != before:
+            self._changed.set()
+
+    def have(self, need: Need) -> None:
+        """A need is met."""
+        self.note(need, is_met=True)
+
+    async def keep(self, health: Health) -> None:
+        """Tell every change, for ever."""
+        while True:
+            self._changed.clear()
+            await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
+            await self._changed.wait()
+
+    async def follow_board(self, board: JobBoard) -> None:
+        """Note whether the synchronizer answers, for ever."""
+        while True:
+            seen = board.num_news
+            self.note(Need.SYNCHRONIZER, is_met=board.is_connected)
+            await board.wait_for_news(seen)
+
+    async def follow_buffer(self, channel: grpc.aio.Channel) -> None:
+        """Note whether the buffer calls itself ready, for ever."""
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=BUFFER_SERVICE)
+        while True:
+            try:
+                async for answer in stub.Watch(request):
+                    is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
+                    self.note(Need.BUFFER, is_met=is_ready)
+            except grpc.aio.AioRpcError:
+                pass
+            self.note(Need.BUFFER, is_met=False)
+            await asyncio.sleep(RECONNECT_SECONDS)

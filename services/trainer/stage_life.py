@@ -1,0 +1,139 @@
+"""One life of the gang in one stage: from its order until it has ended, died or is not wanted."""
+
+import asyncio
+import math
+import time
+from asyncio import FIRST_COMPLETED
+from dataclasses import dataclass
+from enum import Enum
+
+from services.trainer.gang import Gang, RankDied, RankEvent
+from services.trainer.jobs import Job, JobBoard
+from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
+from services.trainer.state import TrainerState
+from services.trainer.watchdog import Watchdog
+
+LAST_LISTEN_SECONDS = 0.1
+"""What ranks said while the service itself was held up counts, however late it is read."""
+
+
+class Outcome(Enum):
+    """How a life ended."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    """The buffer ended the stage."""
+    SUPERSEDED = "superseded"
+    """A newer incarnation trains the stage."""
+    DIED = "died"
+    """Another life may fare better."""
+    HOPELESS = "hopeless"
+    """Another life would end the same way."""
+    UNWANTED = "unwanted"
+    """Nobody wants the stage any more, or the service stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnd:
+    """How and why a life ended; only after FINISHED are its ranks of further use."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+class StageLife:
+    """Follows the gang, and ends with the first rank that ends otherwise than by finishing."""
+
+    def __init__(
+        self,
+        *,
+        gang: Gang,
+        job: Job,
+        board: JobBoard,
+        state: TrainerState,
+        stop: asyncio.Event,
+        stop_seconds: float,
+    ) -> None:
+        self._gang = gang
+        self._job = job
+        self._board = board
+        self._state = state
+        self._stop = stop
+        self._stop_seconds = stop_seconds
+        self._unwanted_since: float | None = None
+        self.made_progress = False
+        """Whether a step was trained for the first time."""
+
+    async def run(self) -> LifeEnd:
+        """Have the stage trained."""
+        watchdog = Watchdog(self._job.silence_seconds)
+        self._gang.order(self._job.order)
+        num_finished = 0
+        while num_finished < self._gang.num_ranks:
+            heard = await self._hear(watchdog)
+            match heard:
+                case LifeEnd():
+                    return heard
+                case RankDied(reason=reason):
+                    return LifeEnd(Outcome.DIED, reason)
+                case RankEvent(event=StageFailed(reason=reason, can_retry=can_retry)):
+                    return LifeEnd(Outcome.DIED if can_retry else Outcome.HOPELESS, reason)
+                case RankEvent(event=StageEnded(outcome="finished")):
+                    num_finished += 1
+                case RankEvent(event=StageEnded(outcome=outcome, reason=reason)):
+                    return LifeEnd(Outcome(outcome), reason)
+                case RankEvent():
+                    self._note(heard)
+        return LifeEnd(Outcome.FINISHED)
+
+    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+        """What a rank says next, or why there is no more to listen for."""
+        while not self._stop.is_set():
+            seen = self._board.num_news
+            silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
+            if unwanted <= 0:
+                break
+            heard = await self._next(seen, max(min(silence, unwanted), LAST_LISTEN_SECONDS))
+            if isinstance(heard, RankEvent):
+                watchdog.note(heard)
+            if heard is not None:
+                return heard
+            if silence <= 0:
+                return LifeEnd(Outcome.DIED, watchdog.complaint)
+        return LifeEnd(Outcome.UNWANTED)
+
+    def _unwanted_seconds(self) -> float:
+        """How long to go on listening, as far as the stage is wanted.
+
+        It also stops being wanted when its ranks have finished it: they soon say so.
+        """
+        if not self._board.is_connected or self._board.wants(self._job.key):
+            self._unwanted_since = None
+            return math.inf
+        now = time.monotonic()
+        if self._unwanted_since is None:
+            self._unwanted_since = now
+        return self._unwanted_since + self._stop_seconds - now
+
+    async def _next(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
+        """What the gang says; None when news, the stop or the time limit come first."""
+        hearing = asyncio.create_task(self._gang.hear())
+        others: list[asyncio.Task[object]] = [
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(self._board.wait_for_news(seen)),
+        ]
+        limit = None if math.isinf(seconds) else seconds
+        await asyncio.wait([hearing, *others], timeout=limit, return_when=FIRST_COMPLETED)
+        for other in others:
+            other.cancel()
+        if hearing.done():
+            return hearing.result()
+        hearing.cancel()
+        return None
+
+    def _note(self, heard: RankEvent) -> None:
+        """Waits are all ranks' own; of what they do the first one speaks for all."""
+        if isinstance(heard.event, Waiting):
+            self._state.note_wait(heard.rank, heard.event)
+        elif isinstance(heard.event, Activity) and heard.rank == 0:
+            self.made_progress |= self._state.note_activity(heard.event)

@@ -1,0 +1,165 @@
+"""Advantage functions of users: called in a process of their own, with an end to every mistake."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+
+from services.buffer.handlers.grouping import derived_id
+from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from tests.integration.buffer.plans import ROWS, rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.config import StagePlan
+
+LIMIT_SECONDS = 0.5
+WORKING = "print('a word of the user'); return rewards - offset"
+FAILING = "return 1 / 0"
+HANGING = "while True: pass"
+ENDING = "import os; os._exit(3)"
+WRONG = "return [1.0]"
+TAKE_THE_ID = """
+INSERT INTO buffer.experience (tenant, experiment_id, stage, experience_id, assignment_id,
+    segment_id, payload_id, state, finish_reason, metrics, content_hash)
+SELECT tenant, experiment_id, stage, %(taken)s, gen_random_uuid(),
+    segment_id, payload_id, 'filtered', finish_reason, metrics, content_hash
+FROM buffer.experience
+"""
+
+
+def write_function(folder: Path, body: str) -> None:
+    source = f"def own(rewards, *, offset=0.0):\n    {body}\n"
+    (folder / "users_functions.py").write_text(source)
+
+
+@pytest.fixture
+async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
+    """A buffer that finds modules in the test's folder."""
+    extra = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRINITY_BUFFER_ADVANTAGE_SECONDS": str(LIMIT_SECONDS),
+    }
+    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    try:
+        await process.start()
+        async with talk_to(process) as calls:
+            yield calls
+    finally:
+        process.kill()
+
+
+def plan_with(tmp_path: Path, name: str = "users_functions.own") -> StagePlan:
+    plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
+    algorithm = plan.algorithm.model_copy(
+        update={"advantage_fn": name, "advantage_fn_args": {"offset": 0.25}}
+    )
+    return plan.model_copy(update={"algorithm": algorithm})
+
+
+async def rolled_out(buffer: Buffer, plan: StagePlan) -> None:
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    await buffer.finish_all((await buffer.lease()).assignments)
+
+
+async def notice_of(buffer: Buffer) -> str:
+    events = await buffer.events("notice")
+    return next(one.notice.text for one in events if one.HasField("notice"))
+
+
+async def test_a_users_function_gets_rewards_and_its_arguments(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    write_function(tmp_path, WORKING)
+    await rolled_out(buffer, plan_with(tmp_path))
+    _, rows = await buffer.batch(1)
+    assert [row.advantage for row in rows] == [-0.25, 0.75] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (FAILING, "ZeroDivisionError: division by zero"),
+        (HANGING, f"it did not answer within {LIMIT_SECONDS} s"),
+        (ENDING, "the process that calls it ended"),
+        (WRONG, "it gave an array of shape (1,) for 2 rewards"),
+    ],
+)
+async def test_groups_that_a_function_fails_on_are_left_out_and_told_of_until_it_is_mended(
+    buffer: Buffer, tmp_path: Path, body: str, reason: str
+) -> None:
+    write_function(tmp_path, body)
+    plan = plan_with(tmp_path)
+    await rolled_out(buffer, plan)
+    notice = await notice_of(buffer)
+    assert notice.startswith("explore step 1: the samples of")
+    assert (
+        "advantage function users_functions.own cannot be used on them" in notice
+        and reason in notice
+    )
+    head = pb.BatchHead()
+    while head.state != pb.BatchHead.STATE_CANCELLED:
+        head, _ = await buffer.batch(1)
+    assert "0 of 6 rows" in head.reason
+    write_function(tmp_path, WORKING)
+    await buffer.open(plan)
+    await buffer.begin()
+    head, rows = await buffer.batch(1)
+    assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)
+
+
+async def test_one_group_that_hangs_does_not_take_others_with_it(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    body = "if rewards[1] == 7.0:\n        while True: pass\n    return rewards"
+    write_function(tmp_path, body)
+    await buffer.open(plan_with(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    first, *others = (await buffer.lease()).assignments
+    await buffer.finish_all([first], reward=7.0)
+    await buffer.finish_all(others)
+    head = pb.BatchHead()
+    while head.state != pb.BatchHead.STATE_READY:
+        head, rows = await buffer.batch(1)
+    assert [row.advantage for row in rows] == [0.0, 1.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("users_functions.own", "there is no module 'users_functions'"),
+        ("grop", "close to it: grpo"),
+    ],
+)
+async def test_a_function_that_is_not_there_is_named_before_anything_is_rolled_out(
+    buffer: Buffer, tmp_path: Path, name: str, reason: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=reason) as error:
+        await buffer.open(plan_with(tmp_path, name))
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert name in (error.value.details() or "")
+
+
+async def test_a_group_that_cannot_be_committed_is_left_out_and_the_others_go_on(
+    own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
+) -> None:
+    await own_buffer.open(rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0))
+    await own_buffer.begin()
+    await own_buffer.record(0)
+    first, *others = (await own_buffer.lease()).assignments
+    result = own_buffer.complete(first, 0)
+    await own_buffer.settle(result)
+    taken = derived_id(result.experiences[0].id, "grpo", 0)
+    with psycopg.connect(own_process.dsn, autocommit=True) as connection:
+        connection.execute(TAKE_THE_ID, {"taken": taken})
+    await own_buffer.settle(own_buffer.complete(first, 1))
+    await own_buffer.finish_all(others)
+    head = pb.BatchHead()
+    while head.state != pb.BatchHead.STATE_READY:
+        head, rows = await own_buffer.batch(1)
+    assert {row.experience.eid.position for row in rows} == {1, 2}
+    assert "cannot be used on them: IntegrityError" in await notice_of(own_buffer)

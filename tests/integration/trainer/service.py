@@ -1,0 +1,106 @@
+"""An experiment to train, the peers of its trainer, and the trainer's service as a process."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.integration.trainer.peer_rows import rollout_rows, text_rows
+from tests.integration.trainer.peers import Peers
+from trinity.config import Config, ExperimentPlan, plan_experiment
+from trinity.local.ports import free_port
+
+ROWS, VOCABULARY, STEPS = 16, 256, 6
+
+
+def plan_in(
+    directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: object
+) -> ExperimentPlan:
+    """A supervised stage, then one on rollouts."""
+    data = directory / "rows.jsonl"
+    data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
+    rows = {"name": "rows", "storage_type": "file", "path": str(data)}
+    rows |= {"format": {"prompt_type": "plaintext"}}
+    tasks = {"name": "tasks", "path": str(data), "default_workflow_type": "math_workflow"}
+    adam = {"lr": 1e-3}
+    sft = {
+        "stage_name": "sft",
+        "mode": "train",
+        "algorithm": {"algorithm_type": "sft", "optimizer": adam},
+        "buffer": {
+            "train_batch_size": ROWS,
+            "total_steps": STEPS,
+            "trainer_input": {"experience_buffer": rows},
+        },
+    }
+    rft = {
+        "stage_name": "rft",
+        "mode": "both",
+        "algorithm": {"algorithm_type": "grpo", "repeat_times": 8, "optimizer": adam},
+        "buffer": {
+            "batch_size": 2,
+            "total_steps": STEPS,
+            "explorer_input": {"taskset": tasks},
+        },
+        "synchronizer": {"sync_interval": 2},
+    }
+    lengths = {"max_prompt_tokens": 32, "max_response_tokens": 16}
+    shared = {"dtype": "float32", "rank_num": 1, "max_token_len_per_gpu": 8192, "save_interval": 3}
+    return plan_experiment(
+        Config.model_validate(
+            {
+                "checkpoint_root_dir": str(directory / "checkpoints"),
+                "model": {"model_path": str(model), **lengths},
+                "trainer": shared | trainer,
+                "cluster": {"node_num": 1, "gpu_per_node": 0},
+                "synchronizer": {"sync_timeout": sync_timeout},
+                "stages": [sft, rft],
+            }
+        )
+    )
+
+
+def peers_of(plan: ExperimentPlan, vocabulary: int = VOCABULARY) -> Peers:
+    """Peers that have rows for every step."""
+    return Peers(
+        plan,
+        {
+            "sft": lambda step: text_rows(step, ROWS),
+            "rft": lambda step: rollout_rows(step, ROWS, vocabulary),
+        },
+    )
+
+
+@asynccontextmanager
+async def running_service(peers: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The service's process and address; killed, with its ranks, if the test has not ended it."""
+    address = f"127.0.0.1:{free_port()}"
+    settings = {"LISTEN": address, "BUFFER": peers, "SYNCHRONIZER": peers}
+    environment = {f"TRINITY_TRAINER_{name}": value for name, value in settings.items()}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "services.trainer",
+        env=os.environ | environment | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process, address
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def stop(process: asyncio.subprocess.Process) -> int:
+    process.terminate()
+    return await asyncio.wait_for(process.wait(), 20)
+
+
+def ranks_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if "services.trainer.rank" in " ".join(child.cmdline())]

@@ -1,0 +1,104 @@
+"""A supervisor at work in the test's own process, on gangs of ranks that only say what they say."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from services.trainer.gang import Gang
+from services.trainer.gang_keeper import GangKeeper
+from services.trainer.jobs import JobBoard
+from services.trainer.messages import Event
+from services.trainer.needs import Needs
+from services.trainer.settings import TrainerSettings
+from services.trainer.state import TrainerState
+from services.trainer.supervision import Supervisor
+from tests.integration.trainer.peers import Peers, serve_peers
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.members import Heartbeats
+from trinity.rpc.channel import open_channel
+from trinity.rpc.health import Health
+
+Says = list[Event | int | Literal["again"]]
+"""What a rank says once it has a stage; see stand_in_rank.py."""
+Script = list[Says]
+"""What each rank of a gang says."""
+RANK = "tests.integration.trainer.stand_in_rank"
+
+
+@dataclass
+class Scripted:
+    """Starts gangs, each with the next script; the last one serves for all that follow."""
+
+    scripts: list[Script]
+    num_starts: int = 0
+    gangs: list[Gang] = field(default_factory=list)
+
+    async def start(self, num_ranks: int) -> Gang:
+        script = self.scripts[min(self.num_starts, len(self.scripts) - 1)]
+        self.num_starts += 1
+        assert len(script) == num_ranks
+        said = [
+            [event if isinstance(event, int | str) else event.model_dump() for event in rank]
+            for rank in script
+        ]
+        command = [sys.executable, "-m", RANK, json.dumps(said)]
+        gang = await Gang.start(
+            num_ranks=num_ranks, log_level="INFO", log_format="text", command=command
+        )
+        self.gangs.append(gang)
+        return gang
+
+
+@dataclass
+class Supervised:
+    """What a test looks at."""
+
+    gangs: Scripted
+    state: TrainerState
+    health: Health
+    peers: Peers
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait for it; what the trainer does shows in its heartbeats."""
+        await self.peers.until(met, 30.0)
+
+
+@asynccontextmanager
+async def supervised(peers: Peers, *scripts: Script) -> AsyncIterator[Supervised]:
+    """A trainer without its server; no gang is started before a stage asks."""
+    gangs, state, stop, needs = Scripted(list(scripts)), TrainerState(), asyncio.Event(), Needs()
+    health = Health(("trainer",))
+    async with (
+        serve_peers(peers) as address,
+        open_channel(address) as channel,
+        Heartbeats(
+            SynchronizerServiceStub(channel), member_id=state.trainer_id, role="trainer", address=""
+        ) as state.heartbeats,
+        asyncio.TaskGroup() as tasks,
+    ):
+        board = JobBoard(SynchronizerServiceStub(channel))
+        settings = TrainerSettings(
+            buffer=address, synchronizer=address, preload_ranks=0, max_restarts=2, stop_seconds=1.0
+        )
+        keeper = GangKeeper(start=gangs.start, state=state, stop_seconds=settings.stop_seconds)
+        supervisor = Supervisor(
+            settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
+        )
+        beside = [
+            tasks.create_task(board.follow()),
+            tasks.create_task(needs.follow_board(board)),
+            tasks.create_task(needs.follow_buffer(channel)),
+            tasks.create_task(needs.keep(health)),
+        ]
+        working = tasks.create_task(supervisor.run())
+        try:
+            yield Supervised(gangs, state, health, peers)
+        finally:
+            stop.set()
+            await asyncio.wait([working])
+            for task in beside:
+                task.cancel()

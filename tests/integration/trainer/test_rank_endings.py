@@ -1,0 +1,140 @@
+"""How a stage ends on a rank, by what the buffer answers."""
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from services.trainer import patience
+from services.trainer.jobs import JobBoard, JobKey
+from services.trainer.messages import EVENTS, Event, StageEnded, Waiting
+from services.trainer.rank_link import RankLink
+from tests.integration.trainer.peers import Peers, serve_peers
+from tests.integration.trainer.service import STEPS, peers_of, plan_in
+from trinity.api.v1 import buffer_pb2
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RpcError
+from trinity.rpc.channel import open_channel
+
+if TYPE_CHECKING:
+    from services.trainer.ranks import Ranks
+
+STAGE = "rft"
+
+
+@pytest.fixture
+def peers(tmp_path: Path, model: Path) -> Peers:
+    """At the stage that trains on rollouts."""
+    peers = peers_of(plan_in(tmp_path, model), vocabulary=48)
+    peers.begin_with(STAGE)
+    return peers
+
+
+class Link:
+    """A rank's link to a service that only listens."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self._events = os.fdopen(reading, "rb")
+        self._writing = os.fdopen(writing, "wb")
+        self.rank = RankLink(orders=io.StringIO(), events_descriptor=writing)
+
+    def said(self) -> list[Event]:
+        """All that the rank said, once it is done."""
+        self._writing.close()
+        return [EVENTS.validate_json(line) for line in self._events]
+
+    def close(self) -> None:
+        """Both ends."""
+        self._writing.close()
+        self._events.close()
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    link = Link()
+    yield link
+    link.close()
+
+
+@asynccontextmanager
+async def stage_of(
+    peers: Peers, ranks: "Ranks", link: Link
+) -> AsyncIterator[asyncio.Task[StageEnded]]:
+    """The stage on this process as its only rank."""
+    from services.trainer.stage_setup import run_stage
+
+    async with serve_peers(peers) as address, open_channel(address) as channel:
+        board = JobBoard(SynchronizerServiceStub(channel))
+        key = JobKey(peers.experiment.id, STAGE, 1)
+        trainer = "00000000-0000-0000-0000-000000000001"
+        job = await board.job(key, trainer_id=trainer, buffer=address, synchronizer=address)
+        running = asyncio.to_thread(run_stage, job.order, ranks=ranks, link=link.rank)
+        yield asyncio.create_task(running)
+
+
+async def test_a_stage_that_the_buffer_ended_is_cancelled_with_its_reason(
+    peers: Peers, ranks: "Ranks", link: Link
+) -> None:
+    peers.stages[STAGE].cancelled = "every task failed"
+    async with stage_of(peers, ranks, link) as ending:
+        assert await ending == StageEnded(outcome="cancelled", reason="every task failed")
+
+
+async def test_a_rank_that_a_newer_incarnation_replaced_is_superseded(
+    peers: Peers, ranks: "Ranks", link: Link
+) -> None:
+    stage = peers.stages[STAGE]
+
+    def supersede(step: int) -> list[buffer_pb2.BatchRow]:
+        stage.incarnation += step == 2
+        return peers_of(peers.plan, vocabulary=48).stages[STAGE].rows_of(step)
+
+    stage.rows_of = supersede
+    async with stage_of(peers, ranks, link) as ending:
+        assert await ending == StageEnded(outcome="superseded", reason="a newer incarnation exists")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (grpc.StatusCode.FAILED_PRECONDITION, PreconditionFailed),
+        (grpc.StatusCode.INVALID_ARGUMENT, InvalidRequest),
+        (grpc.StatusCode.NOT_FOUND, NotFound),
+    ],
+)
+async def test_a_stage_that_the_buffer_refuses_to_open_is_a_failure_not_an_end(
+    peers: Peers, ranks: "Ranks", link: Link, code: grpc.StatusCode, error: type[RpcError]
+) -> None:
+    peers.stages[STAGE].refusal = code
+    async with stage_of(peers, ranks, link) as ending:
+        with pytest.raises(error, match=r"the buffer refused: /data/tasks\.jsonl is not there"):
+            await ending
+
+
+async def test_a_stage_is_opened_once_its_data_is_read_and_says_so_meanwhile(
+    peers: Peers, ranks: "Ranks", link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "ASK_AGAIN_SECONDS", 0.0)
+    peers.stages[STAGE].num_readings = 3
+    async with stage_of(peers, ranks, link) as ending:
+        assert await ending == StageEnded(outcome="finished")
+    waits = [event for event in link.said() if isinstance(event, Waiting)]
+    assert [wait.reason for wait in waits[:4]] == ["tasks is being read"] * 3 + [""]
+    assert peers.stages[STAGE].finished_step == STEPS
+
+
+async def test_each_version_names_the_one_it_was_trained_from(
+    peers: Peers, ranks: "Ranks", link: Link
+) -> None:
+    async with stage_of(peers, ranks, link) as ending:
+        await ending
+    parents = {version.version: version.parent_version for version in peers.published}
+    assert parents == {0: -1, 2: 0, 4: 2, 6: 4}
+    assert peers.experiment.stages[1].final_version.parent_version == 4

@@ -1,0 +1,71 @@
+"""A process's waits: how long they have gone on, and when others are told."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from trinity.members import Waits
+
+
+@dataclass
+class Clock:
+    """Time that passes when told to."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("trinity.waits.time.monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def told() -> list[None]:
+    """One element each time that others are told."""
+    return []
+
+
+@pytest.fixture
+def waits(told: list[None], clock: Clock) -> Waits:  # noqa: ARG001 time stands still
+    return Waits(owner="explorer", on_change=lambda: told.append(None))
+
+
+def test_a_named_wait_keeps_its_beginning_whatever_its_reason(waits: Waits, clock: Clock) -> None:
+    waits.set("lease", waits_for="buffer", reason="refused")
+    clock.now += 30
+    waits.set("lease", waits_for="buffer", reason="no route", deadline_seconds=100)
+    (shown,) = waits.to_proto()
+    assert (shown.owner, shown.waits_for, shown.reason) == ("explorer", "buffer", "no route")
+    assert (shown.waited_seconds, shown.deadline_seconds) == (30, 70)
+
+
+def test_a_cleared_name_begins_anew(waits: Waits, clock: Clock) -> None:
+    waits.set("lease", waits_for="buffer", reason="refused")
+    waits.clear("lease")
+    assert waits.to_proto() == []
+    clock.now += 30
+    waits.set("lease", waits_for="buffer", reason="refused")
+    assert waits.to_proto()[0].waited_seconds == 0
+
+
+def test_the_longest_wait_is_shown_first(waits: Waits, clock: Clock) -> None:
+    waits.set("weights", waits_for="trainer", reason="version 3")
+    clock.now += 1
+    waits.begin(for_="buffer", reason="commits")
+    clock.now += 1
+    waits.set("weights", waits_for="trainer", reason="version 3, again")
+    assert [wait.waits_for for wait in waits.to_proto()] == ["trainer", "buffer"]
+
+
+def test_others_are_told_of_changes_alone(waits: Waits, told: list[None]) -> None:
+    for _ in range(3):
+        waits.set("lease", waits_for="buffer", reason="refused")
+    assert len(told) == 1
+    for _ in range(3):
+        waits.clear("lease")
+    assert len(told) == 2

@@ -1,0 +1,69 @@
+"""What a rank waits for is shown by the trainer, from its beginning to its end."""
+
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from services.trainer.messages import Waiting
+from services.trainer.state import TrainerState
+from trinity.api.v1.synchronizer_pb2 import Wait
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.members import Heartbeats
+
+
+@dataclass
+class Clock:
+    """Time that passes when told to."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("trinity.waits.time.monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def state() -> TrainerState:
+    """Of a trainer that has not said anything to anybody yet."""
+    stub = SynchronizerServiceStub(grpc.insecure_channel("127.0.0.1:1"))
+    state = TrainerState()
+    state.heartbeats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address="")
+    return state
+
+
+def shown(state: TrainerState) -> list[Wait]:
+    assert state.heartbeats is not None
+    return state.heartbeats.waits.to_proto()
+
+
+def waiting(reason: str) -> Waiting:
+    return Waiting(name="batch", waits_for="buffer", reason=reason, deadline_seconds=100)
+
+
+def test_a_wait_keeps_its_beginning_whatever_its_reason(state: TrainerState, clock: Clock) -> None:
+    state.note_wait(0, waiting("3 of 8 rows are there"))
+    clock.now += 30
+    state.note_wait(0, waiting("7 of 8 rows are there"))
+    (wait,) = shown(state)
+    assert (wait.reason, wait.waited_seconds) == ("7 of 8 rows are there", 30)
+    assert wait.deadline_seconds == 70
+
+
+def test_each_rank_has_waits_of_its_own(state: TrainerState) -> None:
+    state.note_wait(0, waiting("rows"))
+    state.note_wait(1, waiting("rows"))
+    state.note_wait(0, Waiting(name="batch"))
+    assert len(shown(state)) == 1
+
+
+def test_ranks_that_are_gone_wait_for_nothing(state: TrainerState) -> None:
+    state.note_wait(0, waiting("rows"))
+    state.end_waits()
+    assert shown(state) == []

@@ -1,0 +1,127 @@
+"""What a process waits for, as others get to see it."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from trinity.api.v1 import synchronizer_pb2 as pb
+
+_SHORTEST_DEADLINE_SECONDS = 0.001
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Waiting:
+    """One wait that goes on; two of the same text are two."""
+
+    owner: str
+    waits_for: str
+    reason: str
+    since: float
+    """By `time.monotonic`."""
+    deadline_seconds: float
+    """From `since`; 0 when it never gives up."""
+
+    def says_the_same(self, other: "Waiting") -> bool:
+        """Whether people read the same, apart from the time."""
+        return (self.waits_for, self.reason, self.deadline_seconds) == (
+            other.waits_for,
+            other.reason,
+            other.deadline_seconds,
+        )
+
+    def to_proto(self, now: float) -> pb.Wait:
+        """Describe the wait as of `now`."""
+        waited = now - self.since
+        left = max(self.deadline_seconds - waited, _SHORTEST_DEADLINE_SECONDS)
+        return pb.Wait(
+            owner=self.owner,
+            waits_for=self.waits_for,
+            reason=self.reason,
+            waited_seconds=waited,
+            deadline_seconds=left if self.deadline_seconds > 0 else 0.0,
+        )
+
+
+class Waits:
+    """What this process waits for; usable from coroutines and threads alike.
+
+    Registering a wait bounds nothing: whoever waits keeps its own deadline.
+
+        with waits.waiting(for_="synchronizer", reason="version 4 is not published yet"):
+            await gate.wait()
+
+        waits.set("lease", waits_for="buffer", reason=str(error))  # again and again, until
+        waits.clear("lease")
+    """
+
+    def __init__(self, *, owner: str, on_change: Callable[[], None]) -> None:
+        self._owner = owner
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._open: list[Waiting] = []
+        self._named: dict[str, Waiting] = {}
+
+    def begin(
+        self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
+    ) -> Waiting:
+        """Say that a wait has begun, where a block does not fit; `end` ends it."""
+        wait = Waiting(
+            owner=owner or self._owner,
+            waits_for=for_,
+            reason=reason,
+            since=time.monotonic(),
+            deadline_seconds=deadline_seconds,
+        )
+        with self._lock:
+            self._open.append(wait)
+        self._on_change()
+        return wait
+
+    def end(self, wait: Waiting) -> None:
+        """Say that a wait is over; once is enough."""
+        with self._lock, contextlib.suppress(ValueError):
+            self._open.remove(wait)
+        self._on_change()
+
+    @contextlib.contextmanager
+    def waiting(
+        self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
+    ) -> Iterator[None]:
+        """Show a wait for as long as the block lasts."""
+        wait = self.begin(for_=for_, reason=reason, deadline_seconds=deadline_seconds, owner=owner)
+        try:
+            yield
+        finally:
+            self.end(wait)
+
+    def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
+        """Say that the wait of this name goes on; it began when the name was first set."""
+        with self._lock:
+            before = self._named.get(name)
+            wait = Waiting(
+                owner=self._owner,
+                waits_for=waits_for,
+                reason=reason,
+                since=before.since if before else time.monotonic(),
+                deadline_seconds=deadline_seconds,
+            )
+            if before is not None and before.says_the_same(wait):
+                return
+            self._named[name] = wait
+        self._on_change()
+
+    def clear(self, name: str) -> None:
+        """Say that the wait of this name is over, if it goes on."""
+        with self._lock:
+            ended = self._named.pop(name, None)
+        if ended is not None:
+            self._on_change()
+
+    def to_proto(self) -> list[pb.Wait]:
+        """Describe every wait, the longest first."""
+        now = time.monotonic()
+        with self._lock:
+            waits = [*self._open, *self._named.values()]
+        return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
