@@ -16,7 +16,7 @@ from services.explorer.assignments import (
     Waiting,
 )
 from services.explorer.calls import calling, following
-from services.explorer.unconfirmed import Fate, Report
+from services.explorer.reports import Fate, Report
 from services.explorer.weights import Requirement
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub

@@ -5,7 +5,8 @@ import hashlib
 import logging
 from typing import Protocol
 
-from services.explorer.unconfirmed import Fate, HeldResult, Report, Unconfirmed
+from services.explorer.reports import Fate, Report
+from services.explorer.unconfirmed import HeldResult, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.errors import RpcError, Unavailable
 from trinity.subjects import runs_subject

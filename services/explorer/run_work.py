@@ -9,9 +9,10 @@ from services.explorer.counts import Counts
 from services.explorer.failures import StageFailed
 from services.explorer.gate import WeightGate
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
+from services.explorer.reports import Fate
 from services.explorer.runner import Runner
 from services.explorer.thread_watch import ThreadWatch
-from services.explorer.unconfirmed import Fate, Unconfirmed
+from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 

@@ -4,31 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from services.explorer.reports import Report
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0
 LONGEST_RESEND_SECONDS = 60.0
-
-
-class Fate(StrEnum):
-    """What the buffer did with a result; after any of them it is never sent again."""
-
-    COMMITTED = "committed"
-    SUPERSEDED = "superseded"
-    LATE = "late"
-    REJECTED = "rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the buffer says about a result."""
-
-    fate: Fate
-    reason: str = ""
-    """Why it was rejected."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """`trinity`: the commands, and how mistakes become exit codes."""
 
+import io
 import sys
 
 import typer
@@ -11,6 +12,7 @@ from trinity.errors import TrinityError, UserError
 
 USER_MISTAKE = 2
 FAILURE = 1
+INTERRUPTED = 130
 
 app = typer.Typer(
     help="Reinforcement fine-tuning of language models.",
@@ -25,12 +27,17 @@ app.command()(version)
 
 def main() -> None:
     """Entry point; exit code 2 for a user's mistake, 1 for a run that failed."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # samples may hold what a terminal cannot show
     try:
         app()
     except UserError as error:
         sys.exit(_fail(error, USER_MISTAKE))
-    except TrinityError as error:
+    except (TrinityError, OSError) as error:
         sys.exit(_fail(error, FAILURE))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def _fail(error: Exception, code: int) -> int:

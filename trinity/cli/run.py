@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trinity.cli.dry_run import describe
+from trinity.launch.gpus import check_gpus
 from trinity.launch.prepare import Prepared, prepare
 from trinity.launch.run import Interrupted, Run
 from trinity.progress.reporter import make_reporter
@@ -15,6 +18,7 @@ from trinity.progress.summary import EvaluationSummary, RunSummary
 
 INTERRUPTED_EXIT_CODE = 130
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
+PROGRAM = "trinity"
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
@@ -45,19 +49,31 @@ def run(
     if dry_run:
         describe(prepared)
         return
+    check_gpus(prepared.plan)
     _announce(prepared)
-    execute(prepared, config)
+    execute(prepared, _again(config, max_steps, plugin_dir))
 
 
-def execute(prepared: Prepared, config: Path) -> None:
-    """Run with live progress and print what came of it."""
+def _again(config: Path, max_steps: int | None, plugin_dir: Path | None) -> str:
+    """The command that goes on with this run."""
+    program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
+    parts = [program, "run", "--config", str(config)]
+    if max_steps is not None:
+        parts += ["--max-steps", str(max_steps)]
+    if plugin_dir is not None:
+        parts += ["--plugin-dir", str(plugin_dir)]
+    return shlex.join(parts)
+
+
+def execute(prepared: Prepared, again: str) -> None:
+    """Run with live progress and print what came of it; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
     try:
         summary = asyncio.run(Run(plan=prepared.plan, reporter=reporter).execute())
     except Interrupted:
         reporter.close()
         print("stopped in order; go on with:")
-        print(f"  trinity run --config {config}")
+        print(f"  {again}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()

@@ -1,7 +1,6 @@
 """`trinity status`: where a run stands and who waits for whom, from another terminal."""
 
 import asyncio
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ from typing import Annotated
 import grpc
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from trinity.api.v1 import (
@@ -19,6 +19,7 @@ from trinity.api.v1 import (
 )
 from trinity.config import load_config, plan_experiment
 from trinity.errors import RunFailed, UserError
+from trinity.local.run_file import RunningStack, read_running
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -39,9 +40,12 @@ JobDirOption = Annotated[
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     """Show the stages, the members and what each of them waits for."""
     directory = _job_dir(config, job_dir)
-    addresses = _addresses(directory)
+    running = _running(directory)
+    if running is None:
+        raise UserError(f"no run is going on in {directory}")
+    addresses = running.addresses
     try:
-        now, work = asyncio.run(_ask(addresses["synchronizer"], addresses["buffer"]))
+        now, work = asyncio.run(_ask(addresses.synchronizer, addresses.buffer))
     except grpc.aio.AioRpcError as error:
         raise RunFailed(
             f"the run in {directory} does not answer: {error.details()}; its logs are in "
@@ -60,7 +64,8 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
 
 def _only_run(root: Path) -> Path:
     """The directory of the one run that goes on below `root`."""
-    found = sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{RUN_FILE}"))
+    files = [path for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{RUN_FILE}")]
+    found = sorted(path.parent for path in files if _running(path.parent) is not None)
     if not found:
         raise UserError(f"no run is going on below {root}: give its --config or its --job-dir")
     if len(found) > 1:
@@ -69,15 +74,12 @@ def _only_run(root: Path) -> Path:
     return found[0]
 
 
-def _addresses(directory: Path) -> dict[str, str]:
-    path = directory / RUN_FILE
+def _running(directory: Path) -> RunningStack | None:
+    """The stack that runs there; a file that a killed launcher left behind is none."""
     try:
-        addresses = json.loads(path.read_text())["addresses"]
-    except FileNotFoundError:
-        raise UserError(f"no run is going on in {directory}: {path} does not exist") from None
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    return {name: str(address) for name, address in addresses.items()}
+        return read_running(directory)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error
 
 
 async def _ask(
@@ -101,7 +103,7 @@ def _show(
     console = Console()
     for experiment in now.experiments:
         state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
-        reason = f": {experiment.reason}" if experiment.reason else ""
+        reason = escape(f": {experiment.reason}") if experiment.reason else ""
         console.print(f"[bold]{experiment.label}[/bold]  {state}{reason}")
         for stage in experiment.stages:
             console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
@@ -142,7 +144,7 @@ def _wait_table(waits: list[synchronizer_pb2.Wait]) -> Table:
     for wait in waits:
         limit = f"{wait.deadline_seconds:.0f} s" if wait.deadline_seconds else "never"
         since = f"{wait.waited_seconds:.1f} s"
-        table.add_row(wait.owner, wait.waits_for, wait.reason, since, limit)
+        table.add_row(wait.owner, wait.waits_for, escape(wait.reason), since, limit)
     return table
 
 

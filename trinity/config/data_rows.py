@@ -7,6 +7,8 @@ from pathlib import Path
 from trinity.errors import UserError
 
 Row = Mapping[str, object]
+READ_WHOLE_BYTES = 64 * 1024 * 1024
+"""Files up to this size are parsed row by row when counted, so that a broken row is found early."""
 
 
 def first_row(files: tuple[Path, ...]) -> Row:
@@ -26,8 +28,8 @@ def count_rows(files: tuple[Path, ...]) -> int:
 def _count(file: Path) -> int:
     if not _is_json(file):
         return _count_arrow(file)
-    if _is_json_list(file):
-        return len(_json_list(file))
+    if file.stat().st_size <= READ_WHOLE_BYTES:
+        return sum(1 for _ in _json_rows(file))
     with file.open("rb") as lines:
         return sum(1 for line in lines if line.strip())
 
@@ -79,7 +81,7 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
         import pyarrow.parquet
     except ImportError as error:
         raise UserError(
-            f"reading {file} needs pyarrow: pip install 'trinity-services[buffer]'"
+            f"reading {file} needs pyarrow: run `make setup`, or pip install pyarrow"
         ) from error
 
     try:

@@ -20,6 +20,7 @@ class _Architecture(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=())
 
+    model_type: str
     num_attention_heads: int | None = Field(default=None, gt=0)
     hidden_size: int | None = Field(default=None, gt=0)
     head_dim: int | None = None
@@ -55,15 +56,20 @@ def _read_architecture(directory: Path) -> _Architecture:
             "give a directory in Hugging Face's layout"
         ) from error
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = f"{where}: {first['msg']}" if where else first["msg"]
         raise UserError(f"{file} is damaged ({reason}): save the model again") from error
 
 
 def _check_weights(directory: Path) -> None:
-    if not any(directory.glob("*.safetensors")):
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
         raise UserError(
             f"the model {directory} has no *.safetensors file: save its weights in that format"
         )
+    for file in files:
+        _check_safetensors(file)
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         return
@@ -76,11 +82,30 @@ def _check_weights(directory: Path) -> None:
             raise UserError(f"the model {directory} lacks its shard {shard}: copy it there")
 
 
+def _check_safetensors(file: Path) -> None:
+    """The header must be whole and the file as long as it says; the weights are not read."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            size = file.stat().st_size
+            header = json.loads(stream.read(length)) if length <= size - 8 else {}
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no safetensors file: save the model again") from error
+    if not ends or size != 8 + length + max(ends):
+        raise UserError(f"{file} is cut short or damaged: copy or save the model again")
+
+
 def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         raise UserError(
             f"the model {directory} has no tokenizer (such as tokenizer.json): save one with it"
         )
+    file = directory / "tokenizer.json"
+    try:
+        json.loads(file.read_bytes() if file.is_file() else b"{}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} is damaged: save the tokenizer again") from error
     if stage.chat_template is None and not _has_chat_template(directory):
         raise UserError(
             f"the tokenizer of {directory} has no chat template: give `model.chat_template_path`"

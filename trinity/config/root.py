@@ -1,5 +1,9 @@
 """The whole configuration, as the user wrote it."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from trinity.config.algorithm import AlgorithmConfig
 from trinity.config.buffer import BufferConfig
 from trinity.config.cluster import ClusterConfig
@@ -8,7 +12,7 @@ from trinity.config.log import LogConfig
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
 from trinity.config.monitor import MonitorConfig
-from trinity.config.section import NonNegative, OptionalSegment, PathSegment, Section
+from trinity.config.section import OptionalSegment, PathSegment, Section
 from trinity.config.stages import StageConfig
 from trinity.config.synchronizer import SynchronizerConfig
 from trinity.config.trainer import TrainerConfig
@@ -27,9 +31,9 @@ class Config(Section):
     """Whose experiment it is."""
     mode: Mode = "both"
     """`both`: explorer and trainer; `train`: the trainer alone, on a file."""
-    seed: NonNegative = 42
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """All randomness of the experiment derives from it."""
-    checkpoint_root_dir: str = "./checkpoints"
+    checkpoint_root_dir: Annotated[str, Field(min_length=1)] = "./checkpoints"
     """Where runs keep everything they leave."""
     continue_from_checkpoint: bool = True
     """Go on in a directory that exists; else begin anew beside it, under a name with the time."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -19,7 +18,7 @@ SETTLE_SECONDS = 10.0
 """How long the events of an ended experiment may take to arrive."""
 
 # Answers that only mean that a service is being restarted.
-PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL)
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
 FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
@@ -38,14 +37,19 @@ class Follower:
 
     async def until_ended(self) -> synchronizer_pb2.Experiment:
         """Follow until the experiment has ended and its events are taken in; answers its end."""
-        events = asyncio.create_task(self._again(self._read_events))
+        events = asyncio.create_task(self._read_events_again())
+        ending = asyncio.create_task(self._until_not_running())
         try:
-            ended = await self._until_not_running()
+            await asyncio.wait((events, ending), return_when=asyncio.FIRST_COMPLETED)
+            if events.done():
+                events.result()
+            ended = ending.result()
             await self._settle()
             return ended
         finally:
-            events.cancel()
-            await asyncio.gather(events, return_exceptions=True)
+            for task in (events, ending):
+                task.cancel()
+            await asyncio.gather(events, ending, return_exceptions=True)
 
     async def _until_not_running(self) -> synchronizer_pb2.Experiment:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self.experiment.id)
@@ -71,10 +75,11 @@ class Follower:
                 self.reporter.say(f"[{stage.name}] finished")
         self.experiment = now
 
-    async def _again(self, read: Callable[[], Awaitable[None]]) -> None:
+    async def _read_events_again(self) -> None:
+        """Never returns; what is not a passing outage is raised, and ends the run."""
         while True:
             try:
-                await read()
+                await self._read_events()
             except grpc.aio.AioRpcError as error:
                 if error.code() not in PASSING:
                     raise

@@ -1,10 +1,23 @@
 """Which of this machine's GPUs each service sees."""
 
 import os
+from pathlib import Path
 
 from trinity.config import ExperimentPlan, StagePlan
+from trinity.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DRIVER = Path("/dev/nvidiactl")
+
+
+def check_gpus(plan: ExperimentPlan) -> None:
+    """Raises: UserError when the plan wants GPUs and this machine shows none."""
+    wanted = plan.stages[0].config.cluster.gpu_per_node
+    if wanted and not DRIVER.exists():
+        raise UserError(
+            f"`cluster.gpu_per_node: {wanted}` wants GPUs, and this machine has no NVIDIA driver: "
+            "run it where there are GPUs, or set it to 0"
+        )
 
 
 def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:

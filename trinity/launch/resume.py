@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from trinity.config import ExperimentPlan
 from trinity.errors import UserError
@@ -12,6 +13,7 @@ PLAN_FILE = "config.json"
 # Keys that may differ from the run being resumed: they change how long it goes on, what it writes
 # and how it is watched, not what has been computed so far.
 CHANGEABLE = (
+    "checkpoint_root_dir",
     "continue_from_checkpoint",
     "explorer.max_retry_times",
     "explorer.max_timeout",
@@ -32,16 +34,14 @@ def check_resumable(plan: ExperimentPlan) -> None:
     path = plan.job_path / PLAN_FILE
     if not path.exists():
         return
-    before = json.loads(path.read_text())
     now = json.loads(plan.model_dump_json())
-    changed: set[str] = set()
-    stages = zip(before["stages"], now["stages"], strict=False)
-    if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
-        changed.add("stages")
-    for old, new in stages:
-        changed |= _differences(old["config"], new["config"])
-    if before["seed"] != now["seed"]:
-        changed.add("seed")
+    try:
+        changed = _changed(json.loads(path.read_text()), now)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}, which says what the run in {plan.job_dir} was started with, cannot be read "
+            f"({error}): restore it, or give the experiment another `name`"
+        ) from error
     if refused := sorted(key for key in changed if not _may_change(key)):
         raise UserError(
             f"{plan.job_dir} holds a run with other settings of {', '.join(refused)}: "
@@ -60,6 +60,17 @@ def remember(plan: ExperimentPlan) -> None:
 def holds_run(job_dir: Path) -> bool:
     """Whether a run was started in this directory before."""
     return (job_dir / PLAN_FILE).exists()
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    changed: set[str] = set()
+    if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
+        changed.add("stages")
+    for old, new in zip(before["stages"], now["stages"], strict=False):
+        changed |= _differences(old["config"], new["config"])
+    if before["seed"] != now["seed"]:
+        changed.add("seed")
+    return changed
 
 
 def _may_change(key: str) -> bool:

@@ -53,10 +53,13 @@ class Run:
         """
         view = RunView.of(self.plan)
         with self._phase("total"):
-            async with self._stack() as stack:
-                remember(self.plan)
-                ended = await self._until_signal(self._on(stack, view))
+            ended = await self._until_signal(self._follow(view))
         return self._leave_results(view, ended)
+
+    async def _follow(self, view: RunView) -> synchronizer_pb2.Experiment:
+        async with self._stack() as stack:
+            remember(self.plan)
+            return await self._on(stack, view)
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:

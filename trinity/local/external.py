@@ -14,6 +14,9 @@ from trinity.errors import UserError
 
 _NATS_URL = "TRINITY_NATS_URL"
 _POSTGRES_DSN = "TRINITY_POSTGRES_DSN"
+SECRET_VARIABLES = frozenset(
+    name + suffix for name in (_NATS_URL, _POSTGRES_DSN) for suffix in ("", "_FILE")
+)
 _ANSWER_SECONDS = 3
 
 

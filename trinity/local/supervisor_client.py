@@ -3,10 +3,11 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trinity.local.external import SECRET_VARIABLES
 from trinity.local.leftovers import kill_leftovers, marked_environment
 from trinity.local.messages import (
     Command,
@@ -20,6 +21,11 @@ from trinity.local.process_spec import ProcessSpec
 
 _STOP_SECONDS = 90.0
 _LONGEST_EVENT_BYTES = 2**20
+
+
+def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """A user's own code runs in these processes; each gets only the secrets it needs, in files."""
+    return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 class SupervisorClient:
@@ -50,7 +56,7 @@ class SupervisorClient:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=os.environ | marked_environment(job_dir),
+                env=_without_secrets(os.environ) | marked_environment(job_dir),
                 start_new_session=True,  # Ctrl-C is the launcher's to handle
                 pass_fds=(lock_descriptor,),
                 limit=_LONGEST_EVENT_BYTES,

@@ -20,7 +20,8 @@ class Workflow:
                 ...
 
     A workflow with `is_async` runs on the service's event loop and must not block; any other has
-    `run` and gets a thread. An instance serves one run and is never used again.
+    `run` and gets a thread. A thread cannot be stopped: once the attempt is over, its calls of the
+    model raise AttemptOver. An instance serves one run and is never used again.
     """
 
     is_async: ClassVar[bool] = False

@@ -18,8 +18,15 @@ from services.buffer.handlers.leasing import draw_assignments
 from services.buffer.handlers.words import describe_rollouts
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
-from services.buffer.store.database import notify, stage_topic
-from services.buffer.store.experiences import ReadyRow, load_bodies, ready_rows, set_states
+from services.buffer.store.database import notify, stage_topics, work_topic
+from services.buffer.store.experiences import (
+    Place,
+    ReadyRow,
+    count_ready,
+    load_bodies,
+    ready_rows,
+    set_states,
+)
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places
@@ -61,10 +68,13 @@ class Composer:
     async def _compose_rollouts(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
-        rows, supply = await _supply(connection, stage, step)
+        before = await _first_unfinished(connection, stage)
+        supply = await _supply(connection, stage, step, before)
         decision: Decision = decide(stage, step, supply)
         match decision:
             case Take():
+                size = stage.plan.train_batch_size
+                rows = await ready_rows(connection, stage, limit=size, before=before)
                 return await self._take(connection, stage, step, rows)
             case Refill(num_tasks):
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
@@ -122,25 +132,26 @@ class Composer:
         return head
 
 
-async def _supply(
-    connection: AsyncConnection, stage: Stage, step: int
-) -> tuple[list[ReadyRow], Supply]:
+async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
+    """The place of the first group that may still give rows, where their order is fixed."""
+    if not stage.is_ordered:
+        return None
     scopes = await open_scope_places(connection, stage.key)
     first_open = await first_open_place(connection, stage.key)
-    rows = await ready_rows(
-        connection,
-        stage.key,
-        limit=stage.plan.train_batch_size,
-        is_ordered=stage.is_ordered,
-        before=min([*scopes[:1], *([first_open] if first_open else [])], default=None),
-    )
+    return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
+
+
+async def _supply(
+    connection: AsyncConnection, stage: Stage, step: int, before: Place | None
+) -> Supply:
+    num_rows = await count_ready(connection, stage, before)
     unfinished = ""
     if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
         unfinished = describe_rollouts(work)
-    elif scopes:
+    elif scopes := await open_scope_places(connection, stage.key):
         unfinished = f"explore step {scopes[0][0]}: the pipeline works on {len(scopes)} groups"
-    return rows, Supply(
-        num_rows=len(rows),
+    return Supply(
+        num_rows=num_rows,
         unfinished=unfinished,
         next_step=_next_step(stage, step),
         refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
@@ -169,7 +180,7 @@ async def _refill(
         first_position=refills.next_position,
         refill_round=refill_round,
     )
-    await notify(connection, stage_topic(stage.key))
+    await notify(connection, work_topic(stage.key))
 
 
 async def _record(
@@ -184,7 +195,7 @@ async def _record(
     await update_stage(connection, stage.key, recorded_step=step)
     event = BatchComposed(step=step, num_rows=len(items), metrics=metrics)
     await log_event(connection, stage.key, event)
-    await notify(connection, stage_topic(stage.key))
+    await notify(connection, *stage_topics(stage.key))
     return head
 
 

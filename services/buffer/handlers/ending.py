@@ -6,7 +6,7 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.store.assignments import cancel_open
-from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import cancel_evaluations, open_versions
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import get_stage, update_stage
@@ -31,5 +31,5 @@ async def end_stage(
     await log_event(
         connection, stage.key, Notice(text=f"stage {stage.key.stage} {state}: {reason}")
     )
-    await notify(connection, stage_topic(stage.key))
+    await notify(connection, *stage_topics(stage.key))
     return num_revoked

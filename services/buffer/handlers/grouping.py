@@ -12,7 +12,7 @@ from services.buffer.domain.group import Outcome
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
 from services.buffer.store.assignments import first_explore_step
-from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topic
+from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.progress import log_event
 from services.buffer.store.scopes import Claim, end_claims
@@ -31,6 +31,11 @@ class Shaped:
     outcomes: Sequence[Outcome] = ()
     error: str = ""
 
+    @property
+    def num_rows(self) -> int:
+        """Rows that can be batched."""
+        return sum(outcome.advantage is not None for outcome in self.outcomes)
+
 
 def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
     """The id that the same output of an operator always gets."""
@@ -42,7 +47,10 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     stage = await lock_stage(connection, shaped[0].claim.key)
     await _commit_outcomes(connection, stage, [one for one in shaped if not one.error])
     await _commit_errors(connection, stage, [one for one in shaped if one.error])
-    await notify(connection, stage_topic(stage.key))
+    await notify(connection, batch_topic(stage.key))
+    if any(one.num_rows < stage.repeat_times for one in shaped):
+        # Rows that do not come leave room for the next explore step.
+        await notify(connection, work_topic(stage.key))
 
 
 async def _commit_outcomes(

@@ -9,7 +9,7 @@ from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.handlers.reopening import reopen_stage
-from services.buffer.store.database import insert_rows, key_columns, notify, stage_topic
+from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.progress import log_event
 from services.buffer.store.segments import open_segment
 from services.buffer.store.stages import (
@@ -94,7 +94,7 @@ async def open_stage(
         await _log_opened(connection, stage)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)
-    await notify(connection, stage_topic(key))
+    await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
 
 

@@ -18,7 +18,7 @@ from services.buffer.store.batches import (
     store_feedback,
     was_trained_before,
 )
-from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage, update_stage
@@ -83,7 +83,7 @@ async def begin_incarnation(
     number = stage.incarnation + 1
     await insert_incarnation(connection, stage, number, trainer_id)
     await update_stage(connection, key, incarnation=number, published=None)
-    await notify(connection, stage_topic(key))
+    await notify(connection, *stage_topics(key))
     return Beginning(
         incarnation=number,
         line=stage.line,
@@ -108,7 +108,7 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
     await update_stage(connection, key, published=max(new.version, stage.published or 0))
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
-    await notify(connection, stage_topic(key))
+    await notify(connection, *stage_topics(key))
     return await _pinned_versions(connection, key)
 
 
@@ -158,7 +158,6 @@ async def report_step(
             replayed=await was_trained_before(connection, stage, step),
         )
         await log_event(connection, key, event)
-        await notify(connection, stage_topic(key))
     return await _pinned_versions(connection, key)
 
 
@@ -194,4 +193,4 @@ async def finish_training(
     await cancel_open(connection, key, reason, [AssignmentKind.TRAIN])
     await open_evaluations(connection, stage, step)
     await finish_if_done(connection, stage)
-    await notify(connection, stage_topic(key))
+    await notify(connection, *stage_topics(key))

@@ -19,7 +19,7 @@ from services.buffer.servicer.convert import (
     wait_of,
 )
 from services.buffer.servicer.parts import Context, Parts
-from services.buffer.store.database import notify, stage_topic
+from services.buffer.store.database import notify, work_topic
 from services.buffer.store.leases import Grant, release_leases, renew_leases
 from services.buffer.store.stages import get_stage, lock_stage
 from trinity.api.v1 import buffer_pb2 as pb
@@ -73,7 +73,7 @@ class LeaseCalls(Parts):
             async with self.database.transaction() as connection:
                 return LeaseLook(await lease(connection, wanted))
 
-        topic = stage_topic(wanted.key)
+        topic = work_topic(wanted.key)
         answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
         return _response(answer, wanted.lease_seconds)
 
@@ -101,7 +101,7 @@ class LeaseCalls(Parts):
         async with self.database.transaction() as connection:
             await lock_stage(connection, key)
             num_released = await release_leases(connection, key, explorer_id, tokens)
-            await notify(connection, stage_topic(key))
+            await notify(connection, work_topic(key))
         return pb.ReleaseLeasesResponse(num_released=num_released)
 
 

@@ -25,7 +25,7 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_batch, load_rows
-from services.buffer.store.database import stage_topic
+from services.buffer.store.database import batch_topic
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2
@@ -92,7 +92,7 @@ class TrainerCalls(Parts):
         async def look() -> BatchLook:
             return BatchLook(await self._look_for_batch(key, request.incarnation, request.step))
 
-        stage, answer = await self.poller.poll(stage_topic(key), wait_seconds, look)
+        stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
             for first in range(0, answer.num_rows, ROWS_A_MESSAGE):

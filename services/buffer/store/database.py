@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,6 +43,7 @@ class Database:
                 yield connection
 
 
+@lru_cache(maxsize=1024)
 def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
     """Rows of one stage."""
     return sa.and_(
@@ -57,7 +59,12 @@ def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
     Tables of a new experiment grow faster than the planner's statistics: a join of two of them
     may compare every row with every other. So statements look rows up by ids, one table at a time.
     """
-    return column == sa.any_(sa.cast(list(ids), ARRAY(sa.Uuid(as_uuid=False))))
+    return column == sa.any_(uuid_array(ids))
+
+
+def uuid_array(ids: Iterable[str]) -> sa.Cast[Sequence[str]]:
+    """Many ids as one parameter."""
+    return sa.cast(list(ids), ARRAY(sa.Uuid(as_uuid=False)))
 
 
 def among_numbers(column: sa.Column[int], numbers: Iterable[int]) -> sa.ColumnElement[bool]:
@@ -96,14 +103,25 @@ async def insert_rows(
     await connection.execute(statement, [dict(row) for row in rows])
 
 
-async def notify(connection: AsyncConnection, topic: str) -> None:
-    """Wake whoever waits for this topic, in any replica, when the transaction commits."""
-    await connection.execute(sa.select(sa.func.pg_notify(CHANNEL, topic)))
+async def notify(connection: AsyncConnection, *topics: str) -> None:
+    """Wake whoever waits for these topics, in any replica, when the transaction commits."""
+    said = [sa.func.pg_notify(CHANNEL, topic) for topic in topics]
+    await connection.execute(sa.select(*said))
 
 
-def stage_topic(key: StageKey) -> str:
-    """Changes when a stage's work or batches do."""
-    return f"stage/{key.tenant}/{key.experiment_id}/{key.stage}"
+def work_topic(key: StageKey) -> str:
+    """Changes when more of a stage's work may be leased."""
+    return f"work/{key.tenant}/{key.experiment_id}/{key.stage}"
+
+
+def batch_topic(key: StageKey) -> str:
+    """Changes when a stage's next batch may be composed, or is."""
+    return f"batch/{key.tenant}/{key.experiment_id}/{key.stage}"
+
+
+def stage_topics(key: StageKey) -> tuple[str, str]:
+    """Both of them: something about the stage itself has changed."""
+    return work_topic(key), batch_topic(key)
 
 
 def tasksets_topic(tenant: str) -> str:

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.batch_metrics import MeasuredRow
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
+from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AttemptState, ExperienceState
 from services.buffer.store.database import (
     among,
@@ -19,6 +21,7 @@ from services.buffer.store.database import (
     insert_rows,
     key_columns,
     one_of,
+    uuid_array,
 )
 from services.buffer.store.tables import experience, payload, run_attempt
 from trinity.types import StageKey
@@ -113,32 +116,39 @@ class Derived:
 
 
 NOT_COPIED = {"ready_number", "created_at", "reason"}
+CHANGED = {"experience_id", "parent_id", "revision", "advantage", "state"}
+COPIED = [column for column in experience.c if column.name not in NOT_COPIED | CHANGED]
 
 
 async def insert_derived(
     connection: AsyncConnection, key: StageKey, derived: Sequence[Derived]
 ) -> None:
     """Make ready rows of raw ones, in the order given; the parents stay as they came."""
+    if not derived:
+        return
     parent_ids = [one.parent_id for one in derived]
-    statement = sa.select(experience).where(
-        in_stage(experience, key), among(experience.c.experience_id, parent_ids)
+    unnested = sa.func.unnest(
+        uuid_array(one.experience_id for one in derived),
+        uuid_array(parent_ids),
+        sa.cast([one.advantage for one in derived], ARRAY(sa.Float)),
     )
-    parents = {
-        row["experience_id"]: {name: row[name] for name in row if name not in NOT_COPIED}
-        for row in (await connection.execute(statement)).mappings()
+    columns = ("experience_id", "parent_id", "advantage")
+    new = unnested.table_valued(*columns, with_ordinality="place", name="new").render_derived()
+    values = {
+        "experience_id": new.c.experience_id,
+        "parent_id": new.c.parent_id,
+        "revision": experience.c.revision + 1,
+        "advantage": new.c.advantage,
+        "state": sa.literal(ExperienceState.READY.value),
     }
-    rows = [
-        {
-            **parents[one.parent_id],
-            "experience_id": one.experience_id,
-            "parent_id": one.parent_id,
-            "revision": parents[one.parent_id]["revision"] + 1,
-            "advantage": one.advantage,
-            "state": ExperienceState.READY,
-        }
-        for one in derived
-    ]
-    await insert_rows(connection, experience, rows)
+    rows = (
+        sa.select(*COPIED, *values.values())
+        .join_from(new, experience, experience.c.experience_id == new.c.parent_id)
+        .where(in_stage(experience, key), among(experience.c.experience_id, parent_ids))
+        .order_by(new.c.place)
+    )
+    names = [*(column.name for column in COPIED), *values]
+    await connection.execute(sa.insert(experience).from_select(names, rows))
     await set_states(connection, key, parent_ids, ExperienceState.DERIVED)
 
 
@@ -183,26 +193,31 @@ async def count_state(connection: AsyncConnection, key: StageKey, state: Experie
     return (await connection.execute(statement)).scalar_one()
 
 
+def _is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
+    c = experience.c
+    is_ready = sa.and_(in_stage(experience, key), one_of(c.state, [ExperienceState.READY]))
+    if before is None:
+        return is_ready
+    return sa.and_(is_ready, sa.tuple_(c.explore_step, c.position) < before)
+
+
+async def count_ready(connection: AsyncConnection, stage: Stage, before: Place | None) -> int:
+    """Rows that can be batched; where their order is fixed, those of groups up to `before`."""
+    counted = sa.select(sa.func.count()).select_from(experience)
+    statement = counted.where(_is_ready(stage.key, before))
+    return (await connection.execute(statement)).scalar_one()
+
+
 async def ready_rows(
-    connection: AsyncConnection,
-    key: StageKey,
-    *,
-    limit: int,
-    is_ordered: bool,
-    before: Place | None,
+    connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
 ) -> list[ReadyRow]:
     """The next rows to batch: in order of the rollouts up to `before`, or as they became ready."""
     c = experience.c
-    is_ready = one_of(c.state, [ExperienceState.READY])
-    statement = sa.select(experience).where(in_stage(experience, key), is_ready).limit(limit)
-    if not is_ordered:
-        statement = statement.order_by(c.ready_number)
-    else:
-        statement = statement.order_by(c.explore_step, c.position, c.run, c.step, c.suffix)
-        if before is not None:
-            statement = statement.where(sa.tuple_(c.explore_step, c.position) < before)
-    rows = list(await connection.execute(statement))
-    run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
+    places = (c.explore_step, c.position, c.run, c.step, c.suffix)
+    order = places if stage.is_ordered else (c.ready_number,)
+    statement = sa.select(experience).where(_is_ready(stage.key, before)).order_by(*order)
+    rows = list(await connection.execute(statement.limit(limit)))
+    run_metrics = await won_metrics(connection, stage.key, {row.assignment_id for row in rows})
     return [
         ReadyRow(
             experience_id=row.experience_id,

@@ -1,5 +1,6 @@
 """From the stream into the database: once, whole, and told to who sent it."""
 
+import asyncio
 import hashlib
 import uuid
 from collections.abc import AsyncIterator
@@ -127,10 +128,10 @@ async def test_a_run_whose_results_are_refused_ends_with_the_failures_sent_in_th
     assert late.state == Report.STATE_LATE
     await buffer.settle(buffer.complete(first, 1))
     await buffer.finish_all(others)
-    await buffer.batch(1, wait_seconds=0)
+    waiting = asyncio.ensure_future(buffer.batch(1))
     [refill] = (await buffer.lease()).assignments
     await buffer.finish_all([refill])
-    assert (await buffer.batch(1))[0].num_rows == ROWS
+    assert (await waiting)[0].num_rows == ROWS
 
 
 async def test_a_full_stream_refuses_results_and_loses_none(

@@ -7,6 +7,10 @@ from pathlib import Path
 from trinity.config import Config, StagePlan, load_config, plan_experiment
 from trinity.config.merging import deep_merge
 
+_HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+SAFETENSORS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
+"""One weight, as small as a whole file can be."""
+
 GRPO: dict[str, object] = {
     "project": "demo",
     "name": "sums",
@@ -62,8 +66,9 @@ def write_model(directory: Path, **architecture: object) -> str:
     """A directory that looks like a model; answers its path."""
     directory.mkdir(parents=True)
     config = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 64}
-    (directory / "config.json").write_text(json.dumps({**config, **architecture}))
+    described = {"model_type": "qwen2", **config, **architecture}
+    (directory / "config.json").write_text(json.dumps(described))
     (directory / "tokenizer.json").write_text("{}")
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ x }}"}))
-    (directory / "model.safetensors").write_bytes(b"")
+    (directory / "model.safetensors").write_bytes(SAFETENSORS)
     return str(directory)

@@ -152,7 +152,12 @@ def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None
     [
         ("config.json", None, "has no readable config.json"),
         ("config.json", "{", "is damaged"),
+        ("config.json", "{}", "model_type"),
         ("model.safetensors", None, "has no *.safetensors file"),
+        ("model.safetensors", "", "is cut short or damaged"),
+        ("model.safetensors", "x" * 64, "is cut short or damaged"),
+        ("model.safetensors", "\x02" + "\0" * 7 + "no" + "w", "is no safetensors file"),
+        ("tokenizer.json", "{", "is damaged"),
         ("model.safetensors.index.json", "{}", "is damaged"),
         (
             "model.safetensors.index.json",

@@ -26,6 +26,7 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience, JsonObject, VersionSpan, experience_id
+from trinity.workflows.simple_workflow import REWARD_THREADS
 from trinity.workflows.workflow import Workflow
 
 
@@ -227,6 +228,17 @@ def join_tests() -> None:
     for thread in threading.enumerate():
         if thread.name == "test":
             thread.join()
+
+
+async def test_a_reward_that_never_returns_costs_its_run_alone(tmp_path: Path) -> None:
+    release = threading.Event()
+    REWARDS.register("test_endless", lambda: {"score": float(release.wait())})
+    outcome = await outcome_of(
+        tmp_path, timeout_seconds=0.05, default_reward_fn_type="test_endless"
+    )
+    assert "more than 0.05 s" in outcome.failure
+    assert REWARD_THREADS.num_lost == 1
+    release.set()
 
 
 async def test_a_run_waits_for_a_thread_without_losing_time(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Fate, Report, Unconfirmed
+from services.explorer.reports import Fate, Report
+from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 

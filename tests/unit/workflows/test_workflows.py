@@ -13,7 +13,7 @@ from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import Reward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits
-from trinity.workflows.model import ModelWrapper
+from trinity.workflows.model import AttemptOver, ModelWrapper
 from trinity.workflows.task import Task
 
 LIMITS = ModelLimits(max_model_len=200, max_prompt_tokens=120)
@@ -174,3 +174,22 @@ async def test_a_thread_may_use_the_model() -> None:
     (inside,) = await asyncio.to_thread(chat.chat, [{"role": "user", "content": "a"}])
     (outside,) = await model().chat_async([{"role": "user", "content": "a"}])
     assert np.array_equal(inside.sequence.tokens, outside.sequence.tokens)
+
+
+async def test_a_model_whose_attempt_is_over_ends_what_goes_on_and_refuses_the_rest() -> None:
+    engine = ArithmeticEngine(gate=asyncio.Event())
+    chat = model(engine)
+    pending = asyncio.create_task(chat.chat_async([{"role": "user", "content": "a"}], n=2))
+    in_thread = asyncio.create_task(asyncio.to_thread(chat.generate, ["b"]))
+    while engine.num_active < 3:  # noqa: ASYNC110 one of the three comes from a thread
+        await asyncio.sleep(0)
+    await chat.close()
+    assert (engine.num_active, engine.num_aborted) == (0, 3)
+    for call in (pending, in_thread):
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    with pytest.raises(AttemptOver):
+        await chat.chat_async([{"role": "user", "content": "c"}])
+    with pytest.raises(AttemptOver):
+        await asyncio.to_thread(chat.chat, [{"role": "user", "content": "d"}])
+    assert len(engine.seeds) == 3
