@@ -34,7 +34,7 @@ from trinity.types import (
 )
 
 SERVICE = "trinity.api.v1.BufferService"
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 WAIT_SECONDS = 10.0
 OPEN = pb.OpenStageResponse.STATE_OPEN
 
