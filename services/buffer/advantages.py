@@ -18,7 +18,7 @@ from trinity.local.identity import OWN_IDENTITY
 from trinity.types import JsonObject, JsonValue
 
 MODULE = "trinity.algorithm.advantage.worker"
-LOAD_SECONDS = 60.0
+LOAD_SECONDS = 30.0
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 

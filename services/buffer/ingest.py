@@ -60,14 +60,18 @@ class Ingest:
 
     async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
         while True:
-            try:
-                messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
-            except TimeoutError:
-                # Silence may mean that the consumer is gone with the broker's data.
-                await self.stream.num_pending()
-                continue
-            for some in bundles(messages):
-                await self.store(some)
+            await self._store_next(subscription)
+
+    async def _store_next(self, subscription: JetStreamContext.PullSubscription) -> None:
+        """Store what waits; on return it is out of memory, before more comes in."""
+        try:
+            messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+        except TimeoutError:
+            # Silence may mean that the consumer is gone with the broker's data.
+            await self.stream.num_pending()
+            return
+        for some in bundles(messages):
+            await self.store(some)
 
     async def store(self, messages: Sequence[Msg]) -> None:
         """Store messages in one transaction; if something in them cannot be, each in its own."""

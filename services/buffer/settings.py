@@ -21,8 +21,8 @@ class BufferSettings(ServiceSettings):
     """How long to wait at the start for the database and the broker."""
     stream_max_bytes: int = Field(default=2 * 1024**3, gt=0)
     """Size of the stream of results; a full one refuses results until some are stored."""
-    fetch_messages: int = Field(default=32, gt=0, le=1024)
-    """Most messages that are stored in one transaction."""
+    fetch_messages: int = Field(default=32, gt=0, le=64)
+    """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)
     """How long a user's advantage function may take for one group."""
     segment_max_rows: int = Field(default=65_536, gt=0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from trinity.codec import SampleRef, experience_to_proto, stage_key_to_proto
 from trinity.config import StagePlan
 from trinity.local.ports import free_port
 from trinity.rpc.channel import open_channel
+from trinity.rpc.limits import CHUNK_BYTES
 from trinity.types import (
     EID,
     Experience,
@@ -276,6 +278,24 @@ class Buffer:
     async def publish(self, *results: experience_pb2.RunResult) -> None:
         """Send results in one message, accepted by the broker."""
         await self.broker.jetstream().publish(self.subject, self.batch_of(results))
+
+    async def upload(self, body: bytes) -> bytes:
+        """Store content that is too large for a message; answers its hash."""
+        digest = hashlib.sha256(body).digest()
+
+        async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
+            for start in range(0, len(body), CHUNK_BYTES):
+                chunk = body[start : start + CHUNK_BYTES]
+                yield pb.UploadBlobRequest(sha256=digest, tenant=self.key.tenant, chunk=chunk)
+
+        stored = await self.stub.UploadBlob(chunks(), timeout=CALL_SECONDS)
+        assert stored.size == len(body)
+        return digest
+
+    async def publish_reference(self, digest: bytes) -> None:
+        """Send a message whose results are in a blob."""
+        message = experience_pb2.RunResultBatch(producer=self.explorer_id, blob_sha256=digest)
+        await self.broker.jetstream().publish(self.subject, message.SerializeToString())
 
     async def fates(self, *sequences: int) -> dict[int, pb.CommitReport]:
         """Wait until the fate of each of these results is known."""

@@ -1,9 +1,7 @@
 """From the stream into the database: once, whole, and told to who sent it."""
 
 import asyncio
-import hashlib
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import LiteralString
 
@@ -20,7 +18,6 @@ from tests.infra_fixtures import NatsUnderTest
 from tests.integration.buffer.harness import Buffer, BufferProcess, Made, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1 import experience_pb2
 from trinity.postgres import async_engine
 
 Report = pb.CommitReport
@@ -196,26 +193,6 @@ async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_whe
     assert told.state == Report.STATE_COMMITTED
 
 
-async def upload(buffer: Buffer, body: bytes) -> bytes:
-    """Store content; answers its hash."""
-    digest = hashlib.sha256(body).digest()
-
-    async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
-        for start in range(0, len(body), 1024 * 1024):
-            yield pb.UploadBlobRequest(
-                sha256=digest, tenant="default", chunk=body[start : start + 1024 * 1024]
-            )
-
-    stored = await buffer.stub.UploadBlob(chunks(), timeout=20)
-    assert stored.size == len(body)
-    return digest
-
-
-async def publish_reference(buffer: Buffer, digest: bytes) -> None:
-    message = experience_pb2.RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest)
-    await buffer.broker.jetstream().publish(buffer.subject, message.SerializeToString())
-
-
 async def test_a_large_result_travels_as_a_blob_that_is_taken_out_with_it(
     buffer: Buffer, shared_dsn: str, tmp_path: Path
 ) -> None:
@@ -223,21 +200,21 @@ async def test_a_large_result_travels_as_a_blob_that_is_taken_out_with_it(
     result = buffer.complete(first, 0, Made(num_tokens=400_000))
     body = buffer.batch_of([result])
     assert len(body) > 2 * 1024 * 1024
-    digest = await upload(buffer, body)
-    assert await upload(buffer, body) == digest
-    await publish_reference(buffer, digest)
+    digest = await buffer.upload(body)
+    assert await buffer.upload(body) == digest
+    await buffer.publish_reference(digest)
     known = await buffer.fates(result.sequence)
     assert known[result.sequence].state == Report.STATE_COMMITTED
     with psycopg.connect(shared_dsn) as connection:
         rows = connection.execute("SELECT body FROM buffer.blob WHERE sha256 = %s", [digest])
         assert rows.fetchall() == [(None,)]
-    await publish_reference(buffer, digest)
-    await upload(buffer, body)
-    await publish_reference(buffer, digest)
+    await buffer.publish_reference(digest)
+    await buffer.upload(body)
+    await buffer.publish_reference(digest)
     [after] = await buffer.settle(buffer.complete(first, 1))
     assert after.state == Report.STATE_COMMITTED
     assert (await buffer.status()).num_dead_letters == 0
-    await publish_reference(buffer, b"\x00" * 32)
+    await buffer.publish_reference(b"\x00" * 32)
     await buffer.settle(buffer.fail(first, 1, 1))
     assert (await buffer.status()).num_dead_letters == 1
 

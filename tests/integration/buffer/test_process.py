@@ -50,6 +50,26 @@ async def test_thousands_of_runs_fit_into_a_small_process(
     assert peak_mib(own_process.process.pid) < MAX_RESIDENT_MIB
 
 
+async def test_large_blobs_that_waited_fit_into_a_small_process(
+    own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
+) -> None:
+    await own_buffer.open(rollout_plan(tmp_path))
+    await own_buffer.begin()
+    await own_buffer.record(0)
+    digests = []
+    for one in (await own_buffer.lease()).assignments:
+        for run in one.runs:
+            result = own_buffer.complete(one, run, Made(num_tokens=1_000_000))
+            digests.append(await own_buffer.upload(own_buffer.batch_of([result])))
+    own_process.kill()
+    for digest in digests:
+        await own_buffer.publish_reference(digest)
+    await own_process.start()
+    await own_buffer.fates(*range(1, own_buffer.sequence + 1))
+    assert own_process.process is not None
+    assert peak_mib(own_process.process.pid) < MAX_RESIDENT_MIB
+
+
 async def test_large_messages_that_waited_fit_into_a_small_process(
     own_buffer: Buffer, own_process: BufferProcess, tmp_path: Path
 ) -> None:
