@@ -18,13 +18,13 @@ new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3 python3.11}; do
+    for candidate in ${PYTHON:-python3.11 python3}; do
         if new_enough "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    echo "setup: no Python 3.11 or newer found (tried: ${PYTHON:-python3 python3.11});" \
+    echo "setup: no Python 3.11 or newer found (tried: ${PYTHON:-python3.11 python3});" \
         "install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
     exit 2
 }
@@ -33,10 +33,11 @@ find_python() {
 install_torch() {
     local version
     version="$(sed -n 's/^torch==//p' "$lock")"
-    pip install --no-deps "torch==$version+cpu" 2>/dev/null && return
+    pip install --no-deps "torch==$version+cpu" 2>"$environment/torch-cpu.err" && return
     echo "setup: pip finds no CPU build of torch $version and takes the default one; on Linux that is" \
         "some gigabytes. To spare them, name the index of PyTorch's CPU builds in" \
-        "PIP_EXTRA_INDEX_URL, remove $environment and run this again."
+        "PIP_EXTRA_INDEX_URL, remove $environment and run this again. What pip said:" \
+        "$(tail -1 "$environment/torch-cpu.err")"
     pip install --constraint "$lock" "torch==$version"
 }
 

@@ -1,5 +1,7 @@
 """Fixtures that every test may use, and what must hold when the last test is over."""
 
+import os
+import uuid
 from collections.abc import Iterator
 
 import psutil
@@ -7,16 +9,25 @@ import pytest
 
 pytest_plugins = ["tests.infra_fixtures"]
 
+_MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_part_of_the_stack_is_left_running() -> Iterator[None]:
     """Fail the session when a test leaves a broker, a database or a service behind."""
+    os.environ[_MARK] = mark = uuid.uuid4().hex  # children inherit it, also those that are orphaned
     yield
-    commands = [_command(child) for child in psutil.Process().children(recursive=True)]
+    commands = [_command(process) for process in psutil.process_iter() if _has(process, mark)]
     left = [command for command in commands if any(name in command for name in _OURS)]
     assert not left, f"left running by the tests: {left}"
+
+
+def _has(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(_MARK) == mark
+    except (psutil.Error, OSError):  # ended meanwhile, or another user's
+        return False
 
 
 def _command(process: psutil.Process) -> str:

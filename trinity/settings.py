@@ -96,5 +96,8 @@ def _explain(error: ValidationError, prefix: str) -> list[str]:
     for item in error.errors(include_url=False, include_context=False):
         variable = f"{prefix}{'__'.join(str(part).upper() for part in item['loc'])}"
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "missing":
+            parts.append(f"{variable} is not set, give it")
+            continue
         parts.append(f"{variable}: {message}" if item["loc"] else message)
     return parts

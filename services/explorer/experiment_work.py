@@ -173,7 +173,7 @@ class ExperimentWork:
 
     async def _fail_if_running(self, sentence: str) -> None:
         if not self._is_over(await self._synchronizer.experiment(self._experiment.id)):
-            await self._synchronizer.fail_stage(self._experiment.id, self._stage_name, sentence)
+            await self._synchronizer.fail_stage(self._experiment, self._stage_name, sentence)
 
     def _is_over(self, now: ExperimentView) -> bool:
         return not now.is_running or now.start_count != self._experiment.start_count

@@ -100,10 +100,14 @@ class SynchronizerClient:
         with calling("synchronizer"):
             await self.stub.FinishRole(request, timeout=CALL_SECONDS)
 
-    async def fail_stage(self, experiment_id: str, stage: str, reason: str) -> None:
-        """End the experiment with a reason a person can act on."""
+    async def fail_stage(self, experiment: ExperimentView, stage: str, reason: str) -> None:
+        """End this start of the experiment with a reason a person can act on."""
         request = pb.FailStageRequest(
-            experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER, reason=reason
+            experiment_id=experiment.id,
+            stage=stage,
+            role=pb.ROLE_EXPLORER,
+            reason=reason,
+            start_count=experiment.start_count,
         )
         with calling("synchronizer"):
             await self.stub.FailStage(request, timeout=CALL_SECONDS)

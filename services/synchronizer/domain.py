@@ -177,9 +177,11 @@ class Experiment:
         changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
         return changed._advanced() if self.state is ExperimentState.RUNNING else changed
 
-    def failed(self, name: str, reason: str) -> "Experiment":
-        """End with a reason, unless it has ended or the stage is finished."""
+    def failed(self, name: str, reason: str, start_count: int | None = None) -> "Experiment":
+        """End with a reason, unless it has ended, was started anew or the stage is finished."""
         stage = self.stage(name)
+        if start_count not in (None, self.start_count):
+            return self
         if self.state is not ExperimentState.RUNNING or stage.state is StageState.FINISHED:
             return self
         return self._ended(ExperimentState.FAILED, reason)

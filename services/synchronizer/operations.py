@@ -134,12 +134,14 @@ class Operations:
             await experiments.save(connection, known, changed)
             return changed.stage(stage).state
 
-    async def fail(self, experiment_id: uuid.UUID, stage: str, reason: str) -> None:
-        """End an experiment with a reason; the first one stays.
+    async def fail(
+        self, experiment_id: uuid.UUID, stage: str, reason: str, start_count: int | None
+    ) -> None:
+        """End an experiment with a reason; the first one stays, and a start that is over is none.
 
         Raises: NotFound.
         """
-        await self._change(experiment_id, lambda known: known.failed(stage, reason))
+        await self._change(experiment_id, lambda known: known.failed(stage, reason, start_count))
 
     async def cancel(self, experiment_id: uuid.UUID, reason: str) -> None:
         """End an experiment on a person's wish.

@@ -136,7 +136,8 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         reason = check.sentence(request.reason)
         if not reason:
             raise InvalidRequest("reason: is missing")
-        await self._operations.fail(experiment_id, stage, reason)
+        start_count = check.at_least(request.start_count, 0, "start_count")
+        await self._operations.fail(experiment_id, stage, reason, start_count or None)
         logger.error(
             "stage failed",
             extra={"experiment_id": experiment_id, "stage": stage, "role": role, "reason": reason},

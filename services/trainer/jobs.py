@@ -131,7 +131,11 @@ class JobBoard:
     async def fail(self, key: JobKey, reason: str) -> None:
         """End the experiment with a reason."""
         request = synchronizer_pb2.FailStageRequest(
-            experiment_id=key.experiment_id, stage=key.stage, role=TRAINER, reason=reason
+            experiment_id=key.experiment_id,
+            stage=key.stage,
+            role=TRAINER,
+            reason=reason,
+            start_count=key.start_count,
         )
         await self._stub.FailStage(request, timeout=CALL_SECONDS)
 

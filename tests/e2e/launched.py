@@ -72,9 +72,9 @@ class Launched:
         self.output = root / f"{name}.out"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, **environment: str) -> None:
+    def start(self, *options: str, **environment: str) -> None:
         """Start `trinity run`; its output goes to a file."""
-        command = [sys.executable, "-m", "trinity.cli.main", "run", "--config", str(self.config)]
+        command = self.command("run", *options)
         with self.output.open("ab") as out:
             self._process = subprocess.Popen(
                 command,
@@ -84,6 +84,24 @@ class Launched:
                 stderr=out,
                 start_new_session=True,
             )
+
+    def command(self, name: str, *options: str) -> list[str]:
+        """A command of `trinity` on this configuration."""
+        return [
+            sys.executable,
+            "-m",
+            "trinity.cli.main",
+            name,
+            "--config",
+            str(self.config),
+            *options,
+        ]
+
+    def ask(self, name: str, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command beside the run."""
+        return subprocess.run(
+            self.command(name, *options), cwd=self._repository, capture_output=True, text=True
+        )
 
     def wait(self) -> int:
         """The exit code."""

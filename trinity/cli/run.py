@@ -11,10 +11,11 @@ import typer
 
 from trinity.cli.dry_run import describe
 from trinity.launch.gpus import check_gpus
+from trinity.launch.hub import check_hub_models
 from trinity.launch.prepare import Prepared, prepare
 from trinity.launch.run import Interrupted, Run
 from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import EvaluationSummary, RunSummary
+from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
 
 INTERRUPTED_EXIT_CODE = 130
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
@@ -49,7 +50,12 @@ def run(
     if dry_run:
         describe(prepared)
         return
+    if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
+        print(f"{prepared.plan.label} is finished; another `name` starts another run")
+        _conclude(finished, prepared)
+        return
     check_gpus(prepared.plan)
+    check_hub_models(prepared.plan)
     _announce(prepared)
     execute(prepared, _again(config, max_steps, plugin_dir))
 

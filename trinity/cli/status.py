@@ -17,7 +17,7 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
-from trinity.config import load_config, plan_experiment
+from trinity.config import Config, load_config, plan_experiment
 from trinity.errors import RunFailed, UserError
 from trinity.local.run_file import RunningStack, read_running
 from trinity.rpc.channel import open_channel
@@ -58,8 +58,16 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
     if job_dir is not None:
         return job_dir
     if config is not None:
-        return plan_experiment(load_config(config)).job_path
+        return _run_of(load_config(config))
     return _only_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+
+
+def _run_of(config: Config) -> Path:
+    """The run of a configuration's own name, or of one made from it: a trial, a new beginning."""
+    own = plan_experiment(config).job_path
+    derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
+    found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
+    return _single(found) if found else own
 
 
 def _only_run(root: Path) -> Path:
@@ -68,6 +76,10 @@ def _only_run(root: Path) -> Path:
     found = sorted(path.parent for path in files if _running(path.parent) is not None)
     if not found:
         raise UserError(f"no run is going on below {root}: give its --config or its --job-dir")
+    return _single(found)
+
+
+def _single(found: list[Path]) -> Path:
     if len(found) > 1:
         listed = ", ".join(str(path) for path in found)
         raise UserError(f"several runs are going on ({listed}): give one's --job-dir")
@@ -133,9 +145,8 @@ def _member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
     for member in now.members:
         role = _name(synchronizer_pb2.Role.Name(member.role))
         heard = f"{member.silent_seconds:.1f} s ago"
-        table.add_row(
-            role, member.address, member.stage, member.activity, str(member.version), heard
-        )
+        version = "" if member.version < 0 else str(member.version)
+        table.add_row(role, member.address, member.stage, member.activity, version, heard)
     return table
 
 

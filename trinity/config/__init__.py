@@ -1,6 +1,7 @@
 """The experiment's configuration, and the plan that services act on."""
 
 from trinity.config.load import load_config
+from trinity.config.model_files import local_model_directory
 from trinity.config.plan import (
     ExperimentPlan,
     ResolvedAlgorithm,
@@ -27,5 +28,6 @@ __all__ = [
     "StagePlan",
     "check_inputs",
     "load_config",
+    "local_model_directory",
     "plan_experiment",
 ]

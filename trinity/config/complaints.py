@@ -92,6 +92,8 @@ def _demand(details: ErrorDetails) -> str:
     match details["type"]:
         case "model_type" | "dict_type":
             return "must be a section of keys"
+        case "tuple_type" | "list_type":
+            return "must be a list"
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":

@@ -1,5 +1,6 @@
 """A configuration from its YAML file."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from pydantic import JsonValue, ValidationError
 from trinity.config.complaints import Source, complaints
 from trinity.config.root import Config
 from trinity.errors import UserError
+
+_UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
@@ -28,20 +31,35 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
 
 def _values(source: Source, overrides: Mapping[str, JsonValue]) -> JsonValue:
     try:
-        tree = OmegaConf.create(source.text) if source.text.strip() else OmegaConf.create({})
-        if not OmegaConf.is_dict(tree):
+        tree = OmegaConf.create(source.text)
+        if OmegaConf.is_list(tree):
             raise UserError(f"{source.path} is a list: write `key: value` lines")
+        if not tree and not overrides:
+            raise UserError(f"{source.path} is empty: write `key: value` lines")
         for key, value in overrides.items():
             OmegaConf.update(tree, key, value, force_add=True)
         values: JsonValue = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except yaml.YAMLError as error:
-        raise UserError(f"{source.path} is not valid YAML: {_one_line(error)}") from error
+        raise UserError(_yaml_complaint(error, source)) from error
     except OmegaConfBaseException as error:
         key = error.full_key or "the file"
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"`{key}` in {source.at(key)}: {reason}") from error
+        raise UserError(f"`{key}` in {source.at(key)}: {_reason(error)}") from error
     return values
 
 
-def _one_line(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).split())
+def _yaml_complaint(error: yaml.YAMLError, source: Source) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
+
+
+def _reason(error: OmegaConfBaseException) -> str:
+    text = str(error).partition("\n")[0]
+    if missing := _UNSET_VARIABLE.search(text):
+        name = missing[1]
+        return (
+            f"the environment variable {name} is not set: set it, or write a default as in "
+            f"${{oc.env:{name},value}}"
+        )
+    return text

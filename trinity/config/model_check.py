@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from jinja2 import Environment, TemplateSyntaxError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.config.model_files import local_model_directory
@@ -37,6 +38,8 @@ class _Architecture(BaseModel):
 
 def check_model(stage: StagePlan) -> None:
     """Raise for the first thing that is missing or does not fit."""
+    if stage.chat_template is not None:
+        _check_template(stage.chat_template, "of `model`")
     directory = local_model_directory(stage.model_path)
     if directory is None:
         return
@@ -106,22 +109,42 @@ def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
         json.loads(file.read_bytes() if file.is_file() else b"{}")
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
-    if stage.chat_template is None and not _has_chat_template(directory):
+    if stage.chat_template is not None:
+        return
+    template = _own_template(directory)
+    if not template:
         raise UserError(
             f"the tokenizer of {directory} has no chat template: give `model.chat_template_path`"
         )
+    if isinstance(template, str):
+        _check_template(template, f"of the tokenizer in {directory}")
 
 
-def _has_chat_template(directory: Path) -> bool:
-    if any((directory / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
-        return True
-    file = directory / "tokenizer_config.json"
+def _own_template(directory: Path) -> object:
+    """The tokenizer's template: a text, or something else where there are several by name."""
+    file = directory / "chat_template.jinja"
     try:
-        return bool(json.loads(file.read_text(encoding="utf-8")).get("chat_template"))
-    except FileNotFoundError:
-        return False
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            file = directory / name
+            if file.is_file() and (found := json.loads(file.read_bytes()).get("chat_template")):
+                return found
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
+    return None
+
+
+def _check_template(template: str, whose: str) -> None:
+    """Its syntax alone; `generation` is a tag that transformers adds."""
+    try:
+        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except TemplateSyntaxError as error:
+        if "'generation'" not in str(error.message):
+            raise UserError(
+                f"the chat template {whose} is no valid Jinja (line {error.lineno}: "
+                f"{error.message}): correct it"
+            ) from error
 
 
 def _check_architecture(architecture: _Architecture, stage: StagePlan) -> None:

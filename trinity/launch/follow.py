@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -34,6 +35,9 @@ class Follower:
     view: RunView
     reporter: Reporter
     monitor: Monitor
+    on_stage: Callable[[str], None]
+    """Told the name of each stage when it is seen to run."""
+    _told: set[tuple[str, int]] = field(default_factory=set)
 
     async def until_ended(self) -> synchronizer_pb2.Experiment:
         """Follow until the experiment has ended and its events are taken in; answers its end."""
@@ -65,13 +69,16 @@ class Follower:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _report_stages(self, now: synchronizer_pb2.Experiment) -> None:
-        before = {stage.name: stage.state for stage in self.experiment.stages}
+        finished = synchronizer_pb2.STAGE_STATE_FINISHED
+        before = {stage.name for stage in self.experiment.stages if stage.state == finished}
         for stage in now.stages:
-            if stage.state == before.get(stage.name):
+            if stage.name in before or (stage.name, stage.state) in self._told:
                 continue
+            self._told.add((stage.name, stage.state))
             if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING:
+                self.on_stage(stage.name)
                 self.reporter.say(f"[{stage.name}] started")
-            if stage.state == synchronizer_pb2.STAGE_STATE_FINISHED:
+            if stage.state == finished:
                 self.reporter.say(f"[{stage.name}] finished")
         self.experiment = now
 

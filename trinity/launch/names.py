@@ -1,8 +1,11 @@
 """Whether every workflow and reward that a plan names can be found, before anything starts."""
 
-from trinity.config import ExperimentPlan
+from trinity.config import ExperimentPlan, ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+from trinity.rewards.reward import check_reward
+from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Workflow
 
 
 def check_names(plan: ExperimentPlan) -> None:
@@ -15,10 +18,25 @@ def check_names(plan: ExperimentPlan) -> None:
         tasksets = (*((stage.taskset,) if stage.taskset else ()), *stage.eval_tasksets)
         for taskset in tasksets:
             try:
-                WORKFLOWS.get(taskset.workflow)
-                if taskset.reward is not None:
-                    REWARDS.get(taskset.reward)
+                _check_workflow(taskset)
+                _check_reward(taskset)
             except UserError as error:
                 raise UserError(
                     f"stage `{stage.name}`, taskset `{taskset.name}`: {error}"
                 ) from error
+
+
+def _check_workflow(taskset: ResolvedTaskset) -> None:
+    workflow = WORKFLOWS.get(taskset.workflow)
+    if not (isinstance(workflow, type) and issubclass(workflow, Workflow)):
+        raise UserError(f"{taskset.workflow} is no subclass of trinity.workflows.Workflow")
+    needs_reward = workflow is SimpleWorkflow and workflow.default_reward is None
+    if needs_reward and taskset.reward is None and not taskset.format.reward_fn_key:
+        raise UserError(
+            f"{taskset.workflow} has no reward of its own: set `default_reward_fn_type`"
+        )
+
+
+def _check_reward(taskset: ResolvedTaskset) -> None:
+    if taskset.reward is not None:
+        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,12 +15,14 @@ from trinity.config import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus
+from trinity.launch.phases import Phases
+from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
 from trinity.local.messages import EventKind
 from trinity.local.stack import LocalStack
 from trinity.progress.curves import draw_curves
 from trinity.progress.reporter import Reporter
-from trinity.progress.summary import RunSummary, summarize, write_summary
+from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_summary
 from trinity.progress.tensorboard import Monitor, NoMonitor, TensorBoardMonitor
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
@@ -43,7 +44,7 @@ class Run:
 
     plan: ExperimentPlan
     reporter: Reporter
-    seconds: dict[str, float] = field(default_factory=dict)
+    _phases: Phases = field(default_factory=lambda: Phases("start"))
     _interrupted: bool = False
 
     async def execute(self) -> RunSummary:
@@ -52,8 +53,8 @@ class Run:
         Raises: RunFailed with the reason and the log to read; Interrupted after an ordered stop.
         """
         view = RunView.of(self.plan)
-        with self._phase("total"):
-            ended = await self._until_signal(self._follow(view))
+        ended = await self._until_signal(self._follow(view))
+        self._phases.begin("results")
         return self._leave_results(view, ended)
 
     async def _follow(self, view: RunView) -> synchronizer_pb2.Experiment:
@@ -64,16 +65,15 @@ class Run:
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
         self.reporter.say("starting the broker, the database and the four services")
-        began = time.monotonic()
         level = self.plan.stages[0].config.log.level
         async with LocalStack(
             job_dir=self.plan.job_path, log_level=level, environment=share_gpus(self.plan)
         ) as stack:
-            self.seconds["start"] = round(time.monotonic() - began, 2)
-            self.reporter.say(f"all services answer after {self.seconds['start']:.1f} s")
+            self.reporter.say(f"all services answer after {self._phases.seconds()['start']:.1f} s")
             try:
                 yield stack
             finally:
+                self._phases.begin("stop")
                 self.reporter.say("stopping the services")
 
     async def _on(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
@@ -92,9 +92,14 @@ class Run:
                 view=view,
                 reporter=self.reporter,
                 monitor=monitor,
+                on_stage=self._phases.begin,
             )
             try:
-                return await self._first(follower.until_ended(), self._until_stack_fails(stack))
+                return await self._first(
+                    follower.until_ended(),
+                    self._until_stack_fails(stack),
+                    say_preparations(synchronizer, self.reporter),
+                )
             except asyncio.CancelledError:
                 await self._cancel(synchronizer, experiment)
                 raise
@@ -113,7 +118,7 @@ class Run:
             timeout=CALL_SECONDS,
             wait_for_ready=True,
         )
-        for stage in answer.experiment.stages if answer.resumed else ():
+        for stage in answer.experiment.stages:
             if stage.state == synchronizer_pb2.STAGE_STATE_FINISHED:
                 self.reporter.say(f"[{stage.name}] finished before, skipped")
         return answer.experiment
@@ -177,23 +182,16 @@ class Run:
 
     def _leave_results(self, view: RunView, ended: synchronizer_pb2.Experiment) -> RunSummary:
         finished = ended.state == FINISHED
+        draw_curves(view, self.plan.job_path / "curves.png", self.plan.label)
         summary = summarize(
             view,
             label=self.plan.label,
             state="finished" if finished else "failed",
             reason=ended.reason,
-            seconds=self.seconds,
+            starts=ended.start_count,
+            seconds=self._phases.seconds(),
         )
-        write_summary(summary, self.plan.job_path / "summary.json")
-        draw_curves(view, self.plan.job_path / "curves.png", self.plan.label)
+        write_summary(summary, self.plan.job_path / SUMMARY_FILE)
         if not finished:
             raise RunFailed(f"{ended.reason}; the logs are in {self.plan.job_path / 'log'}")
         return summary
-
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = round(time.monotonic() - began, 2)

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,10 @@ _TAIL_BYTES = 16_384
 _TAIL_LINES = 15
 _FIRST_RESTART_DELAY_SECONDS = 0.2
 _LONGEST_RESTART_DELAY_SECONDS = 5.0
+_SHORT_LIFE_SECONDS = 5.0
+"""A process that ends sooner is started again later each time."""
+_REMEMBERED_SECONDS = 600.0
+"""Restarts that are longer ago do not count against a process."""
 
 
 class Child:
@@ -21,6 +27,9 @@ class Child:
         self.spec = spec
         self.pid = 0
         self.restarts = 0
+        self._restarted_at: deque[float] = deque()
+        self._num_short_lives = 0
+        self._started_at = 0.0
         self.is_stopping = False
         self._was_asked = False
         self.ended = asyncio.Event()
@@ -33,11 +42,19 @@ class Child:
 
     @property
     def may_restart(self) -> bool:
-        return self.restarts < self.spec.max_restarts
+        oldest = time.monotonic() - _REMEMBERED_SECONDS
+        while self._restarted_at and self._restarted_at[0] < oldest:
+            self._restarted_at.popleft()
+        return len(self._restarted_at) < self.spec.max_restarts
 
-    @property
-    def restart_delay_seconds(self) -> float:
-        delay = _FIRST_RESTART_DELAY_SECONDS * 2.0**self.restarts
+    def next_restart_delay(self) -> float:
+        """Note that it is to be started again; answers the seconds to wait before."""
+        now = time.monotonic()
+        is_short = now - self._started_at < _SHORT_LIFE_SECONDS
+        self._num_short_lives = self._num_short_lives + 1 if is_short else 0
+        self._restarted_at.append(now)
+        self.restarts += 1
+        delay = _FIRST_RESTART_DELAY_SECONDS * 2.0**self._num_short_lives
         return min(delay, _LONGEST_RESTART_DELAY_SECONDS)
 
     def forbid_restart(self) -> None:
@@ -60,6 +77,7 @@ class Child:
             setsigmask=[],
             setsigdef=[signal.SIGINT, signal.SIGPIPE, signal.SIGTERM],
         )
+        self._started_at = time.monotonic()
         self.ended.clear()
 
     def ask_to_stop(self) -> None:

@@ -50,26 +50,17 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Stop one process for good."""
-
-    process: str
-
-
-@dataclass(frozen=True, slots=True)
 class StopAll:
     """Stop every process and end the supervisor."""
 
 
-Command = Start | Stop | StopAll
+Command = Start | StopAll
 
 
 def command_to_line(command: Command) -> bytes:
     match command:
         case Start(processes):
             text = json.dumps({"start": [process.to_fields() for process in processes]})
-        case Stop(process):
-            text = json.dumps({"stop": process})
         case StopAll():
             text = json.dumps({"stop_all": True})
     return text.encode() + b"\n"
@@ -79,6 +70,4 @@ def command_from_line(line: bytes) -> Command:
     fields = json.loads(line)
     if "start" in fields:
         return Start([ProcessSpec.from_fields(process) for process in fields["start"]])
-    if "stop" in fields:
-        return Stop(fields["stop"])
     return StopAll()

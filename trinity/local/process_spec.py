@@ -30,6 +30,7 @@ class ProcessSpec:
     stop_signal: int = signal.SIGTERM
     stop_grace_seconds: float = 10.0
     max_restarts: int = 5
+    """Within ten minutes."""
 
     def to_fields(self) -> ProcessFields:
         return ProcessFields(

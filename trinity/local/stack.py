@@ -9,6 +9,7 @@ async with LocalStack(job_dir=path) as stack:
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -38,12 +39,14 @@ class LocalStack:
         externals: Externals | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
         services: Callable[[Surroundings], list[Launchable]] = four_services,
+        max_restarts: int | None = None,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
         self._externals = externals or Externals.from_environment()
         self._environment = environment or {}
         self._services = services
+        self._max_restarts = max_restarts
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
         self._addresses: ServiceAddresses | None = None
@@ -133,6 +136,9 @@ class LocalStack:
     async def _launch(self, launchable: Launchable) -> None:
         """Start a process and return when it is ready."""
         assert self._supervisor is not None
+        if self._max_restarts is not None:
+            spec = replace(launchable.spec, max_restarts=self._max_restarts)
+            launchable = replace(launchable, spec=spec)
         self._launched[launchable.spec.name] = launchable
         await self._supervisor.launch(launchable.spec)
         await self._announce_ready(launchable)

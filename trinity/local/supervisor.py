@@ -19,7 +19,6 @@ from trinity.local.messages import (
     EventKind,
     StackEvent,
     Start,
-    Stop,
     StopAll,
     command_from_line,
 )
@@ -55,9 +54,6 @@ class Supervisor:
         if self._current_grace is not None:
             end = asyncio.get_running_loop().time() + _ORPHANED_GRACE_SECONDS
             self._current_grace.reschedule(end)
-
-    async def stop(self, name: str) -> None:
-        await self._stop_child(self._children[name])
 
     async def stop_all(self) -> None:
         """Stop in reverse order of the start, then kill whatever is still below this process."""
@@ -96,10 +92,8 @@ class Supervisor:
         if not child.may_restart:
             _emit(EventKind.FAILED, child, f"{reason} after {child.restarts} restarts", exit_code)
             return
-        delay_seconds = child.restart_delay_seconds
-        child.restarts += 1
         child.pending_restart = asyncio.get_running_loop().call_later(
-            delay_seconds, self._launch, child, EventKind.RESTARTED, reason
+            child.next_restart_delay(), self._launch, child, EventKind.RESTARTED, reason
         )
 
     async def _stop_child(self, child: Child) -> None:
@@ -153,8 +147,6 @@ async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
                 case Start(processes):
                     for spec in processes:
                         supervisor.start(spec)
-                case Stop(process):
-                    tasks.create_task(supervisor.stop(process))
                 case StopAll():
                     tasks.create_task(stop_all())
         supervisor.hurry()

@@ -1,5 +1,8 @@
 """Figures that people want to see, computed from a stage's view."""
 
+from itertools import pairwise
+from statistics import median
+
 from trinity.progress.view import Evaluation, StageView
 
 # The parts of a train step that do not overlap, and what a person calls them.
@@ -10,6 +13,8 @@ TIME_PARTS = {
     "time/save_checkpoint": "checkpoint",
 }
 SMOOTHED_STEPS = 10
+OUTAGE_FACTOR = 20
+"""A gap between two steps that is so many times the usual one is no step's time."""
 
 
 def recent_mean(values: dict[int, dict[str, float]], name: str) -> float | None:
@@ -35,11 +40,13 @@ def last_evaluation(stage: StageView) -> Evaluation | None:
 
 
 def seconds_per_step(stage: StageView) -> float | None:
-    """Seconds between the ends of the latest steps."""
+    """Seconds between the ends of the latest steps; a time when the run stood still is left out."""
     times = stage.step_millis
-    if len(times) < 2:
+    gaps = [after - before for before, after in pairwise(times)]
+    if not gaps:
         return None
-    return (times[-1] - times[0]) / (len(times) - 1) / 1000
+    usual = [gap for gap in gaps if gap <= OUTAGE_FACTOR * median(gaps)] or gaps
+    return sum(usual) / len(usual) / 1000
 
 
 def seconds_left(stage: StageView) -> float | None:

@@ -6,10 +6,13 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 import trinity
 from trinity.progress.view import Evaluation, RunView, StageView
+
+SUMMARY_FILE = "summary.json"
+FINISHED = "finished"
 
 PACKAGES = (
     "grpcio",
@@ -59,6 +62,7 @@ class StageSummary(_Part):
     experiences: int
     tokens: int
     seconds: float
+    """From its opening to its last event, over all starts and the time between them."""
     seconds_to_first_batch: float
     evaluations: tuple[EvaluationSummary, ...]
     rewards: tuple[float, ...]
@@ -77,15 +81,18 @@ class RunSummary(_Part):
     steps: int
     experiences: int
     tokens: int
+    starts: int
+    """How often the run was started until it came to this."""
     seconds: dict[str, float]
+    """Phases of the last start, which follow one another, and their `total`."""
     stages: tuple[StageSummary, ...]
     versions: dict[str, str]
 
 
 def summarize(
-    view: RunView, *, label: str, state: str, reason: str, seconds: dict[str, float]
+    view: RunView, *, label: str, state: str, reason: str, starts: int, seconds: dict[str, float]
 ) -> RunSummary:
-    """The run's figures; `seconds` are the launcher's phases, those of the stages are added."""
+    """The run's figures; `starts` and `seconds` are the launcher's."""
     stages = tuple(_stage(stage) for stage in view.stages.values())
     comparable = _comparable(view.evaluations)
     evaluations = [_evaluation(done) for done in comparable]
@@ -100,7 +107,8 @@ def summarize(
         steps=sum(stage.steps for stage in stages),
         experiences=sum(stage.experiences for stage in stages),
         tokens=sum(stage.tokens for stage in stages),
-        seconds={**seconds, **{stage.name: stage.seconds for stage in stages}},
+        starts=starts,
+        seconds={name: round(value, 2) for name, value in seconds.items()},
         stages=stages,
         versions=installed_versions(),
     )
@@ -122,6 +130,15 @@ def write_summary(summary: RunSummary, path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(summary.model_dump(mode="json"), indent=2) + "\n")
     temporary.replace(path)
+
+
+def read_finished(job_dir: Path) -> RunSummary | None:
+    """What a run that came to its end left there; None when there is none, or none to be read."""
+    try:
+        summary = RunSummary.model_validate_json((job_dir / SUMMARY_FILE).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return summary if summary.state == FINISHED else None
 
 
 def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:

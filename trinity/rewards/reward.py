@@ -32,6 +32,9 @@ class RewardFn:
     """The named parts of the score of one response."""
 
 
+KNOWN = frozenset({"response", "truth", "prompt", "task", "response_length", "finish_reason"})
+"""What a reward may name."""
+
 RewardSource = type[RewardFn] | Callable[..., RewardParts]
 
 
@@ -60,6 +63,42 @@ class Reward:
                 f"the reward {self._name} gave {type(parts).__name__}, not a dict of named numbers"
             )
         return {str(name): float(value) for name, value in parts.items()}
+
+
+def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
+    """Look at the signatures alone: what a class does when it is made is not for every process.
+
+    Raises: UserError when the arguments do not fit, or it wants to see what nobody gives it.
+    """
+    if not callable(source):
+        raise UserError(f"the reward {name} is neither a class nor a function")
+    try:
+        made = inspect.signature(source)
+        made.bind(**args) if isinstance(source, type) else made.bind_partial(**args)
+    except TypeError as error:
+        raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
+    except ValueError:  # of a callable written in C nothing is known
+        return
+    called = made if not isinstance(source, type) else _call_signature(source, name)
+    parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
+    unknown = [p.name for p in parameters if _is_demanded(p) and p.name not in KNOWN]
+    if unknown:
+        raise UserError(
+            f"the reward {name} wants {', '.join(unknown)}, which it is not given: it may name "
+            f"{', '.join(sorted(KNOWN))}"
+        )
+
+
+def _call_signature(source: type, name: str) -> inspect.Signature:
+    for base in source.__mro__:
+        if "__call__" in vars(base):
+            return inspect.signature(vars(base)["__call__"])
+    raise UserError(f"the reward {name} is a class without __call__")
+
+
+def _is_demanded(parameter: inspect.Parameter) -> bool:
+    variable = (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    return parameter.default is parameter.empty and parameter.kind not in variable
 
 
 def _in_thread(source: RewardSource) -> bool:

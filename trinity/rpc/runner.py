@@ -37,7 +37,10 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         if mistake := _user_error_in(error):
             sys.stderr.write(f"{name}: {mistake}\n")
             return USER_MISTAKE
+        cause = _first_in(error)
         logger.exception("the service crashed")
+        # The log's last line is what whoever started this process gets to see.
+        logger.critical("crashed", extra={"reason": f"{type(cause).__name__}: {cause}"})
         return CRASH
     logger.info("stopped")
     return 0
@@ -49,6 +52,11 @@ async def _run(settings: SettingsT, main: ServiceMain[SettingsT]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await main(settings, stop)
+
+
+def _first_in(error: BaseException) -> BaseException:
+    """The error itself, where a task group has wrapped it."""
+    return _first_in(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _user_error_in(error: BaseException) -> UserError | None:

@@ -148,5 +148,25 @@ def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
         load_config(tmp_path / "none.yaml")
 
 
-def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
-    assert load(tmp_path, "# nothing\n").mode == "both"
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "DIR/x.yaml is empty: write `key: value` lines"),
+        (
+            "name: a\nname: b\n",
+            "DIR/x.yaml:2 is not valid YAML: while constructing a mapping, "
+            "found duplicate key name",
+        ),
+        (
+            "name: ${oc.env:TRINITY_NOT_SET}\n",
+            "`name` in DIR/x.yaml:1: the environment variable "
+            "TRINITY_NOT_SET is not set: set it, or write a default as in "
+            "${oc.env:TRINITY_NOT_SET,value}",
+        ),
+        ("stages: {}\n", "`stages` in DIR/x.yaml:1 must be a list, not {}"),
+    ],
+)
+def test_a_file_that_makes_no_configuration_gets_a_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    assert complaint(tmp_path, text) == said

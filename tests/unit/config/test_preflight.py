@@ -221,3 +221,24 @@ def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path, model: str
     (tmp_path / "demo").write_text("in the way")
     path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
     assert "change `checkpoint_root_dir`" in check(tmp_path, SFT, **sft(model, path=path))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_chat_template_that_is_no_jinja_is_named(tmp_path: Path, model: str, own: bool) -> None:
+    path = write_rows(tmp_path / "train.jsonl", TASK)
+    changes = grpo(model, {"path": path})
+    broken = "{% for message in messages %}{{ message }"
+    if own:
+        (Path(model) / "chat_template.jinja").write_text(broken)
+    else:
+        changes["model"] = {"model_path": model, "custom_chat_template": broken}
+    assert "no valid Jinja (line 1" in check(tmp_path, **changes)
+
+
+def test_a_chat_template_may_mark_what_the_assistant_said(tmp_path: Path, model: str) -> None:
+    template = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    (Path(model) / "chat_template.jinja").write_text(template)
+    path = write_rows(tmp_path / "train.jsonl", TASK)
+    assert check(tmp_path, **grpo(model, {"path": path})) == ""

@@ -12,7 +12,7 @@ from trinity.progress import figures
 from trinity.progress.curves import draw_curves, smooth
 from trinity.progress.lines import LineReporter, evaluation_line
 from trinity.progress.screen import render
-from trinity.progress.summary import summarize, write_summary
+from trinity.progress.summary import read_finished, summarize, write_summary
 from trinity.progress.tensorboard import TensorBoardMonitor
 from trinity.progress.view import RunView
 
@@ -49,6 +49,22 @@ def test_the_time_left_follows_the_latest_pace() -> None:
     assert figures.seconds_left(view.stages["rft"]) == pytest.approx(2.0)
 
 
+def test_a_time_when_the_run_stood_still_is_no_pace() -> None:
+    stage = empty_view().stages["rft"]
+    stage.step_millis = [1000, 2000, 3000, 3_603_000, 3_604_000]
+    assert figures.seconds_per_step(stage) == 1.0
+
+
+def test_a_finished_run_is_found_again_and_no_other(tmp_path: Path) -> None:
+    for state in ("failed", "finished"):
+        summary = summarize(
+            finished_view(), label="a/b", state=state, reason="", starts=2, seconds={"total": 9.0}
+        )
+        write_summary(summary, tmp_path / "summary.json")
+        assert read_finished(tmp_path) == (summary if state == "finished" else None)
+    assert read_finished(tmp_path / "nowhere") is None
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3_725, "1:02:05")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert figures.clock(seconds) == text
@@ -77,7 +93,7 @@ def test_the_screen_names_the_stage_the_reward_and_the_time() -> None:
 
 def test_the_summary_names_first_best_and_final(tmp_path: Path) -> None:
     summary = summarize(
-        finished_view(), label="a/b", state="finished", reason="", seconds={"total": 9.0}
+        finished_view(), label="a/b", state="finished", reason="", starts=1, seconds={"total": 9.0}
     )
     write_summary(summary, tmp_path / "summary.json")
     written = json.loads((tmp_path / "summary.json").read_text())
@@ -94,7 +110,7 @@ def test_an_evaluation_whose_runs_all_failed_is_not_the_best() -> None:
     view = finished_view()
     stage = view.stages["rft"]
     stage.evaluations.insert(0, replace(stage.evaluations[0], metrics={}, num_failed=1000))
-    summary = summarize(view, label="a/b", state="finished", reason="", seconds={})
+    summary = summarize(view, label="a/b", state="finished", reason="", starts=1, seconds={})
     assert summary.best_evaluation is not None
     assert summary.best_evaluation.metrics["accuracy"].mean == 0.9
 

@@ -1,10 +1,13 @@
 """Rewards: what they give for which answer."""
 
+from typing import Any
+
 import pytest
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import Reward, RewardFn
+from trinity.rewards.exact_match_reward import ExactMatchReward
+from trinity.rewards.reward import Reward, RewardFn, check_reward
 from trinity.types import JsonObject, JsonValue
 
 FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"
@@ -96,3 +99,52 @@ def test_a_reward_that_gives_a_bare_number_is_refused() -> None:
 def test_arguments_that_a_reward_does_not_know_are_named() -> None:
     with pytest.raises(UserError, match=r"exact_match_reward refuses its reward_fn_args.*case"):
         score("exact_match_reward", "", "", case=True)
+
+
+class WantsTooMuch(RewardFn):
+    def __call__(self, *, response: str, moon: int) -> dict[str, float]:
+        return {"moon": float(moon)}
+
+
+class Inheriting(ExactMatchReward):
+    pass
+
+
+class NotCallable:
+    pass
+
+
+def wants_the_moon(response: str, moon: int) -> dict[str, float]:
+    return {response: moon}
+
+
+def takes_all(limit: int = 3, **known: object) -> dict[str, float]:
+    return {"all": len(known) + limit}
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "named"),
+    [
+        (WantsTooMuch, {}, "moon"),
+        (ExactMatchReward, {"ignore_cases": True}, "ignore_cases"),
+        (NotCallable, {}, "without __call__"),
+        (wants_the_moon, {}, "moon"),
+    ],
+)
+def test_a_reward_that_cannot_be_called_is_found_before_the_run(
+    source: Any, args: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UserError, match=named):
+        check_reward(source, args, "my_reward")
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        (Inheriting, {"ignore_case": True}),
+        (wants_the_moon, {"moon": 3}),
+        (takes_all, {}),
+    ],
+)
+def test_a_reward_that_fits_is_taken(source: Any, args: dict[str, Any]) -> None:
+    check_reward(source, args, "my_reward")

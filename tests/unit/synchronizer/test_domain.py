@@ -92,3 +92,9 @@ def test_whatever_happened_an_experiment_can_still_be_finished(
         for role in ("trainer", "explorer"):
             experiment = happen(experiment, role, stage)
     assert experiment.state is ExperimentState.FINISHED
+
+
+def test_a_straggler_of_an_earlier_start_fails_nothing() -> None:
+    resumed = Experiment.started("t", "l", PLAN).cancelled("enough").resumed(PLAN)
+    assert resumed.failed("a", "too late", start_count=1) == resumed
+    assert resumed.failed("a", "why", start_count=2).state is ExperimentState.FAILED

@@ -261,16 +261,18 @@ class FinishRoleResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[StageState, str]] = ...) -> None: ...
 
 class FailStageRequest(_message.Message):
-    __slots__ = ("experiment_id", "stage", "role", "reason")
+    __slots__ = ("experiment_id", "stage", "role", "reason", "start_count")
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    START_COUNT_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
     stage: str
     role: Role
     reason: str
-    def __init__(self, experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    start_count: int
+    def __init__(self, experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., start_count: _Optional[int] = ...) -> None: ...
 
 class FailStageResponse(_message.Message):
     __slots__ = ()

@@ -1,0 +1,73 @@
+"""An engine whose tokens are a hash of its weights, the prompt and the seed."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.explorer.engine import EngineOptions
+from tests.model_free.model import read_digest
+from trinity.types import FinishReason, SamplingParams
+from trinity.workflows.generation import Generation, Prompt
+from trinity.workflows.messages import Message
+
+RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
+"""How long a generation takes."""
+NUM_TOKENS = 4
+END_TOKEN = 0
+
+
+class HashEngine:
+    """An `Engine` without a model."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._digest = read_digest(Path(options.model_path))
+        self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        """Letters, and the end token."""
+        digest = self._digest
+        await asyncio.sleep(self._seconds)
+        assert digest == self._digest, "weights changed under a run"
+        seen = f"{digest.hex()}{prompt_token_ids}{sampling.seed}".encode()
+        letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
+        tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
+        reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
+        return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+
+    async def load_weights(self, directory: Path) -> None:
+        """Take the digest of published weights."""
+        self._digest = read_digest(directory)
+
+    async def check(self) -> None:
+        """It never dies alone."""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+async def start_hash_engine(options: EngineOptions) -> HashEngine:
+    """A `StartEngine`."""
+    return HashEngine(options)
+
+
+class CharacterTokenizer:
+    """One token a character; `end_token_ids` as a model's tokenizer has them."""
+
+    template_sha256 = hashlib.sha256(b"template").digest()
+    end_token_ids = (END_TOKEN,)
+
+    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+        """Role and content of each message."""
+        return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
+
+    def encode(self, text: str) -> Prompt:
+        """Its bytes."""
+        return Prompt(text=text, token_ids=list(text.encode()))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text without the end token."""
+        return bytes(token for token in token_ids if token != END_TOKEN).decode()

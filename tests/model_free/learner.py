@@ -1,0 +1,92 @@
+"""A learner whose weights are a hash of the weights before and of every row trained on.
+
+It takes the place of `services.trainer.learner` in a rank's process: see `rank.py`.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from services.trainer.ranks import Ranks
+from services.trainer.rows import TrainBatch, TrainRow
+from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
+from trinity.config import StagePlan
+
+STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
+"""How long a train step takes."""
+STATE_FILE = "state.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStatistics:
+    """What a row is said to have taught."""
+
+    mean_ratio: float = 1.0
+    advantage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What a step gave."""
+
+    metrics: dict[str, float]
+    rows: dict[int, RowStatistics] = field(default_factory=dict)
+
+
+class Learner:
+    """A digest that takes in batches."""
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: Ranks,
+        on_part: Callable[[], None] = lambda: None,
+    ) -> None:
+        del plan, ranks
+        self._on_part = on_part
+        self._digest = read_digest(model_directory)
+        self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
+
+    def train_step(self, batch: TrainBatch, learning_rate: float) -> StepOutcome:
+        """Take in the step's number, its rate and its rows, in their order."""
+        time.sleep(self._seconds)
+        digest = hashlib.sha256(self._digest)
+        digest.update(f"{batch.step} {learning_rate!r}".encode())
+        for row in batch.rows:
+            _take_in(digest.update, row)
+        self._digest = digest.digest()
+        self._on_part()
+        rows = {row.position: RowStatistics() for row in batch.rows}
+        return StepOutcome(metrics={"actor/loss": 0.0, "actor/grad_norm": 1.0}, rows=rows)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """One tensor."""
+        yield TENSOR, torch.from_numpy(as_array(self._digest))
+
+    def save(self, directory: Path, step: int) -> None:
+        """The digest and its step."""
+        state = {"step": step, "digest": list(self._digest)}
+        (directory / STATE_FILE).write_text(json.dumps(state))
+
+    def load(self, directory: Path) -> None:
+        """What `save` wrote."""
+        self._digest = as_digest(json.loads((directory / STATE_FILE).read_text())["digest"])
+
+
+def make_deterministic(num_threads: int) -> None:
+    """A hash is."""
+    torch.set_num_threads(num_threads)
+
+
+def _take_in(update: Callable[[bytes], None], row: TrainRow) -> None:
+    update(f"{row.position} {row.prompt_length} {row.weight!r}".encode())
+    for array in (row.tokens, row.mask, row.old_logprobs, row.advantages):
+        update(array.tobytes())

@@ -1,0 +1,41 @@
+"""Workflows and rewards that cannot do their part are found before anything starts."""
+
+import pytest
+
+from tests.unit.config.builders import config
+from trinity.config import plan_experiment
+from trinity.errors import UserError
+from trinity.launch.names import check_names
+
+
+def complaint(taskset: dict[str, object]) -> str:
+    plan = plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}}))
+    with pytest.raises(UserError) as caught:
+        check_names(plan)
+    return str(caught.value)
+
+
+def test_the_simple_workflow_needs_a_reward() -> None:
+    said = complaint({})
+    assert "stage `main`, taskset `train`" in said
+    assert "default_reward_fn_type" in said
+
+
+def test_arguments_that_the_reward_does_not_take_are_named() -> None:
+    reward = {
+        "default_reward_fn_type": "exact_match_reward",
+        "reward_fn_args": {"ignore_cases": True},
+    }
+    assert "ignore_cases" in complaint(reward)
+
+
+def test_a_workflow_must_be_one() -> None:
+    assert "pathlib.Path" in complaint({"default_workflow_type": "pathlib.Path"})
+
+
+def test_a_plan_whose_names_fit_is_taken() -> None:
+    taskset = {
+        "default_reward_fn_type": "exact_match_reward",
+        "reward_fn_args": {"ignore_case": True},
+    }
+    check_names(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))

@@ -1,0 +1,1 @@
+"""Tests of `trinity.local` that start nothing."""

@@ -1,0 +1,37 @@
+"""Whether models that are still on the hub can be had, before anything starts."""
+
+from trinity.config import ExperimentPlan, local_model_directory
+from trinity.errors import UserError
+
+ANSWER_SECONDS = 15.0
+
+
+def check_hub_models(plan: ExperimentPlan) -> None:
+    """Ask the hub for each model that is neither a directory nor in its cache.
+
+    Raises: UserError when there is no such model or the hub does not answer.
+    """
+    for name in dict.fromkeys(stage.model_path for stage in plan.stages):
+        if local_model_directory(name) is None:
+            _check_on_hub(name)
+
+
+def _check_on_hub(name: str) -> None:
+    # Imported here: only a model that has to be fetched needs it.
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    try:
+        HfApi().model_info(name, timeout=ANSWER_SECONDS)
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"`model.model_path: {name}` is no directory here and no public model on the hub: "
+            "correct it, or set HF_TOKEN for a private one"
+        ) from error
+    except (HTTPError, HfHubHTTPError, OSError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"`model.model_path: {name}` is neither a directory nor in the hub's cache, and the "
+            f"hub does not answer ({reason}): fetch it first, or give a directory"
+        ) from error
