@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast check format types protos proto proto-drift \
+.PHONY: help setup prepare demo test test-fast faults bench check format types protos proto proto-drift \
 	proto-baseline lock clean
 
 help:  ## This list
@@ -29,6 +29,16 @@ test: setup  ## Every test, the fast ones first
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest tests/unit
+
+KILLS ?= 500
+faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
+	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --docs docs/guarantees.md
+
+bench: setup  ## Every benchmark, about an hour; the results go to benchmarks/results
+	$(BIN)/python -m benchmarks.main_job
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.pipelining
+	$(BIN)/python -m benchmarks.scheduling
 
 check: setup format types protos proto-drift  ## Formatting, lint, types, import rules, contracts
 	@echo "check: all good"

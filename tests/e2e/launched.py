@@ -131,8 +131,14 @@ class Launched:
         """Process of a service, from the run's file."""
         return int(json.loads((self.job_dir / "run.json").read_text())["pids"][name])
 
-    def kill_rank(self) -> None:
-        """SIGKILL the rank that trains."""
+    def kill(self, name: str) -> None:
+        """SIGKILL a process of the stack, or the rank that trains."""
+        if name == "rank":
+            self._kill_rank()
+        else:
+            os.kill(self.pid(name), signal.SIGKILL)
+
+    def _kill_rank(self) -> None:
         for child in psutil.Process(self.pid("trainer")).children(recursive=True):
             if "services.trainer.rank" in " ".join(child.cmdline()):
                 os.kill(child.pid, signal.SIGKILL)

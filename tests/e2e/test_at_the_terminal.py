@@ -4,30 +4,12 @@ import os
 import pty
 import signal
 import subprocess
-from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e.conftest import REPOSITORY, Launch
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def test_a_trial_ends_early_under_a_name_of_its_own_and_shows_its_status(launch: Launch) -> None:
-    run = launch("trial")
-    trial = run.job_dir.with_name("trial-max-steps-3")
-    run.start("--max-steps", "3")
-    run.wait_until(lambda: "trainer: loading the model" in run.text, "word of the loading")
-    run.wait_until(lambda: "[warmup] started" in run.text, "the first stage")
-    status = run.ask("status")
-    assert run.wait() == 0, run.text
-    assert status.returncode == 0, status.stderr
-    for part in ("e2e/trial-max-steps-3", "warmup", "rft", "trainer", "explorer"):
-        assert part in status.stdout
-    assert "6 train steps" in run.text
-    assert (trial / "summary.json").exists()
-    assert not run.job_dir.exists()
 
 
 @pytest.mark.parametrize("presses", [1, 3])
@@ -55,13 +37,30 @@ def test_pressing_ctrl_c_again_does_not_cut_the_stop_short(launch: Launch) -> No
     assert run.left_running() == []
 
 
-def test_a_terminal_shows_a_panel(launch: Launch, tmp_path: Path) -> None:
-    run = launch("panel")
-    shown = tmp_path / "screen"
-    ours, theirs = pty.openpty()
-    with shown.open("wb") as kept:
-        process = subprocess.Popen(
-            run.command("run", "--max-steps", "2"),
+def test_a_trial_on_a_terminal_shows_a_panel_and_its_status_elsewhere(launch: Launch) -> None:
+    run = launch("trial")
+    with OnTerminal(run.command("run", "--max-steps", "2")) as terminal:
+        terminal.read_until("[warmup] started")
+        status = run.ask("status")
+        terminal.read_until_end()
+        assert terminal.exit_code() == 0, terminal.text
+    assert status.returncode == 0, status.stderr
+    for part in ("e2e/trial-max-steps-2", "warmup", "rft", "trainer", "explorer"):
+        assert part in status.stdout
+    for part in ("trainer: loading the model", "e2e/trial-max-steps-2", "2/2", "reward"):
+        assert part in terminal.text
+    assert "4 train steps" in terminal.text
+    assert (run.job_dir.with_name("trial-max-steps-2") / "summary.json").exists()
+    assert not run.job_dir.exists()
+
+
+class OnTerminal:
+    """A command whose input and output are a terminal."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            command,
             cwd=REPOSITORY,
             env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
             stdin=theirs,
@@ -70,22 +69,36 @@ def test_a_terminal_shows_a_panel(launch: Launch, tmp_path: Path) -> None:
             start_new_session=True,
         )
         os.close(theirs)
+        self.text = ""
+
+    def __enter__(self) -> "OnTerminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
+
+    def read_until(self, part: str) -> None:
+        """Read until something is shown."""
+        while part not in self.text:
+            assert self._read(), f"ended without {part!r}:\n{self.text}"
+
+    def read_until_end(self) -> None:
+        """Read all that comes."""
+        while self._read():
+            pass
+
+    def exit_code(self) -> int:
+        """How it ended."""
+        return self._process.wait(60)
+
+    def _read(self) -> bool:
+        """The end of what the other side writes is an error on Linux."""
         try:
-            while data := _read(ours):
-                kept.write(data)
-            assert process.wait(60) == 0
-        finally:
-            if process.poll() is None:
-                psutil.Process(process.pid).kill()
-            os.close(ours)
-    text = shown.read_bytes().decode(errors="replace")
-    for part in ("e2e/panel-max-steps-2", "warmup", "rft", "2/2", "reward", "all services answer"):
-        assert part in text
-
-
-def _read(terminal: int) -> bytes:
-    """The end of what the other side writes is an error on Linux."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""
+            data = os.read(self._ours, 65536)
+        except OSError:
+            return False
+        self.text += data.decode(errors="replace")
+        return bool(data)

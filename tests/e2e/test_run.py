@@ -1,8 +1,10 @@
 """A run does what it promises, and ends in the same weights whatever is killed on the way."""
 
 import json
+import random
 import signal
 import stat
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,14 +52,19 @@ def test_the_final_weights_are_a_model_that_transformers_loads(undisturbed: Laun
     assert AutoTokenizer.from_pretrained(directory).vocab_size == model.config.vocab_size
 
 
-def test_a_killed_rank_trains_again_into_the_same_weights(
+def test_whatever_is_killed_the_run_ends_in_the_same_weights(
     launch: Launch, undisturbed: Launched
 ) -> None:
-    run = launch("rank-killed")
+    run = launch("killed")
     run.start()
-    run.wait_until(lambda: run.has_version("rft", 5), "version 5")
-    run.kill_rank()
+    victims = ["explorer", "trainer", "buffer", "rank", "synchronizer", "nats", "postgres"]
+    random.Random(11).shuffle(victims)
+    for version, victim in enumerate(victims):
+        run.wait_until(partial(run.has_version, "rft", version), f"version {version}")
+        run.kill(victim)
     assert run.wait() == 0, run.text
+    for victim in set(victims) - {"rank"}:
+        assert f"restarted {victim}" in run.text
     assert run.rewards() == undisturbed.rewards()
     assert run.final_weights() == undisturbed.final_weights()
 

@@ -1,0 +1,52 @@
+"""An experiment over a stack without a model, and when its train steps were reported."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from tests.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.model_free.experiment import start_experiment, wait_until_ended
+from tests.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.model_free.stack import model_free_stack
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.config import ExperimentPlan
+from trinity.rpc.channel import open_channel
+
+FINISHED = "EXPERIMENT_STATE_FINISHED"
+
+
+async def events_of(
+    plan: ExperimentPlan, *, run_seconds: float = 0.0, step_seconds: float = 0.0
+) -> list[pb.ProgressEvent]:
+    """All progress events of the experiment, run to its end with simulated durations."""
+    environment = {
+        "explorer": {RUN_SECONDS_VARIABLE: str(run_seconds)},
+        "trainer": {STEP_SECONDS_VARIABLE: str(step_seconds)},
+    }
+    async with model_free_stack(plan.job_path, environment=environment) as stack:
+        experiment = await start_experiment(stack.addresses.synchronizer, plan)
+        ended = await wait_until_ended(stack.addresses.synchronizer, experiment.id)
+        if ended.reason:
+            raise RuntimeError(f"{ended.reason}; see {Path(plan.job_dir) / 'log'}")
+        return await _read_events(stack.addresses.buffer, plan, experiment.id)
+
+
+async def _read_events(
+    buffer: str, plan: ExperimentPlan, experiment_id: str
+) -> list[pb.ProgressEvent]:
+    """Until the last train step."""
+    total = plan.stages[-1].total_train_steps
+    request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
+    events: list[pb.ProgressEvent] = []
+    async with open_channel(buffer) as channel:
+        async for answer in BufferServiceStub(channel).WatchProgress(request):
+            events += answer.events
+            if any(event.step.step == total for event in events):
+                return events
+    raise RuntimeError("the buffer ended the stream of events")
+
+
+def step_gaps(events: list[pb.ProgressEvent]) -> list[float]:
+    """Seconds between the reports of neighbouring train steps."""
+    times = [event.unix_millis / 1000 for event in events if event.HasField("step")]
+    return [after - before for before, after in pairwise(times)]

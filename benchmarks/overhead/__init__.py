@@ -1,0 +1,1 @@
+"""What the services cost: a GRPO step through them beside the same step without them."""

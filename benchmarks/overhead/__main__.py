@@ -1,0 +1,140 @@
+"""A GRPO step through the services beside the same calls in one process, and beside a plain loop.
+
+python -m benchmarks.overhead [--runs 3] [--models tiny big] [--json FILE]
+
+Every contender does the same job with one thread a process, one after the other, so that all see
+the same machine; the figures are medians over the steps of all runs.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.overhead import through_services
+from benchmarks.overhead.job import Job
+from benchmarks.overhead.models import write_big_model
+from benchmarks.overhead.steps import Steps
+from benchmarks.table import Claim, print_claims
+from examples.addition.prepare import prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT, PEER = "one process, same calls", "plain transformers loop"
+OURS = {0: "services, sync_offset 0", 1: "services, sync_offset 1"}
+AIMS = {0: 1.5, 1: 1.2}
+Contender = Callable[[Job, str], Steps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=["tiny", "big"], choices=["tiny", "big"])
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/overhead.json")
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    record: dict[str, object] = {}
+    claims: list[Claim] = []
+    with tempfile.TemporaryDirectory() as work:
+        for model in arguments.models:
+            measured = _measure(_job(model, Path(work)), arguments.runs)
+            _print_parts(model, measured)
+            claims += _claims(model, measured)
+            record[model] = {
+                name: {"seconds": steps.median, "parts": steps.median_parts()}
+                for name, steps in measured.items()
+            }
+    print_claims(claims)
+    record["claims"] = [claim.as_json() for claim in claims]
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _job(model: str, root: Path) -> Job:
+    work = root / model
+    prepare(work / "made", seed=1)
+    data = work / "made/data/train.jsonl"
+    if model == "tiny":
+        directory, num_tasks, num_steps = work / "made/model", 32, 40
+    else:
+        directory, num_tasks, num_steps = write_big_model(work / "big"), 8, 14
+    return Job(
+        name=model,
+        model=directory,
+        data=data,
+        num_tasks=num_tasks,
+        repeat_times=8,
+        num_steps=num_steps,
+        work=work,
+    )
+
+
+def _measure(job: Job, num_runs: int) -> dict[str, Steps]:
+    contenders: dict[str, Contender] = {
+        PEER: lambda job, _: _in_process("benchmarks.overhead.plain_loop", job),
+        LIMIT: lambda job, _: _in_process("benchmarks.overhead.one_process", job),
+    }
+    for offset, name in OURS.items():
+        contenders[name] = lambda job, run, offset=offset: through_services.measure(  # type: ignore[misc]
+            job, f"offset-{offset}-{run}", sync_offset=offset
+        )
+    runs: dict[str, list[Steps]] = {name: [] for name in contenders}
+    for run in range(num_runs):
+        for name, contender in contenders.items():
+            runs[name].append(contender(job, str(run)))
+            print(f"{job.name}, run {run + 1}: {name}: {runs[name][-1].median:.3f} s", flush=True)
+    return {name: _middle(steps) for name, steps in runs.items()}
+
+
+def _middle(runs: list[Steps]) -> Steps:
+    """The run whose median is the median of all."""
+    return sorted(runs, key=lambda steps: steps.median)[len(runs) // 2]
+
+
+def _in_process(module: str, job: Job) -> Steps:
+    arguments = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(job).items()}
+    done = subprocess.run(
+        [sys.executable, "-m", module, json.dumps(arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=(job.work / f"{module}.log").open("wb"),
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{module}: {(job.work / f'{module}.log').read_text()[-2000:]}")
+    return Steps.from_json(done.stdout.strip().splitlines()[-1])
+
+
+def _print_parts(model: str, measured: dict[str, Steps]) -> None:
+    table = Table("step", "seconds", "x limit", "x plain loop", "where the time goes", title=model)
+    for name, steps in measured.items():
+        parts = "  ".join(f"{part} {value:.3f}" for part, value in steps.median_parts().items())
+        table.add_row(
+            name,
+            f"{steps.median:.3f}",
+            f"{steps.median / measured[LIMIT].median:.2f}",
+            f"{steps.median / measured[PEER].median:.2f}",
+            parts,
+        )
+    Console(width=160).print(table)
+
+
+def _claims(model: str, measured: dict[str, Steps]) -> list[Claim]:
+    limit = measured[LIMIT].median
+    return [
+        Claim(f"{model}: {name} over {LIMIT}", measured[name].median / limit, AIMS[offset], "<=")
+        for offset, name in OURS.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

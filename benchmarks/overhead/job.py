@@ -1,0 +1,86 @@
+"""The job that every contender does: GRPO steps on the addition tasks, without evaluation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from trinity.config import StagePlan, load_config, plan_experiment
+
+STAGE = "rft"
+NUM_UNCOUNTED = 4
+"""First steps, in which caches fill; they are not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A model and how much of it there is to do."""
+
+    name: str
+    model: Path
+    data: Path
+    num_tasks: int
+    """A step."""
+    repeat_times: int
+    num_steps: int
+    work: Path
+
+    def write_config(self, name: str, *, sync_offset: int) -> Path:
+        """The YAML file for `trinity run`."""
+        path = self.work / f"{name}.yaml"
+        OmegaConf.save(OmegaConf.create(self._values(name, sync_offset)), path)
+        return path
+
+    def plan(self) -> StagePlan:
+        """The stage that the configuration plans."""
+        return plan_experiment(load_config(self.write_config("plan", sync_offset=0))).stages[0]
+
+    def _values(self, name: str, sync_offset: int) -> Mapping[str, object]:
+        taskset = {
+            "name": "sums",
+            "path": str(self.data),
+            "format": {"prompt_key": "question", "response_key": "answer"},
+        }
+        return {
+            "project": "overhead",
+            "name": name,
+            "checkpoint_root_dir": str(self.work / "checkpoints"),
+            "model": {
+                "model_path": str(self.model),
+                "max_prompt_tokens": 26,
+                "max_response_tokens": 6,
+            },
+            "explorer": {
+                "runner_per_model": 64,
+                "eval_on_startup": False,
+                "rollout_model": {
+                    "dtype": "float32",
+                    "enforce_eager": True,
+                    "extra_engine_args": {"max_num_seqs": 256},
+                },
+            },
+            "trainer": {"dtype": "float32", "max_token_len_per_gpu": 8192, "save_interval": 0},
+            "synchronizer": {"sync_interval": 1, "sync_offset": sync_offset},
+            "stages": [
+                {
+                    "stage_name": STAGE,
+                    "mode": "both",
+                    "algorithm": {
+                        "algorithm_type": "grpo",
+                        "repeat_times": self.repeat_times,
+                        "kl_loss_fn": "none",
+                        "optimizer": {"lr": 1.0e-4},
+                    },
+                    "buffer": {
+                        "batch_size": self.num_tasks,
+                        "total_steps": self.num_steps,
+                        "explorer_input": {
+                            "default_workflow_type": "simple_workflow",
+                            "default_reward_fn_type": "exact_match_reward",
+                            "taskset": taskset,
+                        },
+                    },
+                }
+            ],
+        }
