@@ -25,7 +25,8 @@ demo: prepare  ## A small model learns to add: the addition example from start t
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
 test: setup  ## Every test, the fast ones first
-	$(BIN)/pytest tests/unit tests/integration tests/e2e
+	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n 2 --dist loadfile tests/e2e tests/faults tests/model_free tests/integration
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest tests/unit

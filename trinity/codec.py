@@ -1,7 +1,6 @@
 """Between the domain's dataclasses and the wire's messages; raises ValueError on what cannot be."""
 
 import math
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -101,10 +100,22 @@ def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
         raise ValueError(
             f"a tensor of shape {list(tensor.shape)} needs {expected} bytes, has {len(tensor.data)}"
         )
+    if (
+        tensor.dtype == Tensor.DTYPE_BOOL
+        and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1
+    ):
+        # Indexing with such a mask reads what lies beside the array.
+        raise ValueError("a tensor of bools has bytes other than 0 and 1")
     data: ArrayData = np.frombuffer(tensor.data, dtype=name).reshape(tuple(tensor.shape))
     if tensor.dtype == Tensor.DTYPE_BFLOAT16:
         data = (data.astype(np.uint32) << 16).view(np.float32)
     return Array(data, alignment)
+
+
+def _check_bools(data: bytes) -> None:
+    """Indexing with a mask of other bytes would read what lies beside an array."""
+    if np.frombuffer(data, np.uint8).max(initial=0) > 1:
+        raise ValueError("a tensor of bools has bytes other than 0 and 1")
 
 
 def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
@@ -373,14 +384,3 @@ def _blob_from_proto(message: experience_pb2.Blob) -> BlobRef:
 def stage_key_to_proto(key: StageKey) -> buffer_pb2.StageKey:
     """The same stage on the wire."""
     return buffer_pb2.StageKey(tenant=key.tenant, experiment_id=key.experiment_id, stage=key.stage)
-
-
-def stage_key_from_proto(message: buffer_pb2.StageKey) -> StageKey:
-    """Raises: ValueError when a part is missing or the experiment's id is no UUID."""
-    if not message.tenant or not message.stage:
-        raise ValueError("the stage's key needs tenant, experiment_id and stage")
-    try:
-        experiment_id = str(uuid.UUID(message.experiment_id))
-    except ValueError as error:
-        raise ValueError(f"experiment_id {message.experiment_id!r} is not a UUID") from error
-    return StageKey(tenant=message.tenant, experiment_id=experiment_id, stage=message.stage)

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# What others sent may stand in a line; it must not begin another one or steer a terminal.
+ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
@@ -29,7 +31,7 @@ class TextFormatter(logging.Formatter):
         extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
         line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return line + extras + trace
+        return (line + extras).translate(ESCAPED) + trace
 
 
 class JsonFormatter(logging.Formatter):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import sqlalchemy as sa
 from alembic import command, context
 from alembic.config import Config
@@ -49,15 +50,15 @@ class Migrations:
 
         Raises: UserError when it is older, newer or missing.
         """
-        with self.connected(dsn) as (config, current):
+        with self.connected(dsn, may_create=False) as (config, current):
             if current != set(ScriptDirectory.from_config(config).get_heads()):
                 raise UserError(
-                    f"The schema {self.schema} in the database at {place(dsn)} is older than this "
-                    f"program: run `{self.program}`"
+                    f"The schema {self.schema} in the database at {place(dsn)} is missing or older "
+                    f"than this program: run `{self.program}`"
                 )
 
     @contextlib.contextmanager
-    def connected(self, dsn: str) -> Iterator[tuple[Config, set[str]]]:
+    def connected(self, dsn: str, *, may_create: bool = True) -> Iterator[tuple[Config, set[str]]]:
         """Hold the schema for this caller alone; yields what Alembic's commands take, and where
         the schema stands.
         """
@@ -68,13 +69,15 @@ class Migrations:
         )
         with engine.begin() as connection:
             self._lock(connection, dsn)
+            if may_create:
+                self._ensure_schema(connection, dsn)
             current = set(MigrationContext.configure(connection).get_current_heads())
             self._refuse_unknown(config, current, dsn)
             config.attributes[_CONNECTION] = connection
             yield config, current
 
     def _lock(self, connection: sa.Connection, dsn: str) -> None:
-        """Wait for other migrations of this schema; make sure that the schema exists."""
+        """Wait for other migrations of this schema."""
         connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
         key = sa.func.hashtextextended(f"trinity migrations of {self.schema}", 0)
         try:
@@ -84,9 +87,20 @@ class Migrations:
                 f"Another process has been migrating the schema {self.schema} in the database at "
                 f"{place(dsn)} for {_LOCK_SECONDS} s: wait for it, or end its session"
             ) from error
+
+    def _ensure_schema(self, connection: sa.Connection, dsn: str) -> None:
         exists = sa.text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
-        if connection.execute(exists, {"name": self.schema}).first() is None:
+        if connection.execute(exists, {"name": self.schema}).first() is not None:
+            return
+        try:
             connection.execute(sa.schema.CreateSchema(self.schema))
+        except sa.exc.ProgrammingError as error:
+            if not isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+                raise
+            raise UserError(
+                f"The database at {place(dsn)} has no schema {self.schema}, and this user may not "
+                f"make it: have its owner run `CREATE SCHEMA {self.schema} AUTHORIZATION <user>`"
+            ) from error
 
     def _refuse_unknown(self, config: Config, current: set[str], dsn: str) -> None:
         known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}

@@ -91,11 +91,19 @@ def map_database_errors() -> Iterator[None]:
     try:
         yield
     except (sa.exc.OperationalError, sa.exc.TimeoutError, psycopg.OperationalError) as error:
+        if _is_too_large(error):
+            raise
         raise Unavailable(_unavailable_text(error)) from error
     except sa.exc.DBAPIError as error:
         if not error.connection_invalidated:
             raise
         raise Unavailable(_unavailable_text(error)) from error
+
+
+def _is_too_large(error: Exception) -> bool:
+    """Whether the database can never hold the values: trying again would change nothing."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return isinstance(cause, psycopg.errors.ProgramLimitExceeded)
 
 
 def _unavailable_text(error: Exception) -> str:

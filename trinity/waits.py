@@ -1,5 +1,6 @@
 """What a process waits for, as others get to see it."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -74,14 +75,14 @@ class Waits:
             since=time.monotonic(),
             deadline_seconds=deadline_seconds,
         )
-        with self._lock:
-            self._open.append(wait)
-        self._on_change()
+        self._show(wait)
         return wait
 
     def end(self, wait: Waiting) -> None:
         """Say that a wait is over; once is enough."""
-        with self._lock, contextlib.suppress(ValueError):
+        with self._lock:
+            if wait not in self._open:
+                return
             self._open.remove(wait)
         self._on_change()
 
@@ -96,15 +97,45 @@ class Waits:
         finally:
             self.end(wait)
 
-    def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
-        """Say that the wait of this name goes on; it began when the name was first set."""
+    @contextlib.contextmanager
+    def if_longer(
+        self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Show a wait from its beginning on, once the block takes longer; on an event loop."""
+        wait = Waiting(
+            owner=self._owner,
+            waits_for=for_,
+            reason=reason,
+            since=time.monotonic(),
+            deadline_seconds=deadline_seconds,
+        )
+        timer = asyncio.get_running_loop().call_later(seconds, self._show, wait)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.end(wait)
+
+    def set(
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Say that the wait of this name goes on.
+
+        It began when the name was first set, or `waited_seconds` before that.
+        """
         with self._lock:
             before = self._named.get(name)
             wait = Waiting(
                 owner=self._owner,
                 waits_for=waits_for,
                 reason=reason,
-                since=before.since if before else time.monotonic(),
+                since=before.since if before else time.monotonic() - waited_seconds,
                 deadline_seconds=deadline_seconds,
             )
             if before is not None and before.says_the_same(wait):
@@ -125,3 +156,8 @@ class Waits:
         with self._lock:
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
+
+    def _show(self, wait: Waiting) -> None:
+        with self._lock:
+            self._open.append(wait)
+        self._on_change()

@@ -5,12 +5,12 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 
-from nats.aio.client import Client
-
 from services.buffer.advantages import Advantages
+from services.buffer.broker import ResultsClient
 from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
+from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.readiness import Needs
@@ -27,6 +27,7 @@ from trinity.notifications import Listener
 from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.waits import Waits
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 SCHEMA = "buffer"
@@ -35,14 +36,15 @@ SCHEMA = "buffer"
 class Parts:
     """Everything that the process consists of, made before anything is connected."""
 
-    def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: Waits) -> None:
+        self.waits = waits
         dsn = settings.postgres_dsn.get_secret_value()
         self.engine = async_engine(dsn, SCHEMA)
         self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
         self.database = Database(self.engine)
         self.listener = Listener(dsn, CHANNEL)
         self.poller = Poller(self.listener)
-        self.broker = Client()
+        self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes)
         self.advantages = Advantages(settings.advantage_seconds)
         self.ingest = Ingest(
@@ -51,12 +53,13 @@ class Parts:
             settler=Settler(settings.segment_max_rows),
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
+            waits=waits,
         )
         self.pipeline = Pipeline(
-            database=self.database, listener=self.listener, advantages=self.advantages
+            database=self.database, listener=self.listener, advantages=self.advantages, waits=waits
         )
         self.library = TasksetLibrary(
-            database=self.database, workers=workers, on_over=self.listener.wake_all
+            database=self.database, workers=workers, on_over=self.listener.wake_all, waits=waits
         )
 
     @property
@@ -79,10 +82,13 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
 
     A worker that dies takes the process with it.
     """
-    async with asyncio.TaskGroup() as workers:
-        parts = Parts(settings, workers)
+    async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
+        parts = Parts(settings, workers, member.waits)
         async with serve(settings, [parts.servicer]) as server:
-            needs = Needs(health=server.health, ingest=parts.ingest, stream=parts.stream)
+            member.serves(server.address)
+            needs = Needs(
+                health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
+            )
             working = workers.create_task(_work(settings, parts, needs))
             await stop.wait()
             parts.poller.close()
@@ -93,17 +99,35 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
 async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
     """Connect, then run the loops until cancelled."""
     async with _released(parts):
-        await _prepare(settings)
+        with _starting(settings, parts, "database"):
+            await _prepare(settings)
         parts.database.open()
-        nats_url = settings.nats_url.get_secret_value()
-        async with connect(parts.broker, nats_url, settings.connect_seconds), parts.listener:
-            await parts.listener.wait_connected()
+        async with _broker(settings, parts), parts.listener:
+            with parts.waits.waiting(for_="database", reason="to start: it must notify"):
+                await parts.listener.wait_connected()
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
+
+
+@contextlib.asynccontextmanager
+async def _broker(settings: BufferSettings, parts: Parts) -> AsyncIterator[None]:
+    url = settings.nats_url.get_secret_value()
+    async with contextlib.AsyncExitStack() as stack:
+        with _starting(settings, parts, "broker"):
+            await stack.enter_async_context(connect(parts.broker, url, settings.connect_seconds))
+        yield
+
+
+def _starting(
+    settings: BufferSettings, parts: Parts, needed: str
+) -> contextlib.AbstractContextManager[None]:
+    return parts.waits.waiting(
+        for_=needed, reason="to start: it must answer", deadline_seconds=settings.connect_seconds
+    )
 
 
 @contextlib.asynccontextmanager

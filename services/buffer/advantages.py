@@ -44,6 +44,11 @@ class Advantages:
         self._process: Process | None = None
         self._loaded: set[str] = set()
 
+    @property
+    def limit_seconds(self) -> float:
+        """How long a function may take for one group."""
+        return self._limit_seconds
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nats.aio.msg import Msg
@@ -11,6 +12,7 @@ from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer.broker import subject_of_message
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import Result
 from services.buffer.domain.samples import storable
@@ -24,13 +26,25 @@ from services.buffer.store.reports import (
     insert_reports,
     take_blob,
 )
-from services.buffer.stream import RunStream
-from services.buffer.wire import Parcel, Unparsable, is_reference, open_parcel, subject_of
+from services.buffer.stream import ACK_SECONDS, RunStream
+from services.buffer.wire import (
+    MAX_REASON_LENGTH,
+    Parcel,
+    Unparsable,
+    is_reference,
+    open_parcel,
+    subject_of,
+)
 from trinity.errors import Unavailable
+from trinity.limited_log import LimitedLog
+from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
+limited_log = LimitedLog(logger)
 
-FETCH_SECONDS = 5.0
+STREAM, STORE = "stream", "store"
+FETCH_SECONDS = 1.0
+"""A broker that was restarted knows nothing of a fetch: what is left of it is lost time."""
 RETRY_SECONDS = 0.5
 NAK_SECONDS = 1.0
 BUNDLE_BYTES = 8 * 1024 * 1024
@@ -45,6 +59,7 @@ class Ingest:
     settler: Settler
     fetch_messages: int
     bound: asyncio.Event
+    waits: Waits
 
     async def run(self) -> None:
         """Store what comes until cancelled; the broker and the database may come and go."""
@@ -52,10 +67,14 @@ class Ingest:
             try:
                 subscription = await self.stream.bind()
                 self.bound.set()
+                self.waits.clear(STREAM)
                 await self._drain(subscription)
             except (Unavailable, NatsError, JetStreamError, OSError) as error:
                 self.bound.clear()
                 logger.warning("lost the stream of results", extra={"why": str(error)})
+                self.waits.set(
+                    STREAM, waits_for="broker", reason=f"to take results from the stream: {error}"
+                )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
@@ -68,10 +87,11 @@ class Ingest:
             messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the consumer is gone with the broker's data.
-            await self.stream.num_pending()
+            await self.stream.check_place()
             return
-        for some in bundles(messages):
-            await self.store(some)
+        async with _held(messages):
+            for some in bundles(messages):
+                await self.store(some)
 
     async def store(self, messages: Sequence[Msg]) -> None:
         """Store messages in one transaction; if something in them cannot be, each in its own."""
@@ -79,13 +99,15 @@ class Ingest:
             await self._commit(messages)
         except Unavailable as error:
             logger.warning("the database is away", extra={"why": str(error)})
+            self.waits.set(STORE, waits_for="database", reason=f"to store results: {error}")
             for message in messages:
                 await message.nak(delay=NAK_SECONDS)
-        except Exception:  # the loop's edge: one message must not stop all others
-            logger.exception("messages cannot be stored together")
+        except Exception as error:  # the loop's edge: one message must not stop all others
+            limited_log.error("messages cannot be stored together", error)
             for message in messages:
                 await self._store_alone(message)
         else:
+            self.waits.clear(STORE)
             for message in messages:
                 await message.ack()
 
@@ -96,7 +118,7 @@ class Ingest:
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
         except Exception as error:  # whatever is wrong with it, it is wrong with this one
-            logger.exception("a message cannot be stored")
+            limited_log.error("a message cannot be stored", error, subject=message.subject)
             await self._bury(message, f"it cannot be stored: {error}")
         else:
             await message.ack()
@@ -106,12 +128,22 @@ class Ingest:
             await self._settle(connection, messages)
 
     async def _bury(self, message: Msg, reason: str) -> None:
-        letter = DeadLetter(subject=message.subject, reason=storable(reason), body=message.data)
+        """Put it away for a person to look at; if not even that is possible, say so and go on."""
+        try:
+            await self._keep_as_letter(message, storable(reason)[:MAX_REASON_LENGTH])
+        except Unavailable:
+            await message.nak(delay=NAK_SECONDS)
+            return
+        except Exception as error:  # it must not come again and again
+            limited_log.error("a message is dropped", error, subject=message.subject)
+        await message.term()
+
+    async def _keep_as_letter(self, message: Msg, reason: str) -> None:
+        letter = DeadLetter(subject=subject_of_message(message), reason=reason, body=message.data)
         async with self.database.transaction() as connection:
             parcel, _ = await self._open(connection, message)
             await insert_dead_letters(connection, [letter])
-            await insert_reports(connection, _rejections(parcel, letter.reason) if parcel else [])
-        await message.term()
+            await insert_reports(connection, _rejections(parcel, reason) if parcel else [])
 
     async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> None:
         results: list[Result] = []
@@ -124,25 +156,46 @@ class Ingest:
             if parcel is not None:
                 results += parcel.results
                 reports += _reports_of_refused(parcel)
-                letters += _letters_of_refused(message.subject, parcel)
+                letters += _letters_of_refused(subject_of_message(message), parcel)
         verdicts = await self.settler.settle(connection, results)
         letters += [_letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
         await insert_dead_letters(connection, letters)
         await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
         for letter in letters:
-            logger.warning("a result was not stored", extra={"why": letter.reason})
+            limited_log.warning("a result was not stored", why=letter.reason)
 
     async def _open(
         self, connection: AsyncConnection, message: Msg
     ) -> tuple[Parcel | None, DeadLetter | None]:
         """What a message holds, directly or by reference."""
+        subject = subject_of_message(message)
         try:
-            parcel = open_parcel(message.subject, message.data)
+            parcel = open_parcel(subject, message.data)
             if parcel.blob_sha256:
-                return await _open_blob(connection, message.subject, parcel.blob_sha256), None
+                return await _open_blob(connection, subject, parcel.blob_sha256), None
         except Unparsable as error:
-            return None, DeadLetter(subject=message.subject, reason=str(error), body=message.data)
+            return None, DeadLetter(subject=subject, reason=str(error), body=message.data)
         return parcel, None
+
+
+@asynccontextmanager
+async def _held(messages: Sequence[Msg]) -> AsyncIterator[None]:
+    """Keep messages from being delivered again while they are worked on, however long it takes."""
+
+    async def hold() -> None:
+        while True:
+            await asyncio.sleep(ACK_SECONDS / 3)
+            for message in messages:
+                if not message.is_acked:
+                    await message.in_progress()
+
+    holding = asyncio.create_task(hold())
+    try:
+        yield
+    finally:
+        holding.cancel()
+        # Without a connection there is nothing to hold: they come again.
+        await asyncio.gather(holding, return_exceptions=True)
 
 
 def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:

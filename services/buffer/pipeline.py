@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from services.buffer.advantages import AdvantageFailed, Advantages, AdvantageTimeout
 from services.buffer.domain.group import Sample, outcomes_of, rewards_of
@@ -11,16 +12,22 @@ from services.buffer.domain.samples import storable
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.store.database import SCOPES_TOPIC, Database
 from services.buffer.store.experiences import load_raw_samples
-from services.buffer.store.scopes import Claim, claim_scopes
+from services.buffer.store.scopes import Claim, claim_scopes, renew_claims
 from services.buffer.store.stages import get_stage
 from trinity.config.plan import ResolvedAlgorithm
 from trinity.errors import Unavailable
 from trinity.notifications import Listener
 from trinity.types import StageKey
+from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 
-CLAIM_SECONDS = 60.0
+WAIT = "pipeline"
+SHOWN_AFTER_SECONDS = 1.0
+CLAIM_SECONDS = 3.0
+"""What a worker claimed is free after that, unless it says that it works on it."""
+LOOK_SECONDS = 3.0
+"""How often an idle worker looks for what others left."""
 RETRY_SECONDS = 0.5
 MAX_CLAIMS = 64
 
@@ -32,24 +39,29 @@ class Pipeline:
     and a person is told. Nothing that a group does ends the worker.
     """
 
-    def __init__(self, *, database: Database, listener: Listener, advantages: Advantages) -> None:
+    def __init__(
+        self, *, database: Database, listener: Listener, advantages: Advantages, waits: Waits
+    ) -> None:
         self._database = database
         self._listener = listener
         self._advantages = advantages
+        self._waits = waits
         self._unfinished: list[Claim] = []
 
     async def run(self) -> None:
-        """Work until cancelled; a claim of a worker that died is free after a minute."""
+        """Work until cancelled; a claim of a worker that died is soon free."""
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
             while True:
                 try:
                     busy = await self.work_once()
                 except Unavailable as error:
                     logger.warning("the pipeline waits", extra={"why": str(error)})
+                    self._waits.set(WAIT, waits_for="database", reason=f"to shape groups: {error}")
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
+                self._waits.clear(WAIT)
                 if not busy:
-                    await changes.wait(CLAIM_SECONDS)
+                    await changes.wait(LOOK_SECONDS)
 
     async def work_once(self) -> bool:
         """Shape some groups; false when there was none."""
@@ -60,10 +72,29 @@ class Pipeline:
         by_stage: dict[StageKey, list[Claim]] = defaultdict(list)
         for claim in claims:
             by_stage[claim.key].append(claim)
-        for key, own in by_stage.items():
-            await self._work_on(key, own)
+        async with self._renewed(claims):
+            for key, own in by_stage.items():
+                await self._work_on(key, own)
         self._unfinished = []
         return bool(claims)
+
+    @asynccontextmanager
+    async def _renewed(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
+        """Hold claims for as long as they are worked on."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(CLAIM_SECONDS / 3)
+                async with self._database.transaction() as connection:
+                    await renew_claims(connection, claims, CLAIM_SECONDS)
+
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            # A database that is away takes no commit either: whoever claims next does the work.
+            await asyncio.gather(renewing, return_exceptions=True)
 
     async def _give_up_claims(self) -> None:
         """Hand back what the database did not take when it went away."""
@@ -121,9 +152,15 @@ class Pipeline:
         operator = algorithm.advantage_fn
         advantages = rewards_of(samples)
         if len(advantages):
-            advantages = await self._advantages.compute(
-                operator, algorithm.advantage_fn_args, advantages
-            )
+            with self._waits.if_longer(
+                SHOWN_AFTER_SECONDS,
+                for_="advantage function",
+                reason=f"{operator} to shape the group of assignment {claim.assignment_id}",
+                deadline_seconds=self._advantages.limit_seconds,
+            ):
+                advantages = await self._advantages.compute(
+                    operator, algorithm.advantage_fn_args, advantages
+                )
         outcomes = outcomes_of(samples, advantages)
         return Shaped(claim=claim, operator=operator, outcomes=outcomes)
 

@@ -3,15 +3,21 @@
 from services.buffer.ingest import Ingest
 from services.buffer.stream import RunStream
 from trinity.rpc.health import Health
+from trinity.waits import Waits
+
+DATABASE = "database"
+BROKER = "broker"
+NO_BROKER = "the broker does not answer"
 
 
 class Needs:
-    """Passes on what is said about the database, unless the broker is away."""
+    """Passes on what is said about the database, unless the broker is away; either is a wait."""
 
-    def __init__(self, *, health: Health, ingest: Ingest, stream: RunStream) -> None:
+    def __init__(self, *, health: Health, ingest: Ingest, stream: RunStream, waits: Waits) -> None:
         self._health = health
         self._ingest = ingest
         self._stream = stream
+        self._waits = waits
 
     async def wait_bound(self) -> None:
         """Return when results are taken from the stream for the first time."""
@@ -20,6 +26,15 @@ class Needs:
     async def set_ready(self, ready: bool, reason: str = "") -> None:
         """Take the news about the database."""
         is_bound = self._ingest.bound.is_set() and self._stream.is_connected
+        self._show(DATABASE, None if ready else reason)
+        self._show(BROKER, None if is_bound else NO_BROKER)
         if ready and not is_bound:
-            ready, reason = False, "the broker does not answer"
+            ready, reason = False, NO_BROKER
         await self._health.set_ready(ready, reason)
+
+    def _show(self, name: str, reason: str | None) -> None:
+        """The buffer never gives up: those who call it do."""
+        if reason is None:
+            self._waits.clear(name)
+        else:
+            self._waits.set(name, waits_for=name, reason=reason)

@@ -15,6 +15,9 @@ class BufferSettings(ServiceSettings):
     """postgresql://user:password@host:port/database of the role that owns the schema `buffer`."""
     nats_url: SecretStr
     """nats://user:password@host:port of a broker with JetStream."""
+    synchronizer: str = ""
+    """Address of the synchronizer, host:port, which is told what the buffer waits for; empty tells
+    nobody."""
     migrate_on_start: bool = False
     """Bring the schema to the newest revision before serving; for a launcher of one machine."""
     connect_seconds: float = Field(default=30.0, gt=0)

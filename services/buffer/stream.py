@@ -17,7 +17,7 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
-from nats.js.errors import BadRequestError
+from nats.js.errors import BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import Unavailable, UserError
@@ -27,13 +27,16 @@ logger = logging.getLogger(__name__)
 
 STREAM = "TRINITY_RUNS"
 DURABLE = "buffer"
-ACK_SECONDS = 60.0
+ACK_SECONDS = 3.0
+"""What a buffer took is given to the next one after that, unless it says that it works on it."""
 MAX_UNACKED = 1024
 RETRY_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 1024 * 1024
 """What is larger is uploaded and referred to."""
 OTHER_CONFIG = 10058
 """The broker's number for a stream that exists with another configuration."""
+UNREADABLE_CONSUMER = 10012
+"""The broker's number for a consumer whose files it cannot read."""
 
 
 @asynccontextmanager
@@ -105,8 +108,7 @@ class RunStream:
         """
         try:
             await self._make()
-            config = self._consumer_config()
-            await self._jetstream.add_consumer(STREAM, config)
+            await self._make_consumer()
             return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
@@ -118,6 +120,43 @@ class RunStream:
             if error.err_code != OTHER_CONFIG:
                 raise
             await self._jetstream.update_stream(self._stream_config())
+
+    async def _make_consumer(self) -> None:
+        """A damaged one is made anew: what is delivered again by it is known or stored again."""
+        config = self._consumer_config()
+        try:
+            await self._jetstream.add_consumer(STREAM, config)
+        except ServerError as error:
+            if error.err_code != UNREADABLE_CONSUMER:
+                raise
+            logger.warning("the stream of results is damaged and made anew")
+            await self._jetstream.delete_stream(STREAM)
+            await self._make()
+            await self._jetstream.add_consumer(STREAM, config)
+        if await self._skips_messages():
+            logger.warning("the stream of results has lost messages: it is read from its beginning")
+            await self._jetstream.delete_consumer(STREAM, DURABLE)
+            await self._jetstream.add_consumer(STREAM, config)
+
+    async def _skips_messages(self) -> bool:
+        """Whether the consumer is beyond a stream that lost messages, and would skip new ones."""
+        consumer = await self._jetstream.consumer_info(STREAM, DURABLE)
+        stream = await self._jetstream.stream_info(STREAM)
+        return consumer.delivered is not None and (
+            consumer.delivered.stream_seq > stream.state.last_seq
+        )
+
+    async def check_place(self) -> None:
+        """Return while the consumer takes whatever comes.
+
+        Raises: Unavailable when `bind` is needed again.
+        """
+        try:
+            is_lost = await self._skips_messages()
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+        if is_lost:
+            raise Unavailable("the broker has lost messages")
 
     async def num_pending(self) -> int:
         """Messages that are not stored yet.

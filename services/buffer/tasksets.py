@@ -13,9 +13,11 @@ from services.buffer.store.stages import StageTaskset
 from services.buffer.store.tasks import Taskset, claim_source, copy_rows, find_taskset
 from trinity.config.data_files import find_data_files
 from trinity.errors import PreconditionFailed, TrinityError, UserError
+from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 
+SHOWN_AFTER_SECONDS = 1.0
 MAX_READS = 2
 """Tasksets read at once; each takes a connection and a process."""
 
@@ -44,11 +46,17 @@ class TasksetLibrary:
     """
 
     def __init__(
-        self, *, database: Database, workers: asyncio.TaskGroup, on_over: Callable[[], None]
+        self,
+        *,
+        database: Database,
+        workers: asyncio.TaskGroup,
+        on_over: Callable[[], None],
+        waits: Waits,
     ) -> None:
         self._database = database
         self._workers = workers
         self._on_over = on_over
+        self._waits = waits
         self._turns = asyncio.Semaphore(MAX_READS)
         self._reads: dict[tuple[str, str], Read] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,8 +125,12 @@ class TasksetLibrary:
     ) -> None:
         """Read, and tell who waits when it is over; an error belongs to the taskset."""
         try:
-            async with self._turns:
-                await self._read(read, tenant, needed, path, source)
+            waiting = self._waits.if_longer(
+                SHOWN_AFTER_SECONDS, for_="reader", reason=f"to read taskset {needed.name} ({path})"
+            )
+            with waiting:
+                async with self._turns:
+                    await self._read(read, tenant, needed, path, source)
             del self._reads[tenant, source]
         except TrinityError as error:
             read.error = error

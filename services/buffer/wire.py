@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from services.buffer.counting import count_parts
 from services.buffer.domain.events import Sample
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.samples import storable
@@ -18,6 +19,16 @@ from trinity.types import Experience, Pair, StageKey, experience_id
 
 MAX_SEQUENCE = 2**63 - 1
 MAX_REFERENCE_BYTES = 1024
+MAX_RESULTS = 1_000
+"""In one message; an explorer packs far fewer."""
+MAX_SUFFIX_BYTES = 500
+"""A suffix stands in an index."""
+MAX_REASON_LENGTH = 4_000
+SHA256_BYTES = 32
+BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
+COUNTED_BYTES = 1024 * 1024
+"""What is larger was uploaded, up to 64 MiB: its parts are counted before it is parsed."""
+MAX_PARTS = 200_000
 
 
 def subject_of(key: StageKey) -> str:
@@ -54,6 +65,8 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
 
     Raises: Unparsable when nothing in it can be attributed.
     """
+    if len(body) > COUNTED_BYTES and count_parts(body, BATCH, MAX_PARTS) > MAX_PARTS:
+        raise Unparsable(f"it has more than {MAX_PARTS} parts")
     try:
         message = pb.RunResultBatch.FromString(body)
     except DecodeError as error:
@@ -62,8 +75,7 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
         producer = str(uuid.UUID(message.producer))
     except ValueError as error:
         raise Unparsable("its producer is not a UUID") from error
-    if not message.results and not message.blob_sha256:
-        raise Unparsable("it holds neither results nor a reference to some")
+    _check_form(message)
     results, refused = [], []
     for one in message.results:
         try:
@@ -73,11 +85,21 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
                 Refused(
                     producer=producer,
                     sequence=one.sequence,
-                    reason=storable(str(error)),
+                    reason=storable(str(error))[:MAX_REASON_LENGTH],
                     body=one.SerializeToString(),
                 )
             )
     return Parcel(results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256)
+
+
+def _check_form(message: pb.RunResultBatch) -> None:
+    """Either some results or where they are."""
+    if bool(message.results) == bool(message.blob_sha256):
+        raise Unparsable("it must hold results or a reference to some, and not both")
+    if len(message.results) > MAX_RESULTS:
+        raise Unparsable(f"it holds {len(message.results)} results, more than {MAX_RESULTS}")
+    if message.blob_sha256 and len(message.blob_sha256) != SHA256_BYTES:
+        raise Unparsable(f"its reference has {len(message.blob_sha256)} bytes, no SHA-256 has")
 
 
 def is_reference(body: bytes) -> bool:
@@ -119,7 +141,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         run=message.run,
         attempt=message.attempt,
         is_complete=is_complete,
-        reason=storable(message.reason),
+        reason=storable(message.reason)[:MAX_REASON_LENGTH],
         metrics=_named(message.metrics),
         duration_seconds=_finite_or_zero(message.duration_seconds),
         producer=producer,
@@ -146,6 +168,8 @@ def _read_experience(
     own = (result.stage, first.eid.explore_step, first.eid.position, result.run, result.attempt)
     if place != own or (message.taskset, message.task_index) != (first.taskset, first.task_index):
         raise ValueError("an experience's EID is not the run's")
+    if len(eid.suffix.encode()) > MAX_SUFFIX_BYTES:
+        raise ValueError(f"the suffix of an EID has more than {MAX_SUFFIX_BYTES} bytes")
     own_id = str(experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix))
     if message.id != own_id:
         raise ValueError(f"the experience {message.id!r} should have the id {own_id}")

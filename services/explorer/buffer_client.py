@@ -66,7 +66,13 @@ class BufferClient:
             raise Unavailable(response.reason or "its tasksets are being read")
 
     async def lease(
-        self, key: StageKey, max_assignments: int, lease_seconds: float, *, trains_exactly: bool
+        self,
+        key: StageKey,
+        max_assignments: int,
+        lease_seconds: float,
+        *,
+        trains_exactly: bool,
+        wait_seconds: float = POLL_SECONDS,
     ) -> LeaseAnswer:
         """Ask for work, waiting a while for some.
 
@@ -76,7 +82,7 @@ class BufferClient:
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
             max_assignments=max_assignments,
-            wait_seconds=POLL_SECONDS,
+            wait_seconds=min(wait_seconds, POLL_SECONDS),
             lease_seconds=lease_seconds,
         )
         with calling("buffer"):

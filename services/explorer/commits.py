@@ -27,7 +27,7 @@ class CommitWatch:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _follow(self) -> None:
-        sequences = self._unconfirmed.sequences
+        sequences = self._unconfirmed.watched
         async for reports in self._buffer.watch_commits(self._producer, sequences):
             self._unconfirmed.unhindered("buffer")
             for sequence, report in reports:

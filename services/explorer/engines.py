@@ -1,5 +1,6 @@
 """The one engine of this process, started for the plan of a stage and kept while it fits."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -55,7 +56,7 @@ class Engines:
     async def ensure(self, plan: StagePlan) -> RunningEngine:
         """The engine for a stage: the one that runs, or a new one when the stage needs another.
 
-        Raises: UserError when the model cannot be run.
+        Raises: UserError when the model cannot be run, or does not run in time.
         """
         model = _Model(
             path=plan.model_path,
@@ -65,8 +66,7 @@ class Engines:
         )
         if self._running is None or self._model != model:
             await self.close()
-            with self._waits.waiting(for_="engine", reason="to load the model"):
-                self._running = await self._begin(model)
+            self._running = await self._begin_in_time(model, plan.config.synchronizer.sync_timeout)
             self._model = model
         return self._running
 
@@ -75,6 +75,23 @@ class Engines:
         running, self._running = self._running, None
         if running is not None:
             await running.engine.close()
+
+    async def _begin_in_time(self, model: _Model, seconds: float) -> RunningEngine:
+        limit = asyncio.timeout(seconds)
+        waits = self._waits.waiting(
+            for_="engine", reason=f"to load {model.path}", deadline_seconds=seconds
+        )
+        try:
+            with waits:
+                async with limit:
+                    return await self._begin(model)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise UserError(
+                f"the rollout engine did not load {model.path} in {seconds:g} s "
+                "(`synchronizer.sync_timeout`)"
+            ) from error
 
     async def _begin(self, model: _Model) -> RunningEngine:
         begun = time.monotonic()

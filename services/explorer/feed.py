@@ -9,6 +9,9 @@ from trinity.errors import Unavailable
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.5
+SHOWN_AFTER_SECONDS = 1.0
+FIRST_ANSWER_SECONDS = 10.0
+SILENT = "it says nothing"
 
 
 class Feed(Generic[T]):
@@ -28,6 +31,9 @@ class Feed(Generic[T]):
         patience: Patience,
     ) -> None:
         self._open_stream = open_stream
+        self._waits_for = waits_for
+        self._purpose = purpose
+        self._patience = patience
         self._outage = patience.outage(waits_for=waits_for, purpose=purpose)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -60,13 +66,39 @@ class Feed(Generic[T]):
             return self.current
 
     async def _follow(self) -> None:
+        stream = self._open_stream()
         try:
-            async for state in self._open_stream():
-                self._outage.over()
-                await self._set(state)
+            first = await self._first(stream)
+            if first is None:
+                return
+            await self._note(first)
+            async for state in stream:
+                await self._note(state)
         except Unavailable as error:
             self.is_open = False
             self._outage.note(str(error))
+
+    async def _first(self, stream: AsyncIterator[T]) -> T | None:
+        """A stream that is opened says at once what is now.
+
+        Raises: Unavailable when it does not.
+        """
+        waiting = self._patience.waits.if_longer(
+            SHOWN_AFTER_SECONDS,
+            for_=self._waits_for,
+            reason=f"to {self._purpose}: {SILENT}",
+            deadline_seconds=FIRST_ANSWER_SECONDS,
+        )
+        try:
+            with waiting:
+                async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                    return await anext(stream, None)
+        except TimeoutError as error:
+            raise Unavailable(SILENT) from error
+
+    async def _note(self, state: T) -> None:
+        self._outage.over()
+        await self._set(state)
 
     async def _set(self, state: T) -> None:
         async with self._changed:

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
 
+from services.explorer.engine import EngineDied
 from services.explorer.lacking import Lack, LackingWeights
 from services.explorer.patience import Patience
 from services.explorer.weights import (
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 NO_VERSION = -1
 RETRY_SECONDS = 5.0
+SHOWN_AFTER_SECONDS = 1.0
 
 
 class WeightGate:
@@ -45,6 +48,7 @@ class WeightGate:
         self._load = load
         self._published = published
         self._beats = beats
+        self._patience = patience
         self._lacking = LackingWeights(patience)
         self._waiting: dict[asyncio.Future[WeightsId], Requirement] = {}
         self._refused: dict[PublishedWeights, str] = {}
@@ -74,7 +78,8 @@ class WeightGate:
     async def run(self) -> None:
         """Load what is needed, whenever it is needed; until cancelled.
 
-        Raises: StageFailed when weights that runs wait for are not to be had for too long.
+        Raises: StageFailed when weights that runs wait for are not to be had for too long,
+        EngineDied when the engine does not take them in that time.
         """
         try:
             while True:
@@ -143,7 +148,7 @@ class WeightGate:
         self._is_loading = True
         self.loaded = None
         try:
-            await self._load(weights)
+            await self._load_in_time(weights)
             self.loaded = weights.id
             self._refused.pop(weights, None)
         except ManifestError as error:
@@ -152,6 +157,24 @@ class WeightGate:
             self._is_loading = False
         self._changed.set()
         self._admit()
+
+    async def _load_in_time(self, weights: PublishedWeights) -> None:
+        seconds = self._patience.seconds
+        limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
+        waits = self._patience.waits.if_longer(
+            SHOWN_AFTER_SECONDS,
+            for_="engine",
+            reason=f"to load weights version {weights.id.version}",
+            deadline_seconds=self._patience.deadline_seconds,
+        )
+        try:
+            with waits:
+                async with limit:
+                    await self._load(weights)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise EngineDied(f"the engine did not take weights in {seconds:g} s") from error
 
     def _refuse(self, weights: PublishedWeights, reason: str) -> None:
         """Not to be tried again for a while: what could not be read may be readable then."""

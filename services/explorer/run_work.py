@@ -8,6 +8,7 @@ from services.explorer.assignments import Assignment
 from services.explorer.counts import Counts
 from services.explorer.failures import StageFailed
 from services.explorer.gate import WeightGate
+from services.explorer.long_runs import LongRuns
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
 from services.explorer.reports import Fate
 from services.explorer.runner import Runner
@@ -32,6 +33,7 @@ class RunWork:
         unconfirmed: Unconfirmed,
         counts: Counts,
         threads: ThreadWatch,
+        long_runs: LongRuns,
     ) -> None:
         self._key = key
         self._max_attempts = max_attempts
@@ -40,6 +42,7 @@ class RunWork:
         self._unconfirmed = unconfirmed
         self._counts = counts
         self._threads = threads
+        self._long_runs = long_runs
 
     async def work(
         self, assignment: Assignment, run: int, on_attempts_over: Callable[[], None]
@@ -50,7 +53,8 @@ class RunWork:
         for number in self._numbers(assignment):
             attempt = replace(attempt, number=number)
             async with self._gate.hold(assignment.required) as weights:
-                outcome = await self._runner.run(attempt, weights)
+                with self._long_runs.going_on(attempt):
+                    outcome = await self._runner.run(attempt, weights)
             self._threads.look()
             self._count_tokens(outcome)
             message = _message(outcome)

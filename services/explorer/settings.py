@@ -1,5 +1,8 @@
 """Settings of the explorer, from TRINITY_EXPLORER_... variables."""
 
+import socket
+import uuid
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -20,6 +23,9 @@ class ExplorerSettings(ServiceSettings):
     nats_url: str
     """Address of the broker that carries results, with user and password."""
 
+    tenant: str = ""
+    """Whose experiments it works on; empty for everybody's. Their own code runs in its process."""
+
     lease_seconds: float = Field(default=15.0, ge=1)
     """How long work is held without a sign of life."""
 
@@ -28,3 +34,14 @@ class ExplorerSettings(ServiceSettings):
 
     max_unconfirmed: int = Field(default=4096, ge=1)
     """Results held in memory until they are committed; beyond it no work is taken."""
+
+    @property
+    def lease_holder(self) -> str:
+        """The name under which leases are held, one for all who ever serve at a fixed address.
+
+        Only one process can, so what a killed one held is its successor's to give back. Empty where
+        the address is whichever is free.
+        """
+        if self.listen.endswith(":0"):
+            return ""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{socket.gethostname()}/{self.listen}"))

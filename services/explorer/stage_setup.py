@@ -8,6 +8,7 @@ from services.explorer.engines import RunningEngine
 from services.explorer.feed import Feed
 from services.explorer.gate import WeightGate
 from services.explorer.idleness import Idleness
+from services.explorer.long_runs import LongRuns
 from services.explorer.patience import Patience
 from services.explorer.run_work import RunWork
 from services.explorer.runner import Runner
@@ -64,17 +65,27 @@ class StageSetup:
         """
         patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
         gate = self._gate(job, patience)
-        runs = self._runs(job, gate)
+        long_runs = LongRuns(
+            waits=self._beats.waits, timeout_seconds=job.plan.config.explorer.max_timeout
+        )
+        runs = self._runs(job, gate, long_runs)
         await patience.persist(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
             purpose="open the stage",
         )
+        if self._settings.lease_holder:
+            await patience.persist(
+                lambda: self._buffer.release(job.key),
+                waits_for="buffer",
+                purpose="give back what was held before this start",
+            )
         return StageWork(
             key=job.key,
             bounds=self._bounds(job.plan),
             buffer=self._buffer,
             runs=runs,
+            long_runs=long_runs,
             gate=gate,
             unconfirmed=self._unconfirmed,
             counts=self._counts,
@@ -82,7 +93,7 @@ class StageSetup:
             idleness=self._idleness(job.plan, patience),
         )
 
-    def _runs(self, job: StageJob, gate: WeightGate) -> RunWork:
+    def _runs(self, job: StageJob, gate: WeightGate, long_runs: LongRuns) -> RunWork:
         workbench = Workbench(
             plan=job.plan,
             seed=job.seed,
@@ -103,6 +114,7 @@ class StageSetup:
             unconfirmed=self._unconfirmed,
             counts=self._counts,
             threads=ThreadWatch(beats=self._beats, threads=(self._threads, REWARD_THREADS)),
+            long_runs=long_runs,
         )
 
     def _gate(self, job: StageJob, patience: Patience) -> WeightGate:

@@ -20,6 +20,7 @@ from services.explorer.counts import Counts
 from services.explorer.gate import WeightGate
 from services.explorer.held import HeldLeases
 from services.explorer.idleness import Idleness
+from services.explorer.long_runs import LongRuns
 from services.explorer.patience import Patience
 from services.explorer.run_work import RunWork
 from services.explorer.unconfirmed import Unconfirmed
@@ -55,6 +56,7 @@ class StageWork:
         bounds: Bounds,
         buffer: BufferClient,
         runs: RunWork,
+        long_runs: LongRuns,
         gate: WeightGate,
         unconfirmed: Unconfirmed,
         counts: Counts,
@@ -65,6 +67,7 @@ class StageWork:
         self._bounds = bounds
         self._buffer = buffer
         self._runs = runs
+        self._long_runs = long_runs
         self._gate = gate
         self._unconfirmed = unconfirmed
         self._counts = counts
@@ -83,7 +86,12 @@ class StageWork:
 
         Raises: a group with StageFailed when something is waited for in vain.
         """
-        helping = (self._held.renew(), self._gate.run(), self._commits.run())
+        helping = (
+            self._held.renew(),
+            self._gate.run(),
+            self._commits.run(),
+            self._long_runs.run(),
+        )
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(helper) for helper in helping]
             ending = await self._take(tasks)
@@ -136,16 +144,18 @@ class StageWork:
 
     async def _ask(self) -> LeaseAnswer:
         await self._unconfirmed.wait_fewer_than(self._bounds.max_unconfirmed)
-        return await self._patience.persist(
-            lambda: self._buffer.lease(
+        return await self._patience.persist(self._lease, waits_for="buffer", purpose="lease work")
+
+    async def _lease(self) -> LeaseAnswer:
+        """The buffer answers when there is work, or after a while why there is none."""
+        with self._idleness.asking():
+            return await self._buffer.lease(
                 self._key,
                 self._room(),
                 self._bounds.lease_seconds,
                 trains_exactly=self._bounds.trains_exactly,
-            ),
-            waits_for="buffer",
-            purpose="lease work",
-        )
+                wait_seconds=self._idleness.seconds_left,
+            )
 
     def _begin(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
         """A task that is cancelled before its first step runs no `finally`: the callback counts."""

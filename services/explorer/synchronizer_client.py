@@ -56,12 +56,14 @@ class Published:
 class SynchronizerClient:
     """Every call raises an RpcError when it fails."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: grpc.aio.Channel, tenant: str = "") -> None:
         self.stub = SynchronizerServiceStub(channel)
+        self._tenant = tenant
 
     async def watch_experiments(self) -> AsyncIterator[tuple[ExperimentView, ...]]:
-        """Stream the experiments that run, oldest first, anew at each change."""
-        stream = self.stub.WatchExperiments(pb.WatchExperimentsRequest(), timeout=STREAM_SECONDS)
+        """Stream the tenant's experiments that run, oldest first, anew at each change."""
+        request = pb.WatchExperimentsRequest(tenant=self._tenant)
+        stream = self.stub.WatchExperiments(request, timeout=STREAM_SECONDS)
         async for response in following("synchronizer", stream):
             yield tuple(map(_experiment, response.experiments))
 

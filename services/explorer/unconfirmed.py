@@ -59,6 +59,15 @@ class Unconfirmed:
         return sorted(self._held)
 
     @property
+    def watched(self) -> list[int]:
+        """Numbers to ask reports on; what is numbered after the last of them is meant as well.
+
+        When nothing is held it is the last one given out: a result may be sent and committed while
+        the question is on its way.
+        """
+        return self.sequences or [self._next_sequence - 1]
+
+    @property
     def oldest_seconds(self) -> float:
         """For how long the oldest result has waited; 0 when there is none."""
         oldest = next(iter(self._held.values()), None)
@@ -66,9 +75,12 @@ class Unconfirmed:
 
     @property
     def hindrance(self) -> tuple[str, str]:
-        """Who keeps results from being committed, and why, as far as it was noted."""
-        silence = {"buffer": "it does not report on them"}
-        return next(iter((self._hindrances or silence).items()))
+        """Who keeps the oldest result from being committed, and why, as far as it is known."""
+        if self._hindrances:
+            return next(iter(self._hindrances.items()))
+        if next(iter(self._held), None) in self._unsent:
+            return "broker", "it has not stored them"
+        return "buffer", "it does not report on them"
 
     def hindered(self, by: str, reason: str) -> None:
         """Note what keeps results from being committed."""

@@ -12,6 +12,8 @@ from trinity.errors import ManifestError
 
 logger = logging.getLogger(__name__)
 
+LOOK_SECONDS = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsId:
@@ -72,7 +74,7 @@ class WeightLoader:
     async def load(self, weights: PublishedWeights) -> None:
         """Weights with the content that is loaded already only change their name.
 
-        Raises: ManifestError when the files are not what was announced.
+        Raises: ManifestError when the files are not what was announced, EngineDied.
         """
         try:
             found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
@@ -82,9 +84,20 @@ class WeightLoader:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
         if self._content != weights.weights_sha256:
             self._content = None
-            await self._engine.load_weights(weights.path)
+            await self._load(weights.path)
             self._content = weights.weights_sha256
         logger.info(
             "weights loaded",
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
         )
+
+    async def _load(self, directory: Path) -> None:
+        """An engine whose process dies answers no more: it is looked at meanwhile."""
+        loading = asyncio.ensure_future(self._engine.load_weights(directory))
+        try:
+            while not (await asyncio.wait({loading}, timeout=LOOK_SECONDS))[0]:
+                await self._engine.check()
+            loading.result()
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)

@@ -13,6 +13,7 @@ from services.synchronizer.domain import (
     VersionName,
 )
 from services.synchronizer.members import GONE, Member
+from services.synchronizer.plan import check_directory
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import Database, notify
 
@@ -62,10 +63,13 @@ class Operations:
     ) -> Created:
         """Start an experiment, or let the one of that label go on.
 
-        Raises: PreconditionFailed when the known one has other stages.
+        Raises: PreconditionFailed when the known one has other stages, or when another tenant's
+        would write to the same directory.
         """
         new = Experiment.started(tenant, label, plan)
         async with self._database.changing() as connection:
+            others = await experiments.plans_of_others(connection, tenant, label)
+            check_directory(plan_json, others)
             if await experiments.insert(connection, new, plan_json):
                 return Created(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)

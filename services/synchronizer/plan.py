@@ -1,12 +1,13 @@
 """The part of an experiment's plan that decides its life cycle."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, PreconditionFailed
 
 MAX_STAGES = 1_000
 
@@ -18,6 +19,10 @@ class _Stage(BaseModel):
 
 class _Plan(BaseModel):
     stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=MAX_STAGES)]
+
+
+class _Place(BaseModel):
+    job_dir: object = ""
 
 
 def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
@@ -38,3 +43,22 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
         PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
         for name, stage in zip(names, plan.stages, strict=True)
     )
+
+
+def check_directory(plan_json: str, others: Iterable[str]) -> None:
+    """Refuse a plan whose run would write where a run of one of the other plans does.
+
+    Raises: PreconditionFailed.
+    """
+    directory = _directory_of(plan_json)
+    if directory and directory in map(_directory_of, others):
+        raise PreconditionFailed(
+            f"plan_json: job_dir: another tenant's experiment works in {directory}: give the "
+            f"experiment another `name` or `checkpoint_root_dir`"
+        )
+
+
+def _directory_of(plan_json: str) -> str:
+    """Where a run leaves its files; empty where its plan does not say."""
+    directory = _Place.model_validate_json(plan_json).job_dir
+    return directory if isinstance(directory, str) else ""

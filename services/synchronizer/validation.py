@@ -24,13 +24,11 @@ def optional_identifier(value: str, field: str) -> uuid.UUID | None:
 
 
 def text(value: str, field: str, max_length: int, *, may_be_empty: bool = False) -> str:
-    """A text that the database takes and a person can read."""
+    """A text that the database takes, also two of them in one index, which counts bytes."""
     if not value and not may_be_empty:
         raise InvalidRequest(f"{field}: is missing")
-    if len(value) > max_length:
-        raise InvalidRequest(
-            f"{field}: has {len(value)} characters, at most {max_length} are taken"
-        )
+    if (num_bytes := len(value.encode())) > max_length:
+        raise InvalidRequest(f"{field}: has {num_bytes} bytes, at most {max_length} are taken")
     if "\0" in value:
         raise InvalidRequest(f"{field}: holds a NUL character")
     return value

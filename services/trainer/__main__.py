@@ -38,9 +38,10 @@ async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         stub = SynchronizerServiceStub(channel)
-        board, needs = JobBoard(stub), Needs()
+        board = JobBoard(stub, settings.tenant)
         beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=server.address)
         state.heartbeats = await stack.enter_async_context(beats)
+        needs = Needs(beats.waits)
         background = [
             tasks.create_task(board.follow()),
             tasks.create_task(needs.follow_board(board)),

@@ -81,7 +81,7 @@ class BatchSource:
             while True:
                 if self._stop.is_set():
                     raise StopRequested
-                answer = self._ask(step)
+                answer = self._ask(step, max(deadline - time.monotonic(), 0.0))
                 if answer.state is not NoBatch.WAITING:
                     return answer
                 if time.monotonic() >= deadline:
@@ -101,14 +101,14 @@ class BatchSource:
             deadline_seconds=self._patience_seconds,
         )
 
-    def _ask(self, step: int) -> BatchAnswer:
+    def _ask(self, step: int, wait_seconds: float) -> BatchAnswer:
         if self._next is not None:
             ahead, future = self._next
             self._next = None
             answer = future.result()
             if ahead == step:
                 return answer
-        return self._buffer.get_batch(step, self._incarnation, self._formatter)
+        return self._buffer.get_batch(step, self._incarnation, self._formatter, wait_seconds)
 
     def _fetch_ahead(self, step: int) -> None:
         if self._executor is None:

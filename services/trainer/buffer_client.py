@@ -73,10 +73,19 @@ class BufferClient:
         )
         return answer
 
-    def get_batch(self, step: int, incarnation: int, formatter: RowFormatter | None) -> BatchAnswer:
+    def get_batch(
+        self,
+        step: int,
+        incarnation: int,
+        formatter: RowFormatter | None,
+        wait_seconds: float = POLL_SECONDS,
+    ) -> BatchAnswer:
         """The batch of a step, or why there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
-            key=self._key, incarnation=incarnation, step=step, wait_seconds=POLL_SECONDS
+            key=self._key,
+            incarnation=incarnation,
+            step=step,
+            wait_seconds=min(wait_seconds, POLL_SECONDS),
         )
         head, rows = self._patience.call(lambda: self._receive(request))
         if head.state in NO_BATCH:

@@ -5,11 +5,13 @@ import logging
 from dataclasses import dataclass
 
 import grpc
+from pydantic import ValidationError
 
 from services.trainer.messages import StageOrder
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config import ExperimentPlan
+from trinity.config import ExperimentPlan, StagePlan
+from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -49,8 +51,9 @@ class JobBoard:
         await board.wait_for_news(seen)
     """
 
-    def __init__(self, stub: SynchronizerServiceStub) -> None:
+    def __init__(self, stub: SynchronizerServiceStub, tenant: str = "") -> None:
         self._stub = stub
+        self._tenant = tenant
         self._experiments: list[synchronizer_pb2.Experiment] = []
         self._changed = asyncio.Event()
         self.num_news = 0
@@ -60,7 +63,7 @@ class JobBoard:
         """Follow the stream for ever, opening it again whenever it breaks."""
         while True:
             try:
-                request = synchronizer_pb2.WatchExperimentsRequest()
+                request = synchronizer_pb2.WatchExperimentsRequest(tenant=self._tenant)
                 async for answer in self._stub.WatchExperiments(request):
                     self._experiments = list(answer.experiments)
                     self._note(is_connected=True)
@@ -89,12 +92,23 @@ class JobBoard:
         """Whether the stage is wanted, in that very start of the experiment."""
         return key in self.wanted()
 
+    def wants_anew(self, key: JobKey) -> bool:
+        """Whether the stage is wanted in a later start of the experiment."""
+        return any(
+            (other.experiment_id, other.stage) == (key.experiment_id, key.stage)
+            and other.start_count > key.start_count
+            for other in self.wanted()
+        )
+
     async def job(self, key: JobKey, *, trainer_id: str, buffer: str, synchronizer: str) -> Job:
-        """All that ranks need to train the stage."""
+        """All that ranks need to train the stage.
+
+        Raises: UserError when the plan is not one of this version's.
+        """
         request = synchronizer_pb2.GetExperimentRequest(experiment_id=key.experiment_id)
         answer = await self._stub.GetExperiment(request, timeout=CALL_SECONDS)
-        plan = ExperimentPlan.model_validate_json(answer.plan_json)
-        stage = next(stage for stage in plan.stages if stage.name == key.stage)
+        plan = _plan_of(answer.plan_json)
+        stage = _stage_of(plan, key.stage)
         start = _start_of(answer.experiment, stage.index)
         order = StageOrder(
             tenant=answer.experiment.tenant,
@@ -144,6 +158,24 @@ class JobBoard:
         self.num_news += 1
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _plan_of(text: str) -> ExperimentPlan:
+    try:
+        return ExperimentPlan.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"its plan cannot be read: {where}: {first['msg']}; run one version of every service"
+        ) from error
+
+
+def _stage_of(plan: ExperimentPlan, name: str) -> StagePlan:
+    for stage in plan.stages:
+        if stage.name == name and stage.trainer_rank_num >= 1:
+            return stage
+    raise UserError(f"its plan has no stage {name} with a rank to train it")
 
 
 def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchronizer_pb2.Version:

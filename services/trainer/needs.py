@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.trainer.jobs import RECONNECT_SECONDS, JobBoard
 from trinity.rpc.health import Health
+from trinity.waits import Waits
 
 BUFFER_SERVICE = "trinity.api.v1.BufferService"
 
@@ -20,12 +21,18 @@ class Need(StrEnum):
     GANG = "a stage is wanted and there is no gang"
 
 
-class Needs:
-    """Ready while nothing is missing; at first both peers are."""
+WAITS_FOR = {Need.SYNCHRONIZER: "synchronizer", Need.BUFFER: "buffer", Need.GANG: "ranks"}
 
-    def __init__(self) -> None:
-        self._missing = {Need.SYNCHRONIZER, Need.BUFFER}
+
+class Needs:
+    """Ready while nothing is missing; at first both peers are. What is missing is a wait."""
+
+    def __init__(self, waits: Waits | None = None) -> None:
+        self._missing: set[Need] = set()
         self._changed = asyncio.Event()
+        self._waits = waits
+        for need in (Need.SYNCHRONIZER, Need.BUFFER):
+            self.note(need, is_met=False)
 
     def note(self, need: Need, *, is_met: bool) -> None:
         """A need is met, or no longer."""
@@ -36,6 +43,7 @@ class Needs:
             self._missing.add(need)
         if self._missing != before:
             self._changed.set()
+            self._show(need, is_met=is_met)
 
     def have(self, need: Need) -> None:
         """A need is met."""
@@ -47,6 +55,15 @@ class Needs:
             self._changed.clear()
             await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
             await self._changed.wait()
+
+    def _show(self, need: Need, *, is_met: bool) -> None:
+        """Who needs it gives up after `synchronizer.sync_timeout`; this process looks on."""
+        if self._waits is None:
+            return
+        if is_met:
+            self._waits.clear(need.name)
+        else:
+            self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
 
     async def follow_board(self, board: JobBoard) -> None:
         """Note whether the synchronizer answers, for ever."""

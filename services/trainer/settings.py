@@ -15,6 +15,8 @@ class TrainerSettings(ServiceSettings):
     """Address of the buffer, host:port."""
     synchronizer: str
     """Address of the synchronizer, host:port."""
+    tenant: str = ""
+    """Whose experiments it trains; empty for everybody's."""
     preload_ranks: int = Field(default=1, ge=0)
     """Ranks started at once, before a stage asks: importing takes longer than anything else."""
     max_restarts: int = Field(default=3, ge=0)

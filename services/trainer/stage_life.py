@@ -13,6 +13,8 @@ from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
 from services.trainer.state import TrainerState
 from services.trainer.watchdog import Watchdog
 
+SILENCE = "silence"
+SHOWN_SILENCE_SECONDS = 2.0
 LAST_LISTEN_SECONDS = 0.1
 """What ranks said while the service itself was held up counts, however late it is read."""
 
@@ -88,6 +90,28 @@ class StageLife:
 
     async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
         """What a rank says next, or why there is no more to listen for."""
+        shown = asyncio.get_running_loop().call_later(
+            SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
+        )
+        try:
+            return await self._hear_next(watchdog)
+        finally:
+            shown.cancel()
+            self._state.clear_wait(SILENCE)
+
+    def _show_silence(self, watchdog: Watchdog) -> None:
+        """Ranks that do not say what they wait for are what this process waits for."""
+        if watchdog.is_excused:
+            return
+        self._state.set_wait(
+            SILENCE,
+            waits_for="ranks",
+            reason=f"a sign of life; last they said: {self._state.activity}",
+            deadline_seconds=watchdog.limit_seconds,
+            waited_seconds=watchdog.silent_seconds,
+        )
+
+    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
         while not self._stop.is_set():
             seen = self._board.num_news
             silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
@@ -110,6 +134,8 @@ class StageLife:
         if not self._board.is_connected or self._board.wants(self._job.key):
             self._unwanted_since = None
             return math.inf
+        if self._board.wants_anew(self._job.key):
+            return 0.0
         now = time.monotonic()
         if self._unwanted_since is None:
             self._unwanted_since = now

@@ -44,7 +44,7 @@ class TrainerState:
             self.begin("", "")
         self._set_activity("standing by")
         reason = f"it took stage {stage} over"
-        self._set_wait(STAND_BY, waits_for="another trainer", reason=reason)
+        self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
     def note_activity(self, report: messages.Activity) -> bool:
         """Take the first rank's report; answers whether a step is trained for the first time."""
@@ -60,9 +60,14 @@ class TrainerState:
         """A rank's wait goes on, or is over."""
         name = f"rank {rank}: {wait.name}"
         if wait.waits_for:
-            self._set_wait(name, wait.waits_for, wait.reason, wait.deadline_seconds)
-        elif self.heartbeats is not None:
-            self.heartbeats.waits.clear(name)
+            self.set_wait(
+                name,
+                waits_for=wait.waits_for,
+                reason=wait.reason,
+                deadline_seconds=wait.deadline_seconds,
+            )
+        else:
+            self.clear_wait(name)
 
     def end_waits(self) -> None:
         """The ranks that waited are gone, or do something else."""
@@ -71,14 +76,30 @@ class TrainerState:
                 self.heartbeats.waits.clear(name)
         self._waits.clear()
 
-    def _set_wait(
-        self, name: str, waits_for: str, reason: str, deadline_seconds: float = 0.0
+    def set_wait(
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        waited_seconds: float = 0.0,
     ) -> None:
+        """A wait goes on, as `Waits.set` has it; at the latest it is over with the ranks."""
         self._waits.add(name)
         if self.heartbeats is not None:
             self.heartbeats.waits.set(
-                name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
+                name,
+                waits_for=waits_for,
+                reason=reason,
+                deadline_seconds=deadline_seconds,
+                waited_seconds=waited_seconds,
             )
+
+    def clear_wait(self, name: str) -> None:
+        """A wait is over."""
+        if self.heartbeats is not None:
+            self.heartbeats.waits.clear(name)
 
     def _set_activity(self, activity: str) -> None:
         self.activity = activity

@@ -13,9 +13,11 @@ from services.trainer.needs import Need, Needs
 from services.trainer.settings import TrainerSettings
 from services.trainer.stage_life import LifeEnd, Outcome, StageLife
 from services.trainer.state import TrainerState
+from trinity.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+RETRY = "retry"
 RETRY_SECONDS = 1.0
 STAND_BY_SECONDS = 5.0
 
@@ -81,8 +83,13 @@ class Supervisor:
             )
         except grpc.aio.AioRpcError as error:
             logger.warning("the plan cannot be had", extra={"reason": error.details()})
+            self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
             await self._until(asyncio.sleep(RETRY_SECONDS))
             return
+        except UserError as error:
+            await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
+            return
+        self._state.clear_wait(RETRY)
         end = await self._train(job)
         logger.info(
             "the work on a stage has ended",
@@ -150,10 +157,16 @@ class Supervisor:
                 await self._board.fail(key, reason)
             except grpc.aio.AioRpcError as error:
                 logger.warning("the failure cannot be told", extra={"reason": error.details()})
+                self._show_retry(f"to report that the stage failed: {error.details()}")
                 await self._until(asyncio.sleep(RETRY_SECONDS))
             else:
                 self._told.add(key)
+                self._state.clear_wait(RETRY)
                 return
+
+    def _show_retry(self, reason: str) -> None:
+        """Nobody else could do it, so this is tried for ever."""
+        self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
 
     async def _until(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None

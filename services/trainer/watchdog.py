@@ -30,11 +30,25 @@ class Watchdog:
     @property
     def complaint(self) -> str:
         """What to say of a gang whose time is over."""
-        silent = self._clock() - (self._started if self._heard is None else self._heard)
         return (
-            f"no rank gave a sign of life for {silent:.0f} s, and none had said that it waits "
-            "(`synchronizer.sync_timeout`)"
+            f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
+            "it waits (`synchronizer.sync_timeout`)"
         )
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether a rank has said whom it waits for."""
+        return bool(self._waits)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last sign of life, or since the beginning."""
+        return self._clock() - (self._started if self._heard is None else self._heard)
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long silence may last, without an excuse."""
+        return self._first_seconds if self._heard is None else self._seconds
 
     def note(self, heard: RankEvent) -> None:
         """A rank has said something."""

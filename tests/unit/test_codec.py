@@ -127,6 +127,13 @@ def test_an_impossible_shape_is_refused(shape: list[int]) -> None:
         tensor_from_proto(tensor)
 
 
+def test_bools_other_than_0_and_1_are_refused() -> None:
+    tensor = tensor_to_proto(Array(np.zeros(3, np.bool_)))
+    tensor.data = b"\x00\x02\x01"
+    with pytest.raises(ValueError, match="bytes other than 0 and 1"):
+        tensor_from_proto(tensor)
+
+
 def test_an_experience_whose_mask_does_not_fit_is_refused() -> None:
     broken = an_experience()
     broken.sequence.action_mask = np.array([True])

@@ -1,5 +1,6 @@
 """A process's waits: how long they have gone on, and when others are told."""
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -69,3 +70,26 @@ def test_others_are_told_of_changes_alone(waits: Waits, told: list[None]) -> Non
     for _ in range(3):
         waits.clear("lease")
     assert len(told) == 2
+
+
+def test_a_wait_that_is_noticed_late_is_as_old_as_it_is_said_to_be(
+    waits: Waits, clock: Clock
+) -> None:
+    waits.set("run", waits_for="workflow", reason="run 0", deadline_seconds=60, waited_seconds=5)
+    clock.now += 1
+    waits.set("run", waits_for="workflow", reason="run 0", deadline_seconds=60, waited_seconds=5)
+    (shown,) = waits.to_proto()
+    assert (shown.waited_seconds, shown.deadline_seconds) == (6, 54)
+
+
+async def test_only_what_takes_longer_is_shown_and_then_from_its_beginning() -> None:
+    told = asyncio.Event()
+    waits = Waits(owner="explorer", on_change=told.set)
+    with waits.if_longer(60.0, for_="buffer", reason="to lease work"):
+        await asyncio.sleep(0)
+    assert not told.is_set()
+    with waits.if_longer(0.02, for_="buffer", reason="to lease work", deadline_seconds=9):
+        await told.wait()
+        (shown,) = waits.to_proto()
+        assert 0.02 <= shown.waited_seconds < 9 and shown.deadline_seconds > 0
+    assert waits.to_proto() == []

@@ -8,6 +8,7 @@ import typer
 from trinity.cli.run import run
 from trinity.cli.status import status
 from trinity.cli.version import version
+from trinity.cli.why import why
 from trinity.errors import TrinityError, UserError
 
 USER_MISTAKE = 2
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(status)
+app.command()(why)
 app.command()(version)
 
 

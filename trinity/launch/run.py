@@ -15,6 +15,7 @@ from trinity.config import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus
+from trinity.launch.holdups import say_holdups
 from trinity.launch.phases import Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
@@ -99,6 +100,7 @@ class Run:
                     follower.until_ended(),
                     self._until_stack_fails(stack),
                     say_preparations(synchronizer, self.reporter),
+                    say_holdups(self.plan.job_path, view, self.reporter, self._sync_timeout()),
                 )
             except asyncio.CancelledError:
                 await self._cancel(synchronizer, experiment)
@@ -174,6 +176,9 @@ class Run:
         if not self._interrupted:
             self._interrupted = True
             task.cancel()
+
+    def _sync_timeout(self) -> float:
+        return max(stage.config.synchronizer.sync_timeout for stage in self.plan.stages)
 
     def _monitor(self) -> Monitor:
         if self.plan.stages[0].config.monitor.monitor_type == "none":

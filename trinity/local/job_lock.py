@@ -8,6 +8,8 @@ from pathlib import Path
 from trinity.errors import UserError
 
 _CLEAN_UP_SECONDS = 30.0
+_NOBODY = b"-"
+"""Written in place of a process number, it is nobody's."""
 
 
 class JobLock:
@@ -37,6 +39,9 @@ class JobLock:
         return cls(descriptor)
 
     def release(self) -> None:
+        """Give it up; processes of this run that are still ending hold it a little longer."""
+        os.pwrite(self.descriptor, _NOBODY, 0)
+        os.ftruncate(self.descriptor, len(_NOBODY))
         os.close(self.descriptor)
 
 

@@ -129,7 +129,14 @@ class PostgresServer:
             raise RunFailed(f"The database could not be created in {data}: {outcome.stderr}")
 
     def _check_version(self) -> None:
-        version = (self._data / "PG_VERSION").read_text().strip()
+        path = self._data / "PG_VERSION"
+        try:
+            version = path.read_text().strip()
+        except FileNotFoundError as error:
+            raise UserError(
+                f"The database in {self._data} is damaged ({path.name} is missing): put a copy in "
+                f"its place, or delete {self._data} to begin anew"
+            ) from error
         if version != _MAJOR_VERSION:
             raise UserError(
                 f"The database in {self._data} was made by Postgres {version}, this installation "
@@ -139,15 +146,16 @@ class PostgresServer:
     def _end_stale_server(self) -> None:
         """Stop a server that outlived its launcher; a mere leftover file Postgres handles itself.
 
-        Where the recorded number belongs to another program by now, Postgres would take that for
-        its predecessor and refuse to start: then the file goes.
+        Where the file is cut short, or the recorded number belongs to another program by now,
+        Postgres would suspect a predecessor and refuse to start: then the file goes.
         """
         pid_file = self._data / "postmaster.pid"
         if not pid_file.exists():
             return
-        pid = int(pid_file.read_text().splitlines()[0])
+        recorded = pid_file.read_text().partition("\n")[0]
+        pid = int(recorded) if recorded.isdecimal() else 0
         try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") if pid else []
         except (FileNotFoundError, ProcessLookupError):
             return
         if str(self._data).encode() not in arguments:

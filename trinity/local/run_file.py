@@ -27,10 +27,13 @@ class RunningStack:
 
 
 def read_running(job_dir: Path) -> RunningStack | None:
-    """Return the stack that runs in the directory, or None where its launcher is gone."""
+    """Return the stack that runs in the directory, or None where its launcher is gone.
+
+    A stack that runs has written its file whole: one that is cut short is an earlier one's.
+    """
     try:
         fields = json.loads((job_dir / _NAME).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):
         return None
     if not Path(f"/proc/{fields['launcher_pid']}").exists():
         return None

@@ -14,7 +14,7 @@ class SecretFiles:
 
     def password(self, name: str) -> str:
         path = self.folder / f"{name}-password"
-        if not path.exists():
+        if not path.exists() or not path.stat().st_size:
             self.write(path.name, secrets.token_hex(24))
         return path.read_text().strip()
 

@@ -38,6 +38,7 @@ def four_services(around: Surroundings) -> list[Launchable]:
     buffer_needs = {
         "POSTGRES_DSN_FILE": str(files.buffer_postgres_dsn),
         "NATS_URL_FILE": str(files.buffer_nats_url),
+        "SYNCHRONIZER": at.synchronizer,
         "MIGRATE_ON_START": "true",
     }
     return [
@@ -68,6 +69,7 @@ def _service(around: Surroundings, name: str, address: str, settings: dict[str, 
         log_file=around.job_dir / "log" / f"{name}.log",
         env={
             **_thread_limit(),
+            **_quiet_core(),
             **around.environment.get(name, {}),
             **{f"{prefix}{key}": value for key, value in settings.items()},
         },
@@ -80,3 +82,8 @@ def _thread_limit() -> dict[str, str]:
     if _GPU_DEVICES.exists() or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": "1"}
+
+
+def _quiet_core() -> dict[str, str]:
+    """gRPC's core writes a line for each malformed header block, as many as a stranger sends."""
+    return {"GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE")}

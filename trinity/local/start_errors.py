@@ -1,15 +1,37 @@
 """Turns what went wrong while the stack started into the one error to show."""
 
+from pathlib import Path
+
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.local.messages import USER_MISTAKE_EXIT_CODE, StackEvent
+
+_DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
+"""Whose data lies in `infra/<name>` of the run's directory."""
+_CAUSES = (" PANIC: ", " FATAL: ")
+"""A database says these first and then at length how it ends."""
 
 
 def start_error(event: StackEvent) -> TrinityError:
     """Return a UserError where the process itself said that its settings are wrong."""
-    last_line = event.log_tail.strip().splitlines()[-1:] or [event.reason]
+    lines = event.log_tail.strip().splitlines() or [event.reason]
     if event.exit_code == USER_MISTAKE_EXIT_CODE:
-        return UserError(f"{event.process} refused to start: {last_line[0]}")
-    return RunFailed(f"{event.process} {event.reason}: {last_line[0]}; its log: {event.log_file}")
+        return UserError(f"{event.process} refused to start: {lines[-1]}")
+    causes = [line for line in lines if any(cause in line for cause in _CAUSES)]
+    why = (causes or lines)[-1]
+    return RunFailed(
+        f"{event.process} {event.reason}: {why}; its log: {event.log_file}{_advice(event)}"
+    )
+
+
+def _advice(event: StackEvent) -> str:
+    """What to do where data is kept: damaged, it stays so however often one tries."""
+    if event.process not in _DATA_FOLDERS:
+        return ""
+    folder = Path(event.log_file).parents[1] / "infra" / event.process
+    return (
+        f"; if {_DATA_FOLDERS[event.process]} is damaged, put a copy of {folder} in its place, or "
+        f"delete it to begin anew"
+    )
 
 
 def first_error(group: ExceptionGroup[Exception]) -> Exception:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from trinity.rpc.limits import KEEPALIVE, SIZES
+from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE
 
 # Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
 # nothing when it answers so. Longer outages are the caller's to wait out, under a named wait.
@@ -30,8 +30,7 @@ RETRY_CONFIG = json.dumps(
 def _options() -> Sequence[tuple[str, str | int]]:
     return [
         *KEEPALIVE,
-        *SIZES,
-        ("grpc.service_config", RETRY_CONFIG),
+        *CHANNEL_SIZES,
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -41,9 +40,14 @@ def _options() -> Sequence[tuple[str, str | int]]:
 
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel for asyncio code; close it when done."""
-    return grpc.aio.insecure_channel(address, options=_options())
+    retried = [*_options(), ("grpc.service_config", RETRY_CONFIG)]
+    return grpc.aio.insecure_channel(address, options=retried)
 
 
 def open_sync_channel(address: str) -> grpc.Channel:
-    """A channel for threads; close it when done."""
-    return grpc.insecure_channel(address, options=_options())
+    """A channel for threads; close it when done.
+
+    Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
+    beyond its deadline, for ever. Who calls waits and asks again.
+    """
+    return grpc.insecure_channel(address, options=[*_options(), ("grpc.enable_retries", 0)])

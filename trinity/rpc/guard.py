@@ -1,7 +1,7 @@
 """Wrap RPC handlers: malformed bytes and our errors become the right status codes."""
 
+import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -9,40 +9,24 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from trinity.errors import InvalidRequest, RpcError
+from trinity.limited_log import LimitedLog
 from trinity.rpc.errors import status_code
 
 logger = logging.getLogger(__name__)
 
-LOG_INTERVAL_SECONDS = 10.0
+MAX_DETAILS_LENGTH = 1_000
+"""Of an error's text: it may repeat what was sent, and travels in a header of limited size."""
 
 Context: TypeAlias = grpc.aio.ServicerContext
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
-StreamHandler = Callable[[Any, Context], AsyncIterator[Message]]
+StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
 
 class Malformed:
     """Stands for a request that could not be parsed."""
 
 
-class RateLimitedLog:
-    """Logs a kind of event at once, then at most every interval, with the count in between."""
-
-    def __init__(self, interval_seconds: float = LOG_INTERVAL_SECONDS) -> None:
-        self._interval = interval_seconds
-        self._next_at: dict[str, float] = {}
-        self._skipped: dict[str, int] = {}
-
-    def warning(self, message: str, **extra: object) -> None:
-        """Log `message` unless it was logged within the interval."""
-        now = time.monotonic()
-        if now < self._next_at.get(message, 0.0):
-            self._skipped[message] = self._skipped.get(message, 0) + 1
-            return
-        self._next_at[message] = now + self._interval
-        logger.warning(message, extra={**extra, "since_last": self._skipped.pop(message, 0)})
-
-
-limited_log = RateLimitedLog()
+limited_log = LimitedLog(logger)
 
 
 def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | Malformed]:
@@ -60,10 +44,11 @@ def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Mes
 async def _abort(context: Context, error: Exception, method: str) -> None:
     """End the call with the code of `error`; only unexpected errors are hidden and logged whole."""
     if isinstance(error, RpcError):
+        details = str(error)[:MAX_DETAILS_LENGTH]
         if isinstance(error, InvalidRequest):
-            limited_log.warning("refused a request", method=method, reason=str(error))
-        await context.abort(status_code(error), str(error))
-    logger.error("a call failed", extra={"method": method}, exc_info=error)
+            limited_log.warning("refused a request", method=method, reason=details)
+        await context.abort(status_code(error), details)
+    limited_log.error(f"a call of {method} failed", error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error; the service's log has more")
 
 
@@ -105,7 +90,11 @@ def guard_stream(handler: StreamHandler, method: str, request_streaming: bool) -
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            async for response in handler(_prepare(request, request_streaming), context):
+            answers = handler(_prepare(request, request_streaming), context)
+            if inspect.isawaitable(answers):  # it writes its answers to the context itself
+                await answers
+                return
+            async for response in answers:
                 yield response
         except grpc.aio.AbortError:
             raise

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""What a server takes in one message; larger content is uploaded in chunks. Parsed, a request of
+many tiny parts is forty times its size."""
 MAX_METADATA_BYTES = 16 * 1024
 CHUNK_BYTES = 1024 * 1024
 CALL_SECONDS = 10.0
@@ -16,8 +19,13 @@ KEEPALIVE: Sequence[tuple[str, int]] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-SIZES: Sequence[tuple[str, int]] = (
+CHANNEL_SIZES: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+)
+SERVER_SIZES: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
 )

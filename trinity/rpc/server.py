@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,17 +15,25 @@ from grpc_health.v1 import health_pb2_grpc
 from trinity.errors import UserError
 from trinity.rpc.guard import GuardedServer
 from trinity.rpc.health import Health
-from trinity.rpc.limits import KEEPALIVE, SIZES
+from trinity.rpc.limits import KEEPALIVE, SERVER_SIZES
 from trinity.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
 
+MAX_CONNECTIONS = 10_000
+# A server must outlive strangers on its port: what they may hold is bounded in size and in time.
 SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     *KEEPALIVE,
-    *SIZES,
+    *SERVER_SIZES,
+    # Who connects and does not speak HTTP/2 is dropped after this (by default two minutes)...
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # ...and who has made no call for this long; a client of ours connects again unnoticed.
+    ("grpc.max_connection_idle_ms", 300_000),
+    # No client of ours has more than a few dozen calls in flight.
+    ("grpc.max_concurrent_streams", 256),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.max_concurrent_streams", 1_000),
+    # Our clients' keepalive pings are far apart; a flood of them ends the connection.
+    ("grpc.http2.max_ping_strikes", 100),
     ("grpc.so_reuseport", 0),
 )
 
@@ -61,12 +70,12 @@ async def serve(
     """
     host, port = split_address(settings.listen)
     _refuse_open_address(settings.listen, host)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=[*SERVER_OPTIONS, _connection_limit()])
     guarded = GuardedServer(server)
     for servicer in servicers:
         servicer.add(servicer.implementation, guarded)
     health = Health(tuple(servicer.name for servicer in servicers))
-    health_pb2_grpc.add_HealthServicer_to_server(health.servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.servicer, guarded)
     bound = _bind(server, host, port)
     await health.start()
     await server.start()
@@ -76,6 +85,13 @@ async def serve(
     finally:
         await health.stop()
         await server.stop(settings.drain_seconds)
+
+
+def _connection_limit() -> tuple[str, int]:
+    """Half of the files that this process may open: the others are for its own connections."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    half = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else files // 2
+    return "grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, half)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -22,7 +22,11 @@ from services.buffer.store.stages import (
 from services.buffer.store.tables import stage_taskset
 from trinity.config import StagePlan
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.errors import InvalidRequest
 from trinity.types import StageKey
+
+MAX_STEPS = 10**12
+"""More than anybody can train, and few enough to be counted with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ async def open_stage(
     """Enter the stage, or change the plan of a known one; its tasksets stay those it began with.
 
     A stage that failed or was cancelled goes on.
+
+    Raises: InvalidRequest when plan and data give more steps than can be counted.
     """
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
@@ -80,13 +86,17 @@ async def open_stage(
     ]
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
     num_rows = sum(one.num_rows for one in tasksets if one.kind is not TasksetKind.EVAL)
+    total_train_steps = plan.num_train_steps(num_rows)
+    total_explore_steps = plan.num_explore_steps(num_rows) if plan.needs_rollout else 0
+    if max(total_train_steps, total_explore_steps) > MAX_STEPS:
+        raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
     await update_stage(
         connection,
         key,
         plan=plan_json,
         num_rows=num_rows,
-        total_train_steps=plan.num_train_steps(num_rows),
-        total_explore_steps=plan.num_explore_steps(num_rows) if plan.needs_rollout else 0,
+        total_train_steps=total_train_steps,
+        total_explore_steps=total_explore_steps,
     )
     stage = await get_stage(connection, key)
     if is_new:

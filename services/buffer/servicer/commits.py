@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from services.buffer.domain.states import Fate
-from services.buffer.servicer.convert import hash_of, text_of, uuid_of
+from services.buffer.servicer.convert import few_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import producer_topic
 from services.buffer.store.reports import (
@@ -16,9 +16,8 @@ from services.buffer.store.reports import (
 )
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
-from trinity.rpc.limits import CHUNK_BYTES
 
-MAX_BLOB_BYTES = 64 * 1024 * 1024
+MAX_SEQUENCES = 100_000
 REPORTS_A_MESSAGE = 1_000
 STATES = {
     Fate.COMMITTED: pb.CommitReport.STATE_COMMITTED,
@@ -35,21 +34,12 @@ class CommitCalls(Parts):
         self, requests: AsyncIterator[pb.UploadBlobRequest], _: Context
     ) -> pb.UploadBlobResponse:
         """Store content that is too large for a message, once its hash is verified."""
-        sha256, tenant, body = b"", "", bytearray()
-        async for request in requests:
-            sha256, tenant = sha256 or request.sha256, tenant or request.tenant
-            if len(request.chunk) > CHUNK_BYTES:
-                raise InvalidRequest(f"a chunk is longer than {CHUNK_BYTES} bytes")
-            body += request.chunk
-            if len(body) > MAX_BLOB_BYTES:
-                raise InvalidRequest(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
-        if not tenant:
-            raise InvalidRequest("the first message must name the tenant")
-        text_of(tenant, "tenant")
-        if hashlib.sha256(body).digest() != hash_of(sha256, "sha256"):
-            raise InvalidRequest("the content does not have this SHA-256")
-        async with self.database.transaction() as connection:
-            await store_blob(connection, tenant, sha256, bytes(body))
+        async with self.uploads.receive(requests) as upload:
+            if hashlib.sha256(upload.body).digest() != upload.sha256:
+                raise InvalidRequest("the content does not have this SHA-256")
+            body = bytes(upload.body)
+            async with self.database.transaction() as connection:
+                await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))
 
     async def WatchCommits(
@@ -57,11 +47,12 @@ class CommitCalls(Parts):
     ) -> AsyncIterator[pb.WatchCommitsResponse]:
         """Tell a producer the fates it does not know, then each new one."""
         producer = uuid_of(request.producer, "producer")
+        sequences = few_of(request.sequences, "sequences", MAX_SEQUENCES)
         seen: int | None = None
         async for _change in self.poller.changes(producer_topic(producer)):
             if seen is None:
                 seen = await self._newest(producer)
-                async for reports in self._known(producer, list(request.sequences)):
+                async for reports in self._known(producer, list(sequences)):
                     yield _message(reports)
             while reports := await self._after(producer, seen):
                 seen = reports[-1].number

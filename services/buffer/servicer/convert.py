@@ -1,28 +1,49 @@
 """What requests say, checked and in the domain's words."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.codec import stage_key_from_proto
 from trinity.errors import InvalidRequest
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 
+T = TypeVar("T")
+
 SHA256_BYTES = 32
+MAX_NAME_BYTES = 500
+"""Of a tenant, a stage or a taskset: three of them fit into one entry of an index."""
+MAX_TEXT_LENGTH = 4_000
+MAX_LISTED = 10_000
+"""Leases, rows or metrics in one request."""
+NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
 
 
 def key_of(message: pb.StageKey) -> StageKey:
     """Raises: InvalidRequest when the key is incomplete."""
-    try:
-        key = stage_key_from_proto(message)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from error
-    for name, part in (("tenant", key.tenant), ("stage", key.stage)):
-        if any(c in part for c in ".*> \t\r\n\x00"):
-            raise InvalidRequest(f"the {name} {part!r} holds a character that a subject cannot")
-    return key
+    return StageKey(
+        tenant=subject_part_of(message.tenant, "tenant"),
+        experiment_id=uuid_of(message.experiment_id, "experiment_id"),
+        stage=subject_part_of(message.stage, "stage"),
+    )
+
+
+def subject_part_of(text: str, name: str) -> str:
+    """Raises: InvalidRequest when it is too long or no part of a broker's subject."""
+    if not NOT_IN_SUBJECTS.isdisjoint(name_of(text, name)):
+        raise InvalidRequest(f"the {name} {text!r} holds a character that a subject cannot")
+    return text
+
+
+def name_of(text: str, name: str) -> str:
+    """Raises: InvalidRequest when it is empty, too long or nothing that a database can hold."""
+    if not text:
+        raise InvalidRequest(f"the {name} is missing")
+    if len(text.encode()) > MAX_NAME_BYTES:
+        raise InvalidRequest(f"the {name} has more than {MAX_NAME_BYTES} bytes")
+    return text_of(text, name)
 
 
 def text_of(text: str, name: str) -> str:
@@ -32,12 +53,24 @@ def text_of(text: str, name: str) -> str:
     return text
 
 
+def sentence_of(text: str) -> str:
+    """A text for people, cut and cleaned: it may be all that explains an end."""
+    return text.replace("\x00", "")[:MAX_TEXT_LENGTH]
+
+
 def uuid_of(text: str, name: str) -> str:
     """Raises: InvalidRequest when it is no UUID."""
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
-        raise InvalidRequest(f"{name} {text!r} is not a UUID") from error
+        raise InvalidRequest(f"{name} {text[:60]!r} is not a UUID") from error
+
+
+def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
+    """Raises: InvalidRequest when there are too many."""
+    if len(items) > most:
+        raise InvalidRequest(f"{name}: at most {most} are taken at once, there are {len(items)}")
+    return items
 
 
 def hash_of(value: bytes, name: str) -> bytes:
@@ -61,11 +94,23 @@ def lease_seconds_of(seconds: float) -> float:
     return seconds
 
 
-def tokens_of(leases: Iterable[pb.Lease]) -> dict[str, str]:
-    """Lease tokens by assignment."""
+def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Raises: InvalidRequest when there are too many or a name is too long."""
+    if len(metrics) > MAX_LISTED:
+        raise InvalidRequest(f"metrics: at most {MAX_LISTED} are taken, there are {len(metrics)}")
+    if any(len(name.encode()) > MAX_NAME_BYTES for name in metrics):
+        raise InvalidRequest(f"metrics: a name has more than {MAX_NAME_BYTES} bytes")
+    return dict(metrics)
+
+
+def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
+    """Lease tokens by assignment.
+
+    Raises: InvalidRequest when there are too many or one has not the form of a lease.
+    """
     return {
         uuid_of(lease.assignment_id, "assignment_id"): uuid_of(lease.lease_token, "lease_token")
-        for lease in leases
+        for lease in few_of(leases, "leases")
     }
 
 
@@ -82,8 +127,8 @@ def version_of(message: pb.PublishedVersion) -> Version:
 
 def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
     """Raises: InvalidRequest when it cannot be."""
-    if message.step < 0 or not message.path:
-        raise InvalidRequest("a checkpoint needs a step and a path")
+    if message.step < 0 or not message.path or len(message.path) > MAX_TEXT_LENGTH:
+        raise InvalidRequest("a checkpoint needs a step and a path, which is not too long")
     return Checkpoint(
         step=message.step,
         incarnation=message.incarnation,

@@ -1,6 +1,6 @@
 """What the calls of the buffer work with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import grpc
@@ -8,6 +8,7 @@ import grpc
 from services.buffer.advantages import Advantages
 from services.buffer.handlers.composing import Composer
 from services.buffer.servicer.polling import Poller
+from services.buffer.servicer.uploads import UploadRoom
 from services.buffer.store.database import Database
 from services.buffer.stream import RunStream
 from services.buffer.tasksets import TasksetLibrary
@@ -25,3 +26,4 @@ class Parts:
     composer: Composer
     advantages: Advantages
     stream: RunStream
+    uploads: UploadRoom = field(default_factory=UploadRoom)

@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncIterator
 
-from services.buffer.servicer.convert import text_of, uuid_of
+from services.buffer.servicer.convert import name_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import decode_numbers, progress_topic
 from services.buffer.store.progress import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest
 
 EVENTS_A_MESSAGE = 200
 MESSAGES = {
@@ -27,16 +26,14 @@ class ProgressCalls(Parts):
         self, request: pb.WatchProgressRequest, _: Context
     ) -> AsyncIterator[pb.WatchProgressResponse]:
         """Tell what happened, then what happens."""
-        if not request.tenant:
-            raise InvalidRequest("the tenant is missing")
-        text_of(request.tenant, "tenant")
+        tenant = name_of(request.tenant, "tenant")
         experiment_id = uuid_of(request.experiment_id, "experiment_id")
         seen = request.after_event
-        async for _change in self.poller.changes(progress_topic(request.tenant, experiment_id)):
+        async for _change in self.poller.changes(progress_topic(tenant, experiment_id)):
             while True:
                 async with self.database.transaction() as connection:
                     events = await load_events(
-                        connection, request.tenant, experiment_id, seen, EVENTS_A_MESSAGE
+                        connection, tenant, experiment_id, seen, EVENTS_A_MESSAGE
                     )
                 if not events:
                     break

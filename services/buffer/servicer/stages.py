@@ -1,20 +1,22 @@
 """Calls about stages."""
 
+import asyncio
 from dataclasses import dataclass
 
-from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.advantages import AdvantageFailed
-from services.buffer.domain.stage import Stage, parse_plan
+from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
-from services.buffer.servicer.convert import key_of, text_of, uuid_of
+from services.buffer.servicer.convert import key_of, name_of, sentence_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
-from services.buffer.store.assignments import count_assignments
+from services.buffer.servicer.plans import plan_of
+from services.buffer.store.assignments import count_assignments, count_refills
 from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
+from services.buffer.store.pace import losses, pace
 from services.buffer.store.reports import count_dead_letters
 from services.buffer.store.stages import list_unfinished, lock_stage, stage_tasksets
 from services.buffer.tasksets import Resolved
@@ -22,11 +24,12 @@ from services.buffer.wire import subject_of
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
 from trinity.config import StagePlan
-from trinity.errors import InvalidRequest, PreconditionFailed, Unavailable
+from trinity.errors import PreconditionFailed, Unavailable
 
 Opened = pb.OpenStageResponse
 READ_SECONDS = 5.0
 """How long a call waits for tasksets that are being read or awaited."""
+BROKER_SECONDS = 1.0
 UNKNOWN = -1
 
 
@@ -49,7 +52,7 @@ class StageCalls(Parts):
     async def OpenStage(self, request: pb.OpenStageRequest, _: Context) -> pb.OpenStageResponse:
         """Enter the stage once its tasksets are stored; small files are by the time we answer."""
         key = key_of(request.key)
-        plan = _plan_of(request.plan_json)
+        plan = plan_of(request.plan_json)
         await self._check_parts(plan)
         needed = needed_tasksets(plan)
         async with self.database.transaction() as connection:
@@ -85,7 +88,7 @@ class StageCalls(Parts):
         self, request: pb.CancelStageRequest, _: Context
     ) -> pb.CancelStageResponse:
         """End a stage early; one that has ended stays as it is."""
-        reason = text_of(request.reason, "reason") or "cancelled without a reason"
+        reason = sentence_of(request.reason) or "cancelled without a reason"
         async with self.database.transaction() as connection:
             stage = await lock_stage(connection, key_of(request.key))
             if not stage.is_open:
@@ -99,28 +102,29 @@ class StageCalls(Parts):
         """Describe what is open."""
         experiment = request.experiment_id
         wanted = uuid_of(experiment, "experiment_id") if experiment else ""
-        try:
-            num_pending = await self.stream.num_pending()
-        except Unavailable:
-            num_pending = UNKNOWN
+        tenant = name_of(request.tenant, "tenant") if request.tenant else ""
+        num_pending = await self._num_stream_pending()
         async with self.database.transaction() as connection:
-            stages = await list_unfinished(connection, request.tenant, wanted)
+            stages = await list_unfinished(connection, tenant, wanted)
             return pb.GetBufferStatusResponse(
                 stages=[await _describe(connection, stage, num_pending) for stage in stages]
             )
 
-
-def _plan_of(text: str) -> StagePlan:
-    try:
-        return parse_plan(text)
-    except ValidationError as error:
-        raise InvalidRequest(f"plan_json is not a stage's plan: {error.errors()[0]}") from error
+    async def _num_stream_pending(self) -> int:
+        """A broker that hangs must not keep the rest from whoever asks why nothing goes on."""
+        try:
+            async with asyncio.timeout(BROKER_SECONDS):
+                return await self.stream.num_pending()
+        except (Unavailable, TimeoutError):
+            return UNKNOWN
 
 
 async def _describe(
     connection: AsyncConnection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
     counts = await count_assignments(connection, stage.key)
+    now, lost = await pace(connection, stage), await losses(connection, stage)
+    refills = await count_refills(connection, stage.key, stage.explore_step)
     return pb.StageStatus(
         key=stage_key_to_proto(stage.key),
         explore_step=stage.explore_step,
@@ -130,4 +134,11 @@ async def _describe(
         num_ready=await count_state(connection, stage.key, ExperienceState.READY),
         num_dead_letters=await count_dead_letters(connection, subject_of(stage.key)),
         num_stream_pending=num_stream_pending,
+        total_train_steps=stage.total_train_steps,
+        step_age_seconds=now.age_seconds,
+        step_seconds=now.usual_seconds,
+        num_recent_runs=lost.num_runs,
+        num_recent_lost=lost.num_lost,
+        recent_loss=lost.reason,
+        refill_round=refills.num_rounds,
     )

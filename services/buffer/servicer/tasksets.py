@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from services.buffer.servicer.convert import text_of, uuid_of
+from services.buffer.servicer.convert import name_of, subject_part_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import notify, tasksets_topic
 from services.buffer.store.tasks import (
@@ -19,6 +19,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, PreconditionFailed
 
 UPLOAD_CHUNK_ROWS = 500
+UPLOAD_CHUNK_LENGTH = 8 * 1024 * 1024
 MAX_LISTED_REFUSALS = 1_000
 
 
@@ -34,6 +35,12 @@ class Upload:
     num_refused: int = 0
     refused: list[pb.RefusedRow] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
+    waiting_length: int = 0
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether what waits is enough to be stored."""
+        return len(self.waiting) >= UPLOAD_CHUNK_ROWS or self.waiting_length >= UPLOAD_CHUNK_LENGTH
 
     def add(self, row_json: str) -> None:
         """Take a row in, or note why not."""
@@ -43,13 +50,14 @@ class Upload:
                 self.refused.append(pb.RefusedRow(index=self.num_seen, reason=reason))
         else:
             self.waiting.append(row_json)
+            self.waiting_length += len(row_json)
         self.num_seen += 1
 
 
 def _why_refused(row_json: str) -> str:
     try:
         row = json.loads(row_json)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"not valid JSON: {error}"
     return "" if isinstance(row, dict) else "a row must be a JSON object"
 
@@ -69,7 +77,7 @@ class TasksetCalls(Parts):
                 if request.WhichOneof("part") != "row":
                     raise InvalidRequest("only the first message may be a header")
                 upload.add(request.row.json)
-                if len(upload.waiting) >= UPLOAD_CHUNK_ROWS:
+                if upload.is_chunk:
                     await self._store_chunk(upload, is_last=False)
             await self._store_chunk(upload, is_last=True)
             num_stored = upload.num_accepted
@@ -83,9 +91,8 @@ class TasksetCalls(Parts):
         )
 
     async def _begin_upload(self, header: pb.TasksetHeader, request_id: str) -> Upload:
-        tenant, name = text_of(header.tenant, "tenant"), text_of(header.name, "name")
-        if not tenant or not name:
-            raise InvalidRequest("a taskset needs a tenant and a name")
+        tenant = subject_part_of(header.tenant, "tenant")
+        name = name_of(header.name, "name")
         async with self.database.transaction() as connection:
             await begin_upload(connection, tenant, name, request_id)
             found = await find_taskset(connection, tenant, name=name, for_update=True)
@@ -118,6 +125,7 @@ class TasksetCalls(Parts):
             )
             upload.num_accepted += len(upload.waiting)
             upload.waiting.clear()
+            upload.waiting_length = 0
             if is_last:
                 await set_num_rows(connection, upload.tenant, own_id, upload.num_accepted)
                 await notify(connection, tasksets_topic(upload.tenant))

@@ -17,13 +17,16 @@ from services.buffer.handlers.training import (
 from services.buffer.servicer.convert import (
     checkpoint_of,
     checkpoint_to_proto,
+    few_of,
     key_of,
+    metrics_of,
     uuid_of,
     version_of,
     version_to_proto,
     wait_of,
 )
 from services.buffer.servicer.parts import Context, Parts
+from services.buffer.servicer.plans import MAX_ROWS
 from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_batch, load_rows
 from services.buffer.store.database import batch_topic
 from services.buffer.store.stages import get_stage
@@ -118,15 +121,16 @@ class TrainerCalls(Parts):
         """Take note of a trained step."""
         rows = [
             Feedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
-            for row in request.rows
+            for row in few_of(request.rows, "rows", MAX_ROWS)
         ]
+        metrics = metrics_of(request.metrics)
         async with self.database.transaction() as connection:
             pinned = await report_step(
                 connection,
                 key_of(request.key),
                 request.incarnation,
                 request.step,
-                dict(request.metrics),
+                metrics,
                 rows,
             )
         return pb.ReportStepResponse(pinned_versions=pinned)

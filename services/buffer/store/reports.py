@@ -12,6 +12,15 @@ from services.buffer.domain.states import Fate
 from services.buffer.store.database import among_numbers, insert_rows, notify, producer_topic
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
+MAX_DEAD_LETTERS = 10_000
+"""The newest ones stay: however much comes that cannot be stored, it does not fill the disk."""
+MAX_BODY_BYTES = 64 * 1024
+"""Of what a dead letter keeps."""
+MAX_SUBJECT_LENGTH = 500
+"""It stands in an index."""
+ABANDONED = timedelta(days=7)
+"""A blob that nobody referred to for so long is forgotten; messages wait a much shorter time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -124,18 +133,24 @@ async def _reports(
 
 
 async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[DeadLetter]) -> None:
-    """Keep what could not be stored, for a person to look at."""
+    """Keep what could not be stored, for a person to look at; of much only the newest."""
     rows = [
         {
-            "subject": letter.subject,
+            "subject": letter.subject[:MAX_SUBJECT_LENGTH],
             "reason": letter.reason,
-            "body": letter.body,
+            "body": letter.body[:MAX_BODY_BYTES],
             "producer": letter.producer,
             "sequence": letter.sequence,
         }
         for letter in letters
     ]
+    if not rows:
+        return
     await insert_rows(connection, dead_letter, rows)
+    newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
+    await connection.execute(
+        sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
+    )
 
 
 async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
@@ -170,11 +185,18 @@ async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> 
 async def forget_old(connection: AsyncConnection, age: timedelta) -> None:
     """Forget what producers were told, and which blobs were taken out, longer ago than this.
 
+    Blobs that nobody ever took are kept for longer.
+
     A producer that still asks sends its result again and is told the same.
     """
     await connection.execute(
         sa.delete(commit_report).where(commit_report.c.reported_at < NOW - age)
     )
     await connection.execute(
-        sa.delete(blob).where(blob.c.body.is_(None), blob.c.stored_at < NOW - age)
+        sa.delete(blob).where(
+            sa.or_(
+                sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - age),
+                blob.c.stored_at < NOW - ABANDONED,
+            )
+        )
     )

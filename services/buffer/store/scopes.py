@@ -88,6 +88,22 @@ async def claim_scopes(
     ]
 
 
+async def renew_claims(
+    connection: AsyncConnection, claims: Sequence[Claim], claim_seconds: float
+) -> None:
+    """Hold claims longer; those that are over or another's stay as they are."""
+    c = pipeline_scope.c
+    await connection.execute(
+        sa.update(pipeline_scope)
+        .where(
+            one_of(c.state, OPEN_SCOPE),
+            c.state == ScopeState.CLAIMED,
+            c.claim_token.in_({claim.token for claim in claims}),
+        )
+        .values(claimed_until=NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, claim_seconds))
+    )
+
+
 async def end_claims(
     connection: AsyncConnection,
     claims: Sequence[Claim],

@@ -51,6 +51,16 @@ async def insert(connection: AsyncConnection, experiment: Experiment, plan: str)
     return True
 
 
+async def plans_of_others(connection: AsyncConnection, tenant: str, label: str) -> tuple[str, ...]:
+    """Plans of that label which other tenants have; none is added until this transaction ends."""
+    key = sa.func.hashtextextended(f"experiments called {label}", 0)
+    await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+    query = sa.select(_experiment.plan).where(
+        _experiment.label == label, _experiment.tenant != tenant
+    )
+    return tuple((await connection.execute(query)).scalars())
+
+
 async def save(connection: AsyncConnection, old: Experiment, new: Experiment) -> bool:
     """Write what differs, under the lock of `locked`; false when nothing does."""
     if new == old:

@@ -40,6 +40,7 @@ MALFORMED = [
     ("CreateExperiment", creation(label=""), "label"),
     ("CreateExperiment", creation(label="a\0b"), "label"),
     ("CreateExperiment", creation(label="a" * 501), "label"),
+    ("CreateExperiment", creation(label="\u00e9" * 251), "label"),
     ("CreateExperiment", creation("no json"), "plan_json"),
     ("CreateExperiment", creation("{}"), "plan_json: stages"),
     ("CreateExperiment", creation(plan()), "plan_json: stages"),

@@ -68,7 +68,9 @@ class Supervised:
 
 
 @asynccontextmanager
-async def supervised(peers: Peers, *scripts: Script) -> AsyncIterator[Supervised]:
+async def supervised(
+    peers: Peers, *scripts: Script, stop_seconds: float = 1.0
+) -> AsyncIterator[Supervised]:
     """A trainer without its server; no gang is started before a stage asks."""
     gangs, state, stop, needs = Scripted(list(scripts)), TrainerState(), asyncio.Event(), Needs()
     health = Health(("trainer",))
@@ -82,7 +84,11 @@ async def supervised(peers: Peers, *scripts: Script) -> AsyncIterator[Supervised
     ):
         board = JobBoard(SynchronizerServiceStub(channel))
         settings = TrainerSettings(
-            buffer=address, synchronizer=address, preload_ranks=0, max_restarts=2, stop_seconds=1.0
+            buffer=address,
+            synchronizer=address,
+            preload_ranks=0,
+            max_restarts=2,
+            stop_seconds=stop_seconds,
         )
         keeper = GangKeeper(start=gangs.start, state=state, stop_seconds=settings.stop_seconds)
         supervisor = Supervisor(

@@ -53,6 +53,14 @@ async def test_a_resumed_experiment_is_taken_up_again(peers: Peers) -> None:
     assert trainer.gangs.num_starts == 2
 
 
+async def test_a_start_is_left_at_once_for_the_next_one(peers: Peers) -> None:
+    """As when a killed run is run again and its services are quicker than its launcher."""
+    async with supervised(peers, [BUSY], stop_seconds=1000.0) as trainer:
+        await trainer.until(lambda: peers.trainer.activity == "training")
+        await peers.resume()
+        await trainer.until(lambda: trainer.gangs.num_starts == 2)
+
+
 async def test_a_stage_that_a_person_cancelled_is_not_called_a_failure(peers: Peers) -> None:
     async with supervised(peers, [BUSY]) as trainer:
         await trainer.until(lambda: peers.trainer.activity == "training")

@@ -1,4 +1,4 @@
-"""Two ranks take the same step as one."""
+"""Two ranks take the same steps as one."""
 
 import os
 import socket
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.integration.trainer.step_on_rank import FIGURES, NUM_ROWS, NUM_STEPS, RATE
 from tests.unit.trainer.builders import make_plan, random_batch
 
 if TYPE_CHECKING:
@@ -40,17 +41,22 @@ def run_gang(num_ranks: int, arguments: list[str]) -> None:
     assert [process.wait(timeout=180) for process in gang] == [0] * num_ranks
 
 
-def test_two_ranks_take_the_step_of_one(ranks: "Ranks", model: Path, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_does_and_go_on_from_their_checkpoint(
+    ranks: "Ranks", model: Path, tmp_path: Path
+) -> None:
     from services.trainer.learner import Learner
 
     run_gang(2, [str(model), str(tmp_path / "two.npz")])
     grpo = {"algorithm_type": "grpo", "repeat_times": 8}
     learner = Learner(plan=make_plan(model, grpo), model_directory=model, ranks=ranks)
-    outcome = learner.train_step(random_batch(9, seed=5), 1e-3)
     two = np.load(tmp_path / "two.npz")
-    for name in ("actor/loss", "actor/grad_norm", "actor/ppo_kl", "actor/kl_loss"):
-        assert two[name] == pytest.approx(outcome.metrics[name], rel=1e-4, abs=1e-7)
+    for step in range(1, NUM_STEPS + 1):
+        outcome = learner.train_step(random_batch(NUM_ROWS, seed=step, step=step), RATE)
+        for name in FIGURES:
+            figure = two[name][step - 1]
+            assert figure == pytest.approx(outcome.metrics[name], rel=1e-4, abs=1e-7), (name, step)
     assert two["rows"].tolist() == sorted(outcome.rows)
+    assert two["resumed_is_same"], "the same gang comes to the same bits"
     # Adam's first step moves by the rate in the gradient's direction, whatever its size: where that
     # is all but zero, as for the biases of keys, rounding decides.
     differences = [np.abs(two[name] - t.numpy()).ravel() for name, t in learner.weights()]

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from services.buffer.counting import count_parts
 from services.buffer.ingest import BUNDLE_BYTES, bundles
-from services.buffer.wire import Unparsable, decode_sample, open_parcel, subject_of
+from services.buffer.wire import (
+    BATCH,
+    COUNTED_BYTES,
+    MAX_REASON_LENGTH,
+    MAX_RESULTS,
+    Unparsable,
+    decode_sample,
+    open_parcel,
+    subject_of,
+)
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import SampleRef, experience_to_proto
@@ -101,6 +111,10 @@ def spoilt(what: str) -> pb.RunResult:
             own.sequence.tokens.shape[0] = 6
         case "order":
             one.experiences.append(sample(0))
+        case "suffix":
+            own.eid.suffix = "\u00e9" * 251
+        case "bools":
+            own.sequence.action_mask.data = b"\x01\x02\x01"
     return one
 
 
@@ -108,7 +122,7 @@ def spoilt(what: str) -> pb.RunResult:
     "what",
     [
         *("stage", "sequence", "state", "failed", "id", "eid", "owner", "gap", "short"),
-        *("reward", "no reward", "shape", "order"),
+        *("reward", "no reward", "shape", "order", "suffix", "bools"),
     ],
 )
 def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
@@ -116,6 +130,50 @@ def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
     assert len(parcel.results) == 1
     [refused] = parcel.refused
     assert refused.producer == PRODUCER and refused.reason
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pb.RunResultBatch(producer=PRODUCER),
+        pb.RunResultBatch(producer=PRODUCER, results=[result()], blob_sha256=b"1" * 32),
+        pb.RunResultBatch(producer=PRODUCER, blob_sha256=b"1" * 33),
+        pb.RunResultBatch(producer=PRODUCER, results=[pb.RunResult()] * (MAX_RESULTS + 1)),
+    ],
+)
+def test_a_message_of_another_form_is_put_away_whole(batch: pb.RunResultBatch) -> None:
+    with pytest.raises(Unparsable):
+        open_parcel(SUBJECT, batch.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x12\x00" * 2**20,
+        pb.RunResultBatch(
+            producer=PRODUCER, results=[pb.RunResult(experiences=[pb.Experience()] * 2**20)]
+        ).SerializeToString(),
+        parcel_of(result(pb.Experience(arrays={"a": pb.Tensor(shape=[1] * 2**20)}))),
+    ],
+)
+def test_a_large_message_of_countless_parts_is_not_even_parsed(body: bytes) -> None:
+    assert len(body) > COUNTED_BYTES
+    with pytest.raises(Unparsable, match="parts"):
+        open_parcel(SUBJECT, body)
+
+
+def test_a_large_message_of_few_parts_is_read() -> None:
+    large = sample()
+    large.sequence.prompt_text = "x" * 2**21
+    assert count_parts(parcel_of(result(large)), BATCH, 1_000) < 200
+    assert len(open_parcel(SUBJECT, parcel_of(result(large))).results) == 1
+
+
+def test_what_is_said_of_a_refused_result_is_short() -> None:
+    one = result()
+    one.experiences[0].id = "x" * 100_000
+    [refused] = open_parcel(SUBJECT, parcel_of(one)).refused
+    assert len(refused.reason) == MAX_REASON_LENGTH
 
 
 def message(body: bytes) -> Msg:

@@ -68,6 +68,22 @@ async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: Waits) -> 
         await feed.run()
 
 
+async def test_a_stream_that_opens_and_says_nothing_is_away(
+    waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.explorer.feed.FIRST_ANSWER_SECONDS", 0.02)
+
+    async def silent() -> AsyncIterator[int]:
+        await asyncio.Event().wait()
+        yield 0
+
+    feed = Feed(
+        silent, waits_for="synchronizer", purpose="follow it", patience=Patience(waits, 0.05)
+    )
+    with pytest.raises(StageFailed, match="for the synchronizer to follow it: it says nothing"):
+        await feed.run()
+
+
 async def test_two_streams_of_one_service_are_two_waits(waits: Waits) -> None:
     async def closed() -> AsyncIterator[int]:
         raise Unavailable("refused")
@@ -98,6 +114,15 @@ def test_a_buffer_without_work_is_borne_while_anything_changes(waits: Waits) -> 
         patient.note(reason, is_idle=is_idle)
     (wait,) = waits.to_proto()
     assert wait.reason == "version 4" and wait.deadline_seconds > 0
+
+
+def test_work_is_not_asked_for_longer_than_a_reason_may_last(waits: Waits) -> None:
+    idleness = Idleness(Patience(waits, 60.0))
+    assert idleness.seconds_left == 60.0
+    idleness.note("version 3", is_idle=True)
+    assert 59.0 < idleness.seconds_left < 60.0
+    idleness.over()
+    assert idleness.seconds_left == 60.0
 
 
 def test_what_people_are_told_is_found_in_groups_of_groups() -> None:

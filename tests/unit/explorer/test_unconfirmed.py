@@ -111,3 +111,22 @@ async def test_there_is_room_again_when_enough_is_reported_on() -> None:
     assert not waiting.done()
     unconfirmed.settle(2, Report(Fate.LATE))
     await waiting
+
+
+async def test_who_has_not_done_its_part_keeps_the_oldest_result_from_being_committed() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    unconfirmed.add(result())
+    assert unconfirmed.hindrance == ("broker", "it has not stored them")
+    unconfirmed.sent(unconfirmed.take(64, 1000))
+    assert unconfirmed.hindrance == ("buffer", "it does not report on them")
+    unconfirmed.hindered("broker", "there is no connection to it")
+    assert unconfirmed.hindrance == ("broker", "there is no connection to it")
+
+
+async def test_what_is_sent_while_reports_are_asked_for_is_meant_as_well() -> None:
+    unconfirmed = Unconfirmed(Clock())
+    assert unconfirmed.watched == [0]
+    unconfirmed.add(result())
+    assert unconfirmed.watched == [1]
+    unconfirmed.settle(1, Report(Fate.COMMITTED))
+    assert unconfirmed.watched == [1]

@@ -630,7 +630,7 @@ class GetBufferStatusResponse(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -639,6 +639,13 @@ class StageStatus(_message.Message):
     NUM_READY_FIELD_NUMBER: _ClassVar[int]
     NUM_DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     NUM_STREAM_PENDING_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_TRAIN_STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEP_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RECENT_RUNS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RECENT_LOST_FIELD_NUMBER: _ClassVar[int]
+    RECENT_LOSS_FIELD_NUMBER: _ClassVar[int]
+    REFILL_ROUND_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -647,4 +654,11 @@ class StageStatus(_message.Message):
     num_ready: int
     num_dead_letters: int
     num_stream_pending: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ...) -> None: ...
+    total_train_steps: int
+    step_age_seconds: float
+    step_seconds: float
+    num_recent_runs: int
+    num_recent_lost: int
+    recent_loss: str
+    refill_round: int
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,38 @@
+"""The buffer among the members: what it waits for is told like everybody's."""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.members import Heartbeats, Waits
+from trinity.rpc.channel import open_channel
+
+SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Takes the waits of this process; without a synchronizer nobody hears of them."""
+
+    waits: Waits
+    heartbeats: Heartbeats | None = None
+
+    def serves(self, address: str) -> None:
+        """Say where this process answers."""
+        if self.heartbeats is not None:
+            self.heartbeats.set_address(address)
+            self.heartbeats.set_activity(SERVING)
+
+
+@asynccontextmanager
+async def membership(synchronizer: str) -> AsyncIterator[Membership]:
+    """Be a member for as long as the block lasts."""
+    if not synchronizer:
+        yield Membership(Waits(owner="buffer", on_change=lambda: None))
+        return
+    async with open_channel(synchronizer) as channel:
+        stub = SynchronizerServiceStub(channel)
+        async with Heartbeats(stub, member_id=str(uuid.uuid4()), role="buffer") as heartbeats:
+            yield Membership(heartbeats.waits, heartbeats)

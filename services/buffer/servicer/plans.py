@@ -1,0 +1,67 @@
+"""A stage's plan as it comes in, checked for what would harm the buffer."""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from services.buffer.domain.stage import parse_plan
+from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
+from services.buffer.servicer.convert import name_of, text_of
+from trinity.config import StagePlan
+from trinity.errors import InvalidRequest
+
+MAX_PLAN_LENGTH = 1024 * 1024
+MAX_PATH_BYTES = 1_000
+"""The identity of a taskset's files stands in an index."""
+MAX_ROWS = 1_000_000
+"""Of one explore step or one batch, which are made in one piece."""
+MAX_TIMES = 10_000
+"""Runs of a task, and tries at a run."""
+
+
+def plan_of(text: str) -> StagePlan:
+    """Raises: InvalidRequest naming what is wrong with it."""
+    if len(text) > MAX_PLAN_LENGTH:
+        raise InvalidRequest(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
+    try:
+        plan = parse_plan(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
+    _check_tasksets(plan)
+    for name, number, least, most in _numbers(plan):
+        if not least <= number <= most:
+            raise InvalidRequest(f"plan_json: {name} is {number}, which is not in {least}..{most}")
+    return plan
+
+
+def _check_tasksets(plan: StagePlan) -> None:
+    if plan.needs_rollout == (plan.taskset is None):
+        raise InvalidRequest("plan_json: a stage has a taskset exactly when it has an explorer")
+    for one in needed_tasksets(plan):
+        name_of(one.name, "plan_json: the name of a taskset")
+        for part in (one.path or "", one.split, one.subset_name or ""):
+            if len(text_of(part, "plan_json: the path of a taskset").encode()) > MAX_PATH_BYTES:
+                raise InvalidRequest(
+                    f"plan_json: the path of taskset {one.name} has more than "
+                    f"{MAX_PATH_BYTES} bytes"
+                )
+
+
+def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
+    """Counts that the buffer works with, each with the least and the most that it takes."""
+    buffer, sync = plan.config.buffer, plan.config.synchronizer
+    yield "train_batch_size", plan.train_batch_size, 1, MAX_ROWS
+    yield "rows_per_explore_step", plan.rows_per_explore_step, int(plan.needs_rollout), MAX_ROWS
+    yield "buffer.batch_size", buffer.batch_size, 1, MAX_ROWS
+    yield "buffer.max_refill_rounds", buffer.max_refill_rounds, 0, MAX_TIMES
+    yield "buffer.total_epochs", buffer.total_epochs, 1, MAX_STEPS
+    yield "algorithm.repeat_times", plan.algorithm.repeat_times, 1, MAX_TIMES
+    yield "explorer.max_retry_times", plan.config.explorer.max_retry_times, 0, MAX_TIMES
+    yield "synchronizer.sync_interval", sync.sync_interval, 1, MAX_STEPS
+    yield "synchronizer.sync_offset", sync.sync_offset, 0, MAX_STEPS
+    yield "total_explore_steps", plan.total_explore_steps or 0, 0, MAX_STEPS
+    yield "total_train_steps", plan.total_train_steps or 0, 0, MAX_STEPS
+    for taskset in plan.eval_tasksets:
+        yield f"repeat_times of {taskset.name}", taskset.repeat_times, 1, MAX_TIMES

@@ -1,0 +1,81 @@
+"""Runs that go on for long: the longest is shown, with the time that is left to it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+from services.explorer.assignments import Kind
+from services.explorer.outcome import Attempt
+from trinity.waits import Waits
+
+LOOK_SECONDS = 0.5
+SHOWN_AFTER_SECONDS = 2.0
+
+
+class LongRuns:
+    """All attempts that go on; most end before anybody needs to know of them.
+
+    with long_runs.going_on(attempt):
+        outcome = await runner.run(attempt, weights)
+    """
+
+    def __init__(self, *, waits: Waits, timeout_seconds: float) -> None:
+        self._waits = waits
+        self._timeout_seconds = timeout_seconds
+        self._open: dict[object, tuple[Attempt, float]] = {}
+        """In the order of their beginning."""
+        self._shown = ""
+
+    @contextlib.contextmanager
+    def going_on(self, attempt: Attempt) -> Iterator[None]:
+        """For as long as the block lasts."""
+        mine = object()
+        self._open[mine] = attempt, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._open[mine]
+
+    async def run(self) -> NoReturn:
+        """Until cancelled."""
+        try:
+            while True:
+                self._look()
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._show("")
+
+    def _look(self) -> None:
+        longest, since = next(iter(self._open.values()), (None, 0.0))
+        waited = time.monotonic() - since
+        if longest is None or waited < SHOWN_AFTER_SECONDS:
+            self._show("")
+            return
+        self._show(_name(longest))
+        self._waits.set(
+            self._shown,
+            waits_for="workflow",
+            reason=_describe(longest),
+            deadline_seconds=self._timeout_seconds,
+            waited_seconds=waited,
+        )
+
+    def _show(self, name: str) -> None:
+        if self._shown and self._shown != name:
+            self._waits.clear(self._shown)
+        self._shown = name
+
+
+def _name(attempt: Attempt) -> str:
+    return f"run {attempt.assignment.id} {attempt.run} {attempt.number}"
+
+
+def _describe(attempt: Attempt) -> str:
+    assignment = attempt.assignment
+    step = "evaluation of version" if assignment.kind is Kind.EVAL else "explore step"
+    return (
+        f"to end run {attempt.run} of row {assignment.task_index} of {assignment.taskset} "
+        f"({step} {assignment.explore_step}, attempt {attempt.number})"
+    )

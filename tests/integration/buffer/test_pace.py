@@ -1,0 +1,35 @@
+"""The status tells how a stage gets on, and what came of its newest runs."""
+
+import asyncio
+from pathlib import Path
+
+from tests.integration.buffer.harness import Buffer, Made
+from tests.integration.buffer.plans import rollout_plan
+
+
+async def test_the_status_tells_when_steps_were_trained_and_why_runs_were_lost(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    before = await buffer.status()
+    assert (before.step_age_seconds, before.step_seconds, before.num_recent_runs) == (-1, 0, 0)
+    for step in (1, 2):
+        kept, filtered, broken = (await buffer.lease()).assignments
+        await buffer.finish_all([kept])
+        awaited = [buffer.complete(filtered, run, Made(reward=None)) for run in (0, 1)]
+        failed = [
+            buffer.fail(broken, run, attempt, "no tool") for run in (0, 1) for attempt in (0, 1)
+        ]
+        await buffer.settle(*awaited, *failed)
+        asking = asyncio.create_task(buffer.batch(step))
+        await buffer.finish_all((await buffer.lease()).assignments)
+        await asking
+        await buffer.report(step)
+        await buffer.record(step)
+    now = await buffer.status()
+    assert now.total_train_steps == 4 and now.refill_round == 1
+    assert now.num_recent_runs == 2 * (6 + 4) and now.num_recent_lost == 2 * 4
+    assert now.recent_loss in ("no tool", "its reward is still awaited")
+    assert 0 <= now.step_age_seconds < 60 and 0 < now.step_seconds < 60

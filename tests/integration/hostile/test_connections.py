@@ -1,0 +1,119 @@
+"""Below calls: whatever bytes come in on a port, the service goes on and takes no more for it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from tests.integration.hostile.arena import Arena
+from tests.integration.hostile.attack import SERVICES
+from tests.integration.hostile.floods import BEGIN, floods
+from tests.integration.hostile.frames import PREFACE, connected, send
+from trinity.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES
+
+pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(180)]
+
+Code = grpc.StatusCode
+NUM_IDLE = 200
+NUM_SLOW = 20
+COPIES = 3
+FLOOD_SECONDS = 0.6
+HANDSHAKE_SECONDS = 25.0
+"""Well above the time after which a silent connection is dropped."""
+GROWTH_MEBIBYTES = 64
+NUM_LINES = 20
+
+
+def path_of(name: str) -> str:
+    """A call that changes nothing."""
+    service, _ = SERVICES[name]
+    call = next(one.name for one in service.methods if one.name.startswith("Get"))
+    return f"/{service.full_name}/{call}"
+
+
+async def flood(arena: Arena, seed: int) -> None:
+    """All floods at once, on every port."""
+    kinds = {name: floods(path_of(name), seed) for name in SERVICES}
+    async with asyncio.TaskGroup() as tasks:
+        for name, parts in kinds.items():
+            for part in parts.values():
+                for _ in range(COPIES):
+                    sending = send(getattr(arena.at, name), part, wait_seconds=FLOOD_SECONDS)
+                    tasks.create_task(sending)
+
+
+async def send_slowly(address: str) -> None:
+    """A preface, a few bytes a second."""
+    async with connected(address) as (_, writer):
+        for byte in PREFACE:
+            writer.write(bytes([byte]))
+            with contextlib.suppress(OSError):
+                await writer.drain()
+            await asyncio.sleep(0.3)
+
+
+@contextlib.asynccontextmanager
+async def left_open(arena: Arena) -> AsyncIterator[None]:
+    """Connections to every service that say nothing, nothing after the preface, or very little."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+        slow = []
+        for name in SERVICES:
+            address = getattr(arena.at, name)
+            for index in range(NUM_IDLE):
+                _, writer = await stack.enter_async_context(connected(address))
+                if index % 4 == 0:
+                    writer.write(BEGIN)
+            slow += [tasks.create_task(send_slowly(address)) for _ in range(NUM_SLOW)]
+        yield
+        for task in slow:
+            task.cancel()
+
+
+async def until_files(arena: Arena, is_right: Callable[[int], bool]) -> None:
+    """Wait until every service has a number of open files that is right."""
+    async with asyncio.timeout(HANDSHAKE_SECONDS):
+        while True:
+            if all(is_right(now.num_files) for now in arena.vitals.values()):
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_whatever_comes_in_on_a_port_the_service_goes_on(arena: Arena) -> None:
+    async with arena.unharmed("connections") as valid:
+        await flood(arena, seed=1)
+        before = arena.vitals
+        async with left_open(arena):
+            await until_files(arena, lambda number: number > NUM_IDLE)
+            await flood(arena, seed=2)
+            # This side keeps them; those that speak HTTP/2 may stay longer.
+            await until_files(arena, lambda number: number < NUM_IDLE)
+        after = arena.vitals
+    assert valid.median < 1.0 and valid.slowest < 10.0
+    for name in SERVICES:
+        assert after[name].mebibytes < before[name].mebibytes + GROWTH_MEBIBYTES
+        assert after[name].num_log_lines < before[name].num_log_lines + NUM_LINES
+
+
+@pytest.mark.parametrize("name", SERVICES)
+async def test_what_is_too_large_is_refused_at_once(arena: Arena, name: str) -> None:
+    before = arena.vitals[name]
+    large, packed = bytes(16 * MAX_REQUEST_BYTES), bytes(32 * MAX_REQUEST_BYTES)
+    options = [("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+    begun = time.monotonic()
+    async with grpc.aio.insecure_channel(getattr(arena.at, name), options=options) as channel:
+        call = channel.unary_unary(path_of(name))
+        for code, answer in (
+            (Code.RESOURCE_EXHAUSTED, call(large)),
+            (Code.RESOURCE_EXHAUSTED, call(packed, compression=grpc.Compression.Gzip)),
+            (Code.RESOURCE_EXHAUSTED, call(b"", metadata=[("a", "b" * 8 * MAX_METADATA_BYTES)])),
+            (Code.UNIMPLEMENTED, channel.unary_unary("/trinity.api.v1.None/Such")(b"")),
+            (Code.INVALID_ARGUMENT, channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff")),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await answer
+            assert refused.value.code() is code
+    assert time.monotonic() - begun < 20.0
+    assert arena.vitals[name].mebibytes < before.mebibytes + GROWTH_MEBIBYTES

@@ -1,0 +1,82 @@
+"""A gang of two whose rank dies goes on by itself, a bounded number of times."""
+
+import asyncio
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.together.alone import weights_of
+from tests.integration.together.seen import rows, until
+from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.model_free.stack import model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+
+pytestmark = pytest.mark.timeout(120)
+
+TWO_RANKS = {
+    "TRINITY_TRAINER_PRELOAD_RANKS": "2",
+    "TRINITY_TRAINER_MAX_RESTARTS": "1",
+    STEP_SECONDS_VARIABLE: "0.2",
+}
+PAUSE_SECONDS = 0.02
+
+
+async def test_a_rank_that_dies_restarts_the_gang_but_not_for_ever(
+    tmp_path: Path, calm_weights: str
+) -> None:
+    once = experiment_plan(tmp_path, name="once", trainer={"rank_num": 2})
+    always = experiment_plan(tmp_path, name="always", trainer={"rank_num": 2})
+    job_dir = tmp_path / "stack"
+    async with model_free_stack(job_dir, environment={"trainer": TWO_RANKS}) as stack:
+        at, trainer = stack.addresses, stack.pids["trainer"]
+        experiment = await start_experiment(at.synchronizer, once)
+        await until(partial(has_trained_beyond_a_checkpoint, job_dir, experiment.id))
+        assert len(ranks_of(trainer)) == 2
+        kill_second_rank(trainer)
+        ended = await wait_until_ended(at.synchronizer, experiment.id)
+        assert await num_incarnations(job_dir, experiment.id) == 2
+
+        hopeless = await start_experiment(at.synchronizer, always)
+        killing = asyncio.create_task(kill_every_second_rank(trainer))
+        failed = await wait_until_ended(at.synchronizer, hopeless.id)
+        killing.cancel()
+        assert stack.pids["trainer"] == trainer
+    assert weights_of(ended) == calm_weights
+    assert failed.state == pb.EXPERIMENT_STATE_FAILED
+    assert failed.reason.startswith("the trainer failed in stage `rft`: rank 1 was killed by SIGK")
+
+
+async def has_trained_beyond_a_checkpoint(job_dir: Path, experiment: str) -> bool:
+    """Whether there is something to go on from, and something to do again."""
+    query = """SELECT 1 FROM stage JOIN checkpoint USING (tenant, experiment_id, stage)
+        WHERE experiment_id = %s AND trained_step > step"""
+    return bool(await rows(job_dir, "buffer", query, experiment))
+
+
+async def num_incarnations(job_dir: Path, experiment: str) -> int:
+    query = "SELECT 1 FROM incarnation WHERE experiment_id = %s"
+    return len(await rows(job_dir, "buffer", query, experiment))
+
+
+def ranks_of(trainer: int) -> list[psutil.Process]:
+    """The ranks' processes, in order."""
+    children = psutil.Process(trainer).children(recursive=True)
+    ranks = {child.environ().get("RANK"): child for child in children}
+    return [ranks[number] for number in sorted(filter(None, ranks))]
+
+
+def kill_second_rank(trainer: int) -> None:
+    ranks_of(trainer)[1].send_signal(signal.SIGKILL)
+
+
+async def kill_every_second_rank(trainer: int) -> None:
+    """Until cancelled."""
+    while True:
+        with suppress(psutil.Error, IndexError):
+            kill_second_rank(trainer)
+        await asyncio.sleep(PAUSE_SECONDS)

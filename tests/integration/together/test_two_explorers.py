@@ -1,0 +1,93 @@
+"""Explorers come and go while an experiment runs; the one that stays does not notice."""
+
+import asyncio
+import signal
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.integration.together.alone import weights_of
+from tests.integration.together.further import further
+from tests.integration.together.seen import Row, member_at, rows, until
+from tests.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.model_free.stack import model_free_stack
+
+pytestmark = pytest.mark.timeout(120)
+
+ONE_GROUP_AT_A_TIME = {
+    "TRINITY_EXPLORER_RUNS_PER_RUNNER": "2",
+    "TRINITY_EXPLORER_LEASE_SECONDS": "2",
+}
+"""So that nobody takes all the work of a step."""
+SLOW = ONE_GROUP_AT_A_TIME | {RUN_SECONDS_VARIABLE: "0.5"}
+"""Leaves the others time to come."""
+QUICK = ONE_GROUP_AT_A_TIME | {RUN_SECONDS_VARIABLE: "0.2"}
+LONGEST_PAUSE_SECONDS = 10.0
+"""Far above a lease and a step, far below any patience that would have to end."""
+
+
+async def test_explorers_join_and_leave_without_a_pause_for_the_first(
+    tmp_path: Path, calm_weights: str
+) -> None:
+    plan = experiment_plan(tmp_path, explorer={"runner_per_model": 1})
+    async with model_free_stack(plan.job_path, environment={"explorer": SLOW}) as stack:
+        first_pid, at = stack.pids["explorer"], stack.addresses
+        experiment = await start_experiment(at.synchronizer, plan)
+        with (
+            further("explorer", plan.job_path, at, QUICK) as leaving,
+            further("explorer", plan.job_path, at, QUICK) as dying,
+        ):
+            ids = [
+                (await member_at(at.synchronizer, address)).id
+                for address in (at.explorer, leaving.address, dying.address)
+            ]
+            first, second, third = ids
+            for explorer in ids:
+                await until(partial(has_won, plan.job_path, explorer))
+            leaving.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(leaving.process.wait, 20) == 0
+            assert await num_leased_by(plan.job_path, second) == 0
+            await until(partial(holds_a_lease, plan.job_path, third))
+            dying.process.kill()
+            ended = await wait_until_ended(at.synchronizer, experiment.id)
+        assert stack.pids["explorer"] == first_pid
+        results = await results_of(plan.job_path, first)
+        others = await results_of(plan.job_path, second) + await results_of(plan.job_path, third)
+    assert weights_of(ended) == calm_weights
+    assert longest_pause(results) < LONGEST_PAUSE_SECONDS
+    assert results[-1] > max(others), "the first goes on alone"
+
+
+async def has_won(job_dir: Path, explorer: str) -> bool:
+    """Whether experiences that it made are stored."""
+    won = "SELECT 1 FROM run_attempt WHERE producer = %s AND state = 'won' LIMIT 1"
+    return bool(await rows(job_dir, "buffer", won, explorer))
+
+
+async def holds_a_lease(job_dir: Path, explorer: str) -> bool:
+    return await num_leased_by(job_dir, explorer) > 0
+
+
+async def num_leased_by(job_dir: Path, explorer: str) -> int:
+    held = "SELECT 1 FROM assignment WHERE leased_by = %s AND state = 'leased'"
+    return len(await rows(job_dir, "buffer", held, explorer))
+
+
+async def results_of(job_dir: Path, explorer: str) -> list[datetime]:
+    """When the buffer got each."""
+    received = "SELECT received_at FROM run_attempt WHERE producer = %s ORDER BY received_at"
+    return [_moment(row) for row in await rows(job_dir, "buffer", received, explorer)]
+
+
+def longest_pause(moments: list[datetime]) -> float:
+    return max((after - before).total_seconds() for before, after in pairwise(moments))
+
+
+def _moment(row: Row) -> datetime:
+    (moment,) = row
+    assert isinstance(moment, datetime)
+    return moment

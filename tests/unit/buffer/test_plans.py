@@ -1,0 +1,59 @@
+"""A plan that would harm the buffer is refused by the name of what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.buffer.servicer.plans import plan_of
+from tests.integration.buffer.plans import rollout_plan
+from trinity.errors import InvalidRequest
+from trinity.types import JsonObject
+
+
+def changed(directory: Path, where: str, value: object) -> str:
+    """A right plan with one value replaced."""
+    plan: JsonObject = json.loads(rollout_plan(directory, num_eval=1).model_dump_json())
+    *parents, last = where.split(".")
+    part: dict[str, object] = dict(plan)
+    inner = part
+    for name in parents:
+        inner[name] = dict(inner[name])  # type: ignore[call-overload]
+        inner = inner[name]  # type: ignore[assignment]
+    inner[last] = value
+    return json.dumps(part)
+
+
+def test_a_right_plan_is_taken(tmp_path: Path) -> None:
+    assert plan_of(rollout_plan(tmp_path).model_dump_json()).needs_rollout
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "named"),
+    [
+        ("train_batch_size", 0, "train_batch_size"),
+        ("train_batch_size", 10**9, "train_batch_size"),
+        ("rows_per_explore_step", 0, "rows_per_explore_step"),
+        ("total_train_steps", 10**30, "total_train_steps"),
+        ("config.buffer.batch_size", 10**9, "batch_size"),
+        ("config.explorer.max_retry_times", 2**31, "max_retry_times"),
+        ("algorithm.repeat_times", -1, "repeat_times"),
+        ("taskset", None, "taskset"),
+        ("taskset.name", "a\x00", "null character"),
+        ("taskset.name", "\u00e9" * 251, "bytes"),
+        ("taskset.path", "/" + "a" * 1_000, "path"),
+        ("taskset.path", "/a\x00b", "null character"),
+        ("model_path", "x" * 2**20, "characters"),
+        ("mode", 7, "mode"),
+    ],
+)
+def test_a_harmful_plan_is_refused(tmp_path: Path, where: str, value: object, named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named):
+        plan_of(changed(tmp_path, where, value))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 20_000, '"\\ud800"', "null"])
+def test_what_is_no_plan_is_refused_in_a_short_sentence(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan_of(text)
+    assert len(str(refused.value)) < 300

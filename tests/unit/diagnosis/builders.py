@@ -1,0 +1,68 @@
+"""Snapshots of a run that gets on, to be changed where a test wants."""
+
+from dataclasses import replace
+
+from trinity.diagnosis.snapshot import Experiment, Member, Part, Snapshot, StageWork, Wait
+
+EXPERIMENT = Experiment(
+    id="e", label="p/run", state="running", stage="rft", roles=("trainer", "explorer")
+)
+WORK = StageWork(
+    experiment_id="e",
+    stage="rft",
+    trained_step=12,
+    total_steps=100,
+    step_age_seconds=3.0,
+    step_seconds=2.0,
+)
+
+
+def part(name: str, **changes: object) -> Part:
+    """A part that answers."""
+    known = Part(name=name, address="127.0.0.1:5000", pid=100, log_file=f"/run/log/{name}.log")
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def wait(
+    owner: str, waits_for: str, waited: float, reason: str = "it must", deadline: float = 0.0
+) -> Wait:
+    """A wait that goes on."""
+    return Wait(
+        owner=owner,
+        waits_for=waits_for,
+        reason=reason,
+        waited_seconds=waited,
+        deadline_seconds=deadline,
+    )
+
+
+def member(role: str, *waits: Wait, **changes: object) -> Member:
+    """A member at work."""
+    known = Member(
+        role=role,
+        activity=f"{role} at work",
+        address=f"{role}:1",
+        experiment_id="" if role == "buffer" else "e",
+        waits=waits,
+    )
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def snapshot(*members: Member, **changes: object) -> Snapshot:
+    """A run with these members; those that are not given have nothing to say."""
+    given = {one.role for one in members}
+    others = [member(role) for role in ("trainer", "explorer", "buffer") if role not in given]
+    names = ("postgres", "nats", "synchronizer", "buffer", "trainer", "explorer")
+    known = Snapshot(
+        parts=tuple(part(name) for name in names),
+        members=(*members, *others),
+        experiments=(EXPERIMENT,),
+        work=(WORK,),
+    )
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def with_parts(now: Snapshot, *changed: Part) -> Snapshot:
+    """The same run with other parts."""
+    by_name = {one.name: one for one in changed}
+    return replace(now, parts=tuple(by_name.get(one.name, one) for one in now.parts))

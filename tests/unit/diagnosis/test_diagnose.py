@@ -1,0 +1,153 @@
+"""Of everything that waits, the one that holds the run is named."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.diagnosis.builders import (
+    EXPERIMENT,
+    WORK,
+    member,
+    part,
+    snapshot,
+    wait,
+    with_parts,
+)
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.snapshot import Condition, Reply
+from trinity.diagnosis.verdict import State
+
+BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
+STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)
+
+
+def test_a_run_that_gets_on_says_since_when_the_last_step_is_trained() -> None:
+    verdict = diagnose(snapshot())
+    assert verdict.state is State.WORKING and verdict.is_healthy
+    assert "step 12 of 100 was trained 3 s ago" in verdict.text
+    assert "the trainer is trainer at work" in verdict.text.lower()
+
+
+def test_the_chain_is_followed_to_the_one_that_waits_for_nobody() -> None:
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", STRAGGLER)))
+    assert verdict.state is State.HELD
+    assert verdict.text.startswith("The run waits for a workflow of the explorer since 29 s")
+    assert "ends in 2 min 51 s" in verdict.text and "train step 13" in verdict.text
+    assert "explorer.max_timeout" in verdict.text and "/run/log/explorer.log" in verdict.text
+
+
+def test_what_takes_no_longer_than_usual_is_shown_and_holds_nothing() -> None:
+    usual = wait("explorer", "workflow", 5, "to end run 0 of row 3")
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", usual)))
+    assert verdict.state is State.WORKING
+    assert "waits for a workflow since 5 s: to end run 0 of row 3" in verdict.text
+
+
+def test_an_explorer_without_work_does_not_hold_the_trainer_that_works() -> None:
+    idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
+    assert diagnose(snapshot(member("explorer", idle))).state is State.WORKING
+    silent = wait("trainer", "ranks", 60, "a sign of life; last they said: training", 3540)
+    verdict = diagnose(snapshot(member("explorer", idle), member("trainer", silent)))
+    assert verdict.cause == "trainer waits for ranks"
+    assert "starts them anew from the newest checkpoint" in verdict.text
+
+
+def test_the_buffers_own_wait_comes_before_the_work_that_is_open() -> None:
+    slow = wait("buffer", "advantage function", 9, "mine.centered to shape the group of a task", 1)
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("buffer", slow)))
+    assert verdict.cause == "buffer waits for advantage function"
+
+
+def test_results_that_are_not_committed_wait_for_the_buffer() -> None:
+    held = wait("explorer", "buffer", 8, "4 results to be committed: it does not report on them")
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", held)))
+    assert verdict.text.startswith("The run waits for the buffer: the explorer waits")
+    assert "/run/log/buffer.log" in verdict.text
+
+
+def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
+    trains = replace(EXPERIMENT, roles=("trainer",))
+    verdict = diagnose(snapshot(member("trainer", BATCH), experiments=(trains,)))
+    assert verdict.text.startswith("The run waits for the buffer: the trainer waits")
+
+
+def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
+    old = replace(WORK, step_age_seconds=300.0)
+    verdict = diagnose(snapshot(work=(old,)))
+    assert verdict.state is State.HELD and "says of no wait" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"condition": Condition.GONE, "last_words": "PANIC: full"}, "is gone (its last words: PA"),
+        ({"condition": Condition.STOPPED}, "kill -CONT 100"),
+        ({"reply": Reply.REFUSES}, "127.0.0.1:5000 refuses connections"),
+        ({"reply": Reply.REFUSES, "detail": "it says: starting up"}, "it says: starting up"),
+        ({"reply": Reply.SILENT}, "takes connections and does not answer"),
+    ],
+)
+def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
+    changes: dict[str, object], words: str
+) -> None:
+    away = wait("buffer", "database", 12)
+    now = with_parts(
+        snapshot(member("trainer", BATCH), member("buffer", away)),
+        part("postgres", **changes),
+        part("buffer", reply=Reply.SILENT),
+    )
+    verdict = diagnose(now)
+    assert verdict.state is State.BROKEN
+    assert verdict.text.startswith("The run waits for Postgres: ")
+    assert words in verdict.text and "/run/log/postgres.log" in verdict.text
+    assert "the buffer waits for it since 12 s" in verdict.text
+
+
+def test_a_stopped_rank_is_found_below_a_trainer_that_answers() -> None:
+    now = with_parts(snapshot(), part("trainer", stopped={7: "services.trainer.rank"}))
+    assert "its process 7 (services.trainer.rank) is stopped" in diagnose(now).text
+
+
+def test_a_part_of_somebody_elses_is_not_said_to_be_started_anew() -> None:
+    theirs = part("nats", pid=0, condition=Condition.FOREIGN, reply=Reply.REFUSES, log_file="")
+    verdict = diagnose(with_parts(snapshot(), theirs))
+    assert "Start it again" in verdict.text and "supervisor" not in verdict.text
+
+
+def test_who_answers_and_cannot_tell_is_named() -> None:
+    verdict = diagnose(snapshot(members=None, experiments=None, complaint="no disk left"))
+    assert "the synchronizer, which lives and cannot say" in verdict.text
+    assert "(no disk left)" in verdict.text
+    assert "the buffer, which lives" in diagnose(snapshot(work=None)).text
+
+
+def test_a_role_that_nobody_plays_is_named() -> None:
+    lost = member("explorer", STRAGGLER, silent_seconds=40.0)
+    verdict = diagnose(snapshot(member("trainer", BATCH), lost))
+    assert "waits for the explorer: none has been heard of (the last one 40 s ago)" in verdict.text
+
+
+def test_waits_of_a_process_that_was_started_anew_count_no_more() -> None:
+    before = member("explorer", STRAGGLER, silent_seconds=6.0)
+    verdict = diagnose(snapshot(before, member("explorer"), member("trainer", BATCH)))
+    assert verdict.state is State.WORKING
+
+
+def test_runs_that_come_to_nothing_are_noted_with_their_commonest_reason() -> None:
+    lossy = replace(
+        WORK, num_recent_runs=40, num_recent_lost=36, recent_loss="no reward", refill_round=2
+    )
+    verdict = diagnose(snapshot(work=(lossy,)))
+    (note,) = verdict.notes
+    assert verdict.is_healthy and "36 of the last 40 runs" in note and "no reward" in note
+    assert diagnose(snapshot(work=(replace(lossy, num_recent_lost=4),))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "healthy"), [("finished", True), ("failed", False), ("cancelled", False)]
+)
+def test_an_experiment_that_has_ended_is_told_with_its_reason(state: str, healthy: bool) -> None:
+    ended = replace(EXPERIMENT, state=state, stage="", roles=(), reason="the model is gone")
+    verdict = diagnose(snapshot(experiments=(ended,), work=()))
+    assert verdict.is_healthy is healthy
+    assert verdict.text == f"p/run is {state}: the model is gone."

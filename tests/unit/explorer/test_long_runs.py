@@ -1,0 +1,40 @@
+"""Of the runs that go on, the longest is shown."""
+
+import asyncio
+
+import pytest
+
+from services.explorer import long_runs
+from services.explorer.long_runs import LongRuns
+from services.explorer.outcome import Attempt
+from tests.unit.explorer.builders import build_assignment
+from trinity.types import StageKey
+from trinity.waits import Waits
+
+KEY = StageKey(tenant="t", experiment_id="e", stage="rft")
+
+
+def attempt(run: int) -> Attempt:
+    return Attempt(key=KEY, assignment=build_assignment(), run=run, number=0)
+
+
+async def test_the_longest_run_is_shown_with_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(long_runs, "SHOWN_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(long_runs, "LOOK_SECONDS", 0.01)
+    changed = asyncio.Event()
+    waits = Waits(owner="explorer", on_change=changed.set)
+    runs = LongRuns(waits=waits, timeout_seconds=60.0)
+    looking = asyncio.create_task(runs.run())
+    with runs.going_on(attempt(1)):
+        with runs.going_on(attempt(0)):
+            await changed.wait()
+            (shown,) = waits.to_proto()
+            assert shown.waits_for == "workflow" and "run 1 of row 0" in shown.reason
+            assert shown.waited_seconds >= 0.02 and 59 < shown.deadline_seconds < 60
+        changed.clear()
+    await changed.wait()
+    assert waits.to_proto() == []
+    looking.cancel()
+    await asyncio.wait([looking])

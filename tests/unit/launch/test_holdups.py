@@ -1,0 +1,59 @@
+"""What holds a run is said once, and once more when it is over."""
+
+import pytest
+
+from trinity.diagnosis.verdict import State, Verdict
+from trinity.errors import RunFailed
+from trinity.launch.holdups import Holdups
+
+HELD = Verdict(state=State.HELD, cause="workflow", text="The run waits for a workflow.")
+BROKEN = Verdict(state=State.BROKEN, cause="postgres", text="The run waits for Postgres.")
+WORKING = Verdict(state=State.WORKING, cause="", text="")
+
+
+class Lines(list[str]):
+    """What was said."""
+
+    def say(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def holdups(lines: Lines) -> Holdups:
+    return Holdups(lines, patience_seconds=60)
+
+
+def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
+    holdups: Holdups, lines: Lines
+) -> None:
+    for now in range(0, 30, 2):
+        holdups.take(HELD, now)
+    assert lines == ["held up for 10 s: The run waits for a workflow."]
+    holdups.take(WORKING, 31)
+    assert lines[1:] == ["no longer held up: that lasted 31 s"]
+    holdups.take(WORKING, 33)
+    assert len(lines) == 2
+
+
+def test_short_causes_and_causes_that_take_turns_are_not_said(
+    holdups: Holdups, lines: Lines
+) -> None:
+    for now in range(0, 40, 2):
+        holdups.take(HELD if now % 8 else BROKEN, now)
+    assert lines == []
+
+
+def test_a_part_that_stays_broken_ends_the_run_and_slow_work_does_not(
+    holdups: Holdups,
+) -> None:
+    for now in range(0, 600, 2):
+        holdups.take(HELD, now)
+    holdups.take(BROKEN, 600)
+    holdups.take(BROKEN, 659)
+    with pytest.raises(RunFailed, match="nothing went on for 60 s: The run waits for Postgres"):
+        holdups.take(BROKEN, 660)

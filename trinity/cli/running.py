@@ -1,0 +1,76 @@
+"""Which run a command is about: the one named, or the only one that goes on."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.config import Config, load_config, plan_experiment
+from trinity.errors import UserError
+from trinity.local.run_file import RunningStack, read_running
+
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run lies in `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
+
+def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
+    """The directory of the run, and what runs there.
+
+    Raises: UserError when nothing does.
+    """
+    directory = _job_dir(config, job_dir)
+    running = _running(directory)
+    if running is None:
+        raise UserError(f"no run is going on in {directory}")
+    return directory, running
+
+
+def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    if job_dir is not None:
+        return job_dir
+    if config is not None:
+        return _run_of(load_config(config))
+    return _only_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+
+
+def _run_of(config: Config) -> Path:
+    """The run of a configuration's own name, or of one made from it: a trial, a new beginning."""
+    own = plan_experiment(config).job_path
+    derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
+    found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
+    return _single(found) if found else own
+
+
+def _only_run(root: Path) -> Path:
+    """The directory of the one run that goes on below `root`."""
+    files = [path for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{RUN_FILE}")]
+    found = sorted(path.parent for path in files if _running(path.parent) is not None)
+    if not found:
+        raise UserError(f"no run is going on below {root}: give its --config or its --job-dir")
+    return _single(found)
+
+
+def _single(found: list[Path]) -> Path:
+    if len(found) > 1:
+        listed = ", ".join(str(path) for path in found)
+        raise UserError(f"several runs are going on ({listed}): give one's --job-dir")
+    return found[0]
+
+
+def _running(directory: Path) -> RunningStack | None:
+    """The stack that runs there; a file that a killed launcher left behind is none."""
+    try:
+        return read_running(directory)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

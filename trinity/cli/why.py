@@ -1,0 +1,25 @@
+"""`trinity why`: the one thing that holds a run, and what to do about it."""
+
+import asyncio
+
+import typer
+
+from trinity.cli.running import ConfigOption, JobDirOption, find_run
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.gather import gather
+
+HELD_UP = 3
+
+
+def why(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
+    """Say what holds the run up and what to do; works whatever part of it is down.
+
+    Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
+    2: no run is going on there.
+    """
+    directory, running = find_run(config, job_dir)
+    verdict = diagnose(asyncio.run(gather(running, directory)))
+    for line in (verdict.text, *verdict.notes):
+        print(line)
+    if not verdict.is_healthy:
+        raise typer.Exit(HELD_UP)

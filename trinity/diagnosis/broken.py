@@ -1,0 +1,86 @@
+"""Rules about parts that do not work: gone, stopped, or without an answer."""
+
+from trinity.diagnosis.snapshot import Condition, Part, Reply, Snapshot, Wait
+from trinity.diagnosis.verdict import State, Verdict
+from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
+
+RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
+WHAT_HELPS = {
+    "postgres": "the run goes on by itself when the database is back",
+    "nats": "the run goes on by itself when the broker is back",
+    "synchronizer": "the run goes on by itself when it is back",
+    "buffer": "the run goes on by itself when it is back",
+    "trainer": "a new one goes on from the newest checkpoint",
+    "explorer": "what it held goes to the next one when its leases run out",
+}
+RANK_RESTART = "after `synchronizer.sync_timeout` the trainer starts its ranks anew"
+
+
+def find_broken(snapshot: Snapshot) -> Verdict | None:
+    """The first part that does not work; those after it may only suffer from it."""
+    for part in snapshot.parts:
+        fault = fault_of(part)
+        if fault:
+            return Verdict(
+                state=State.BROKEN,
+                cause=f"{part.name} {part.condition} {part.reply}",
+                text=sentence(
+                    f"the run waits for {title(part.name)}: {fault}{_sufferer(part, snapshot)}. "
+                    f"{_what_to_do(part)}{log_of(part)}"
+                ),
+            )
+    return next(filter(None, map(_stopped_child, snapshot.parts)), None)
+
+
+def fault_of(part: Part) -> str:
+    """What is wrong with a part; empty if nothing is."""
+    if part.condition is Condition.GONE:
+        words = f" (its last words: {part.last_words})" if part.last_words else ""
+        return f"its process {part.pid} is gone{words}"
+    if part.condition is Condition.STOPPED:
+        return f"its process {part.pid} is stopped"
+    if part.reply is Reply.REFUSES:
+        return part.detail or f"{part.address} refuses connections"
+    if part.reply is Reply.SILENT:
+        return part.detail or f"{part.address} takes connections and does not answer"
+    return ""
+
+
+def _sufferer(part: Part, snapshot: Snapshot) -> str:
+    """Who has waited longest for it, as far as that is known."""
+    waits = [
+        wait
+        for member in snapshot.members or ()
+        for wait in member.waits
+        if PART_OF.get(wait.waits_for, wait.waits_for) == part.name
+    ]
+    longest: Wait | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    if longest is None:
+        return ""
+    return f", {title(longest.owner)} waits for it since {duration(longest.waited_seconds)}"
+
+
+def _what_to_do(part: Part) -> str:
+    helps = WHAT_HELPS[part.name]
+    if part.condition is Condition.STOPPED:
+        return f"`kill -CONT {part.pid}` lets it go on, `kill -KILL {part.pid}` has it started anew"
+    if part.condition is Condition.FOREIGN:
+        return f"Start it again: {helps}"
+    if part.condition is Condition.GONE or part.reply is Reply.REFUSES:
+        return f"{RESTARTS[:1].upper()}{RESTARTS[1:]}; {helps}"
+    return f"If it stays so, `kill -KILL {part.pid}` has it started anew; {helps}"
+
+
+def _stopped_child(part: Part) -> Verdict | None:
+    """A rank or an engine of a service that itself answers."""
+    for pid, name in part.stopped.items():
+        alone = f"; or wait: {RANK_RESTART}" if part.name == "trainer" else ""
+        return Verdict(
+            state=State.BROKEN,
+            cause=f"{part.name} child stopped",
+            text=sentence(
+                f"the run waits for {title(part.name)}: its process {pid} ({name}) is stopped. "
+                f"`kill -CONT {pid}` lets it go on{alone}{log_of(part)}"
+            ),
+        )
+    return None

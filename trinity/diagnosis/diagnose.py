@@ -1,0 +1,179 @@
+"""From a snapshot to the one cause that holds the run, or that nothing does."""
+
+from trinity.diagnosis.broken import find_broken
+from trinity.diagnosis.chain import Chain, follow, live_members
+from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
+from trinity.diagnosis.verdict import State, Verdict
+from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
+
+SLOW = ("workflow", "ranks", "engine", "reader", "advantage function")
+"""Waits for work that may just take its time."""
+OWNED = (*SLOW, "files")
+"""What belongs to whoever waits for it."""
+AT_WORK = ("trainer", "explorer")
+AWAY_SECONDS = 2.0
+SLOW_SECONDS = 3.0
+SLOW_FACTOR = 3.0
+"""Work that takes so many times as long as a whole step usually does."""
+FIRST_STEP_SECONDS = 60.0
+"""As long as nothing is known of how long a step takes; models are loaded meanwhile."""
+UNEXPLAINED_SECONDS = 60.0
+UNEXPLAINED_FACTOR = 10.0
+"""Who is at work and says nothing of waits is believed for so many usual steps."""
+MIN_RUNS = 8
+LOST_SHARE = 0.5
+ADVICE = {
+    "workflow": "An attempt that takes longer than `explorer.max_timeout` is aborted and made "
+    "again, and at last its task is given up",
+    "ranks": "When no rank gives a sign of life for `synchronizer.sync_timeout`, the trainer "
+    "starts them anew from the newest checkpoint",
+    "engine": "A large model takes minutes to load; one that does not load is given up after "
+    "`synchronizer.sync_timeout`",
+    "files": "Weights whose files do not match their manifest are never loaded: the disk is at "
+    "fault, or somebody changed them",
+    "advantage function": "One that takes too long is ended and tried again, at last without the "
+    "group",
+    "another trainer": "This one takes over when the other is gone",
+}
+
+
+def diagnose(snapshot: Snapshot) -> Verdict:
+    """The first rule that finds something decides."""
+    if snapshot.experiments is not None and snapshot.running is None:
+        return find_broken(snapshot) or _not_running(snapshot.experiments)
+    return find_broken(snapshot) or _unknown(snapshot) or _missing(snapshot) or _waits(snapshot)
+
+
+def _not_running(experiments: tuple[Experiment, ...]) -> Verdict:
+    if not experiments:
+        return Verdict(state=State.IDLE, cause="", text="No experiment has been started.")
+    newest = experiments[0]
+    why = f": {newest.reason}" if newest.reason else ""
+    state = State.IDLE if newest.state == "finished" else State.OVER
+    return Verdict(state=state, cause=newest.state, text=f"{newest.label} is {newest.state}{why}.")
+
+
+def _unknown(snapshot: Snapshot) -> Verdict | None:
+    """All parts live, and one of them cannot tell how things stand."""
+    if snapshot.members is not None and snapshot.work is not None:
+        return None
+    part = "synchronizer" if snapshot.members is None else "buffer"
+    text = f"the run waits for {title(part)}, which lives and cannot say how things stand"
+    complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
+    return Verdict(
+        state=State.BROKEN,
+        cause=f"{part} unknown",
+        text=sentence(f"{text}{complaint}{log_of(snapshot.part(part))}"),
+    )
+
+
+def _missing(snapshot: Snapshot) -> Verdict | None:
+    """A role that the stage needs and that nobody plays."""
+    running = snapshot.running
+    for role in running.roles if running is not None else ():
+        if role in ("trainer", "explorer") and not live_members(snapshot, role):
+            heard = [one.silent_seconds for one in snapshot.members or () if one.role == role]
+            last = f" (the last one {duration(min(heard))} ago)" if heard else ""
+            text = f"the run waits for {title(role)}: none has been heard of{last}"
+            return Verdict(
+                state=State.BROKEN,
+                cause=f"{role} missing",
+                text=sentence(text + log_of(snapshot.part(role))),
+            )
+    return None
+
+
+def _waits(snapshot: Snapshot) -> Verdict:
+    chain, work = follow(snapshot), snapshot.stage_work
+    root = chain.root
+    notes = _notes(work)
+    if root is not None and chain.end not in AT_WORK:
+        if root.waited_seconds >= _patience(root, work):
+            return Verdict(
+                state=State.HELD,
+                cause=f"{root.owner} waits for {root.waits_for}",
+                text=_held(snapshot, chain, root),
+                notes=notes,
+            )
+    elif _is_unexplained(work):
+        text = f"{_progress(work)}, and {title(chain.end)}, which has to act, says of no wait"
+        return Verdict(
+            state=State.HELD,
+            cause=f"{chain.end} silent",
+            text=sentence(text + log_of(snapshot.part(chain.end))),
+            notes=notes,
+        )
+    return Verdict(state=State.WORKING, cause="", text=_working(snapshot, chain, work), notes=notes)
+
+
+def _is_unexplained(work: StageWork | None) -> bool:
+    if work is None or not work.step_seconds:
+        return False
+    limit = max(UNEXPLAINED_SECONDS, UNEXPLAINED_FACTOR * work.step_seconds)
+    return work.step_age_seconds > limit
+
+
+def _patience(root: Wait, work: StageWork | None) -> float:
+    """How long a wait of this kind is nothing to speak of."""
+    if root.waits_for not in SLOW:
+        return AWAY_SECONDS
+    if work is None or not work.step_seconds:
+        return FIRST_STEP_SECONDS
+    return max(SLOW_SECONDS, SLOW_FACTOR * work.step_seconds)
+
+
+def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
+    if root.waits_for in OWNED:
+        since = duration(root.waited_seconds)
+        whose = f"{title(root.waits_for)} of {title(root.owner)}"
+        text = f"the run waits for {whose} since {since}: {root.reason}"
+    else:
+        text = f"the run waits for {title(chain.end)}: {_describe(root)}"
+    if root.deadline_seconds:
+        text += f"; that ends in {duration(root.deadline_seconds)} at the latest"
+    before = [_describe(wait) for wait in reversed(chain.links[:-1])]
+    if before:
+        text += f" (therefore {'; '.join(before)})"
+    whose_log = root.owner if root.waits_for in OWNED else chain.end
+    log = log_of(snapshot.part(PART_OF.get(whose_log, whose_log)))
+    if advice := ADVICE.get(root.waits_for):
+        return f"{sentence(text)} {sentence(advice + log)}"
+    return sentence(text + log)
+
+
+def _describe(wait: Wait) -> str:
+    since = duration(wait.waited_seconds)
+    return f"{title(wait.owner)} waits for {title(wait.waits_for)} since {since}: {wait.reason}"
+
+
+def _working(snapshot: Snapshot, chain: Chain, work: StageWork | None) -> str:
+    now = chain.root
+    if now is not None and chain.end not in AT_WORK:
+        doing = _describe(now)
+    else:
+        members = live_members(snapshot, chain.end)
+        doing = f"{title(chain.end)} is {members[0].activity}" if members else ""
+    text = sentence(f"the run makes progress: {_progress(work)}")
+    return f"{text} {sentence(f'now {doing}')}" if doing else text
+
+
+def _progress(work: StageWork | None) -> str:
+    if work is None or work.step_age_seconds < 0:
+        return "no step is trained yet"
+    total = f" of {work.total_steps}" if work.total_steps else ""
+    age = duration(work.step_age_seconds)
+    return f"step {work.trained_step}{total} was trained {age} ago"
+
+
+def _notes(work: StageWork | None) -> tuple[str, ...]:
+    """Runs that come to nothing make every step dearer, and nobody waits longer for it."""
+    if work is None or work.num_recent_runs < MIN_RUNS:
+        return ()
+    if work.num_recent_lost < LOST_SHARE * work.num_recent_runs:
+        return ()
+    drawn = f"; the newest step has drawn further tasks {work.refill_round} times"
+    return (
+        f"{work.num_recent_lost} of the last {work.num_recent_runs} runs gave nothing to train on, "
+        f"most often because: {work.recent_loss}{drawn if work.refill_round else ''}. A step draws "
+        "further tasks `buffer.max_refill_rounds` times, then `buffer.short_batch` decides.",
+    )

@@ -1,0 +1,140 @@
+"""Takes a snapshot of a run: of its processes, and of what its services tell."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from trinity.api.v1 import (
+    buffer_pb2,
+    buffer_pb2_grpc,
+    synchronizer_pb2,
+    synchronizer_pb2_grpc,
+)
+from trinity.diagnosis import convert
+from trinity.diagnosis.probes import (
+    ANSWER_SECONDS,
+    Sign,
+    ask_nats,
+    ask_postgres,
+    ask_service,
+)
+from trinity.diagnosis.processes import Processes, last_words
+from trinity.diagnosis.snapshot import Condition, Part, Snapshot
+from trinity.local.run_file import RunningStack
+
+T = TypeVar("T")
+NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
+FOREIGN = Condition.FOREIGN
+SHORT_SECONDS = 0.5
+"""Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    signs: dict[str, Sign]
+    status: synchronizer_pb2.GetStatusResponse | str
+    work: buffer_pb2.GetBufferStatusResponse | str
+
+
+async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
+    """Ask everybody at once; takes seconds at most, whoever is down."""
+    addresses = _addresses(running)
+    processes = await asyncio.to_thread(Processes)
+    conditions = {
+        name: processes.condition(running.pids[name]) if name in running.pids else FOREIGN
+        for name in addresses
+    }
+    is_clear = any(condition in NEVER_ANSWERS for condition in conditions.values())
+    seconds = SHORT_SECONDS if is_clear else ANSWER_SECONDS
+    answers = await _ask(addresses, seconds)
+    parts = []
+    for name, address in addresses.items():
+        pid, sign = running.pids.get(name, 0), answers.signs[name]
+        log_file = job_dir / "log" / f"{name}.log"
+        is_gone = conditions[name] is Condition.GONE
+        parts.append(
+            Part(
+                name=name,
+                address=address.rpartition("//")[2].partition("/")[0],
+                pid=pid,
+                condition=conditions[name],
+                reply=sign.reply,
+                detail=sign.detail,
+                log_file=str(log_file) if pid else "",
+                last_words=last_words(log_file) if is_gone else "",
+                stopped=processes.stopped_below(pid) if pid else {},
+            )
+        )
+    return convert.snapshot(tuple(parts), answers.status, answers.work)
+
+
+def _addresses(running: RunningStack) -> dict[str, str]:
+    """Each part after those that it needs."""
+    where = running.addresses
+    return {
+        "postgres": where.postgres_dsn,
+        "nats": where.nats_url,
+        "synchronizer": where.synchronizer,
+        "buffer": where.buffer,
+        "trainer": where.trainer,
+        "explorer": where.explorer,
+    }
+
+
+async def _ask(addresses: dict[str, str], seconds: float) -> _Answers:
+    channels = {
+        name: grpc.aio.insecure_channel(addresses[name], options=NO_PROXY) for name in SERVICES
+    }
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            status = tasks.create_task(_told(_ask_synchronizer(channels["synchronizer"], seconds)))
+            work = tasks.create_task(_told(_ask_buffer(channels["buffer"], seconds)))
+            signs = {
+                "postgres": tasks.create_task(ask_postgres(addresses["postgres"], seconds)),
+                "nats": tasks.create_task(ask_nats(addresses["nats"], seconds)),
+                **{
+                    name: tasks.create_task(ask_service(channels[name], seconds))
+                    for name in SERVICES
+                },
+            }
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+    return _Answers(
+        signs={name: sign.result() for name, sign in signs.items()},
+        status=status.result(),
+        work=work.result(),
+    )
+
+
+async def _told(call: Coroutine[object, object, T]) -> T | str:
+    """The answer, or why there is none."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        return str(error.details() or error.code().name)
+
+
+async def _ask_synchronizer(
+    channel: grpc.aio.Channel, seconds: float
+) -> synchronizer_pb2.GetStatusResponse:
+    answer: synchronizer_pb2.GetStatusResponse = await (
+        synchronizer_pb2_grpc.SynchronizerServiceStub(channel).GetStatus(
+            synchronizer_pb2.GetStatusRequest(), timeout=seconds
+        )
+    )
+    return answer
+
+
+async def _ask_buffer(
+    channel: grpc.aio.Channel, seconds: float
+) -> buffer_pb2.GetBufferStatusResponse:
+    answer: buffer_pb2.GetBufferStatusResponse = await buffer_pb2_grpc.BufferServiceStub(
+        channel
+    ).GetBufferStatus(buffer_pb2.GetBufferStatusRequest(), timeout=seconds)
+    return answer
