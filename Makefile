@@ -33,7 +33,7 @@ test-fast: setup  ## Unit tests only
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
-	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --docs docs/guarantees.md
+	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
 
 bench: setup  ## Every benchmark, about an hour; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks.main_job

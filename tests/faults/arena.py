@@ -1,0 +1,146 @@
+"""A stack to be killed at: with points, journals and switches, and addresses to look inside."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import psycopg
+
+from tests.faults.folder import VARIABLE, FaultsFolder
+from tests.faults.records import read_snapshot
+from tests.faults.snapshot import Snapshot
+from tests.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.model_free.experiment import (
+    experiment_plan,
+    final_weights,
+    start_experiment,
+    wait_until_ended,
+)
+from tests.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.model_free.stack import model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.local.messages import EventKind
+from trinity.local.secret_files import SecretFiles
+from trinity.local.stack import LocalStack
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+MANY = 10_000
+RETRY_SECONDS = 0.1
+END_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Arena:
+    """One experiment after the other, on one stack.
+
+    async with arena_in(folder) as arena:
+        arena.folder.arm("buffer.results-committed")
+        ended = await arena.run("first", num_steps=4)
+        found = findings(arena.snapshot(ended, expected_weights))
+    """
+
+    root: Path
+    folder: FaultsFolder
+    stack: LocalStack
+    restarts: list[tuple[str, float]] = field(default_factory=list)
+    """Which process was started again, and when."""
+
+    def secret(self, name: str) -> str:
+        """An address with its password."""
+        secrets: Path = SecretFiles(self.root / "stack" / "infra" / "secrets").folder
+        return (secrets / name).read_text().strip()
+
+    async def run(
+        self, name: str, *, num_steps: int, seed: int = 7, end_seconds: float = END_SECONDS
+    ) -> pb.Experiment:
+        """An experiment from its start to its end, whatever dies meanwhile.
+
+        Raises: TimeoutError when it does not end in time.
+        """
+        plan = experiment_plan(
+            self.root / name,
+            name=name,
+            seed=seed,
+            buffer={"total_steps": num_steps},
+            trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
+        )
+        address = self.stack.addresses.synchronizer
+        async with asyncio.timeout(end_seconds):
+            while True:
+                try:
+                    begun = await start_experiment(address, plan)
+                except (
+                    grpc.aio.AioRpcError
+                ):  # it may have begun all the same: asking again finds it
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    return await wait_until_ended(address, begun.id)
+
+    async def undisturbed(self, *, num_steps: int, seed: int = 7) -> str:
+        """The weights that it ends with when nothing is killed."""
+        ended = await self.run("undisturbed", num_steps=num_steps, seed=seed)
+        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+        return final_weights(ended)
+
+    def snapshot(self, ended: pb.Experiment, expected_weights: str) -> Snapshot:
+        """What is on record of an experiment that has ended."""
+        return read_snapshot(
+            buffer_dsn=self.secret("buffer-postgres-dsn"),
+            synchronizer_dsn=self.secret("synchronizer-postgres-dsn"),
+            folder=self.folder,
+            experiment_id=ended.id,
+            expected_weights=expected_weights,
+        )
+
+    def snapshot_when_up(self, ended: pb.Experiment, expected_weights: str) -> Snapshot:
+        """The same, as soon as the database lets itself be read."""
+        while True:
+            try:
+                return self.snapshot(ended, expected_weights)
+            except psycopg.OperationalError:
+                time.sleep(RETRY_SECONDS)
+
+    async def note_restarts(self) -> None:
+        """Keep the list of restarts, until cancelled."""
+        async for event in self.stack.events():
+            if event.kind is EventKind.RESTARTED:
+                self.restarts.append((event.process, time.time()))
+
+
+@asynccontextmanager
+async def arena_in(root: Path) -> AsyncIterator[Arena]:
+    """A running stack whose processes may die any number of times."""
+    folder = FaultsFolder(root / "faults")
+    folder.make()
+    common = {VARIABLE: str(folder.path)}
+    stack = model_free_stack(
+        root / "stack",
+        modules={name: f"tests.faults.processes.{name}" for name in SERVICES},
+        environment={
+            "synchronizer": common,
+            "buffer": common,
+            "trainer": {
+                **common,
+                STEP_SECONDS_VARIABLE: "0.02",
+                "TRINITY_TRAINER_MAX_RESTARTS": str(MANY),
+            },
+            "explorer": {
+                **common,
+                RUN_SECONDS_VARIABLE: "0.02",
+            },
+        },
+        max_restarts=MANY,
+    )
+    async with stack:
+        arena = Arena(root, folder, stack)
+        noting = asyncio.create_task(arena.note_restarts())
+        try:
+            yield arena
+        finally:
+            noting.cancel()
+            with suppress(asyncio.CancelledError):
+                await noting

@@ -1,0 +1,93 @@
+"""Experiments under fire: one after the other for as long as the nemesis strikes, each checked."""
+
+import asyncio
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tests.faults.arena import Arena, arena_in
+from tests.faults.checks import Findings, findings
+from tests.faults.nemesis import Death, Nemesis, targets
+from tests.faults.points import POINTS
+
+NUM_STEPS = 8
+UNDER_FIRE_SECONDS = 600.0
+"""An experiment may be struck again and again; one that hangs is a stall long before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a campaign came to."""
+
+    deaths: list[Death]
+    not_reached: list[str]
+    """Points that were armed and not come to in time."""
+    times_reached: dict[str, int]
+    found: dict[str, Findings]
+    """What the checks found, by experiment; all of them are in it."""
+    num_repeated_steps: int
+    """Steps that more than one life of a trainer trained."""
+
+    @property
+    def violations(self) -> list[str]:
+        """All sentences."""
+        return [
+            f"{experiment}: {check}: {sentence}"
+            for experiment, found in self.found.items()
+            for check, sentences in found.items()
+            for sentence in sentences
+        ]
+
+    @property
+    def stalls(self) -> list[str]:
+        """What the experiment did not get over in time."""
+        return [one.target for one in self.deaths if one.back_seconds is None]
+
+
+async def open_fire(root: Path, *, kills: int, seed: int) -> Outcome:
+    """A campaign: so many kills, in an order that the seed decides."""
+    chance = random.Random(seed)
+    async with arena_in(root) as arena:
+        expected = await arena.undisturbed(num_steps=NUM_STEPS)
+        nemesis = Nemesis(arena, chance)
+        working = asyncio.create_task(_work(arena, nemesis, expected))
+        striking = asyncio.create_task(nemesis.strike(targets(chance, kills)))
+        try:
+            await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():  # only by an error
+                await working
+            await striking
+            nemesis.is_over = True
+            found, num_repeated = await working
+        finally:
+            for task in (striking, working):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+        return Outcome(
+            deaths=nemesis.deaths,
+            not_reached=nemesis.not_reached,
+            times_reached={name: arena.folder.times_reached(name) for name in POINTS},
+            found=found,
+            num_repeated_steps=num_repeated,
+        )
+
+
+async def _work(arena: Arena, nemesis: Nemesis, expected: str) -> tuple[dict[str, Findings], int]:
+    """Experiments until the nemesis is done; the last one ends in peace."""
+    found: dict[str, Findings] = {}
+    num_repeated = 0
+    for number in count(1):
+        nemesis.experiment = f"under-fire-{number}"
+        ended = await arena.run(
+            nemesis.experiment, num_steps=NUM_STEPS, end_seconds=UNDER_FIRE_SECONDS
+        )
+        snapshot = await asyncio.to_thread(arena.snapshot_when_up, ended, expected)
+        found[nemesis.experiment] = findings(snapshot)
+        reports = [one for one in snapshot.commits if one.what == "report"]
+        num_repeated += len(reports) - len({one.number for one in reports})
+        if nemesis.is_over:
+            break
+    return found, num_repeated

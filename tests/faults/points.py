@@ -1,0 +1,115 @@
+"""The named moments at which a process may be made to die: between two things that belong together.
+
+A point is where a function of a service begins or has ended; the services know nothing of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trinity.api.v1 import buffer_pb2 as pb
+
+Process = Literal["explorer", "buffer", "rank", "synchronizer"]
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Reached before a call of `target`, or after it if what it gave `counts`."""
+
+    process: Process
+    moment: str
+    target: str
+    when: Literal["before", "after"] = "after"
+    counts: Callable[[Any], bool] = _always
+
+    @property
+    def name(self) -> str:
+        """As it is armed."""
+        return f"{self.process}.{self.moment}"
+
+
+def _is_granted(answer: pb.LeaseAssignmentsResponse) -> bool:
+    return answer.state == pb.LeaseAssignmentsResponse.STATE_GRANTED
+
+
+def _has_assignments(answer: Any) -> bool:
+    return bool(getattr(answer, "assignments", ()))
+
+
+def _is_batch(found: tuple[Any, Any]) -> bool:
+    return type(found[1]).__name__ == "BatchHead"
+
+
+def _has_batch(answer: Any) -> bool:
+    return answer.batch is not None
+
+
+def _buffer(moment: str, target: str, **more: Any) -> Point:
+    return Point(process="buffer", moment=moment, target=f"services.buffer.{target}", **more)
+
+
+def _explorer(moment: str, target: str, **more: Any) -> Point:
+    return Point(process="explorer", moment=moment, target=f"services.explorer.{target}", **more)
+
+
+def _rank(moment: str, target: str, **more: Any) -> Point:
+    return Point(process="rank", moment=moment, target=f"services.trainer.{target}", **more)
+
+
+def _synchronizer(moment: str, target: str, **more: Any) -> Point:
+    target = f"services.synchronizer.{target}"
+    return Point(process="synchronizer", moment=moment, target=target, **more)
+
+
+CALLS = "servicer.training:TrainerCalls"
+ALL = (
+    # A result: stored, committed, acknowledged.
+    _buffer("results-fetched", "ingest:Ingest.store", when="before"),
+    _buffer("results-inserted", "ingest:Ingest._settle"),
+    _buffer("results-committed", "ingest:Ingest._commit"),
+    # A lease: in the database, not yet with the explorer.
+    _buffer("lease-granted", "servicer.leases:_response", counts=_is_granted),
+    # A group: claimed, shaped, committed.
+    _buffer("groups-claimed", "pipeline:Pipeline._work_on", when="before"),
+    _buffer("groups-shaped", "pipeline:commit_shaped"),
+    # A batch: recorded, committed, answered.
+    _buffer("batch-recorded", "handlers.composing:_record"),
+    _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),
+    # What the trainer says: committed, not yet answered.
+    _buffer("incarnation-begun", f"{CALLS}.BeginIncarnation"),
+    _buffer("version-recorded", f"{CALLS}.RecordVersion"),
+    _buffer("step-recorded", f"{CALLS}.ReportStep"),
+    _buffer("checkpoint-recorded", f"{CALLS}.CommitCheckpoint"),
+    _buffer("training-finished", f"{CALLS}.FinishTraining"),
+    # The explorer: between work and result.
+    _explorer("lease-taken", "buffer_client:BufferClient.lease", counts=_has_assignments),
+    _explorer("weights-loaded", "weights:WeightLoader.load"),
+    _explorer("results-published", "nats_broker:NatsBroker.publish"),
+    _explorer("report-heard", "unconfirmed:Unconfirmed.settle", when="before"),
+    _explorer("stage-drained", "experiment_work:ExperimentWork._finish", when="before"),
+    _explorer("role-finished", "experiment_work:ExperimentWork._finish"),
+    # The trainer: the order of a step, of weights, of a checkpoint, of the end.
+    _rank("incarnation-begun", "stage_setup:begin_incarnation"),
+    _rank("batch-received", "batch_source:BatchSource.get", counts=_has_batch),
+    _rank("step-trained", "stage_run:StageRun._report", when="before"),
+    _rank("step-reported", "stage_run:StageRun._report"),
+    _rank("weights-unsealed", "weights:seal", when="before"),
+    _rank("weights-written", "weights:WeightsStore.write"),
+    _rank("weights-announced", "synchronizer_client:SynchronizerClient.publish"),
+    _rank("version-recorded", "buffer_client:BufferClient.record_version"),
+    _rank("checkpoint-unsealed", "checkpoints:seal", when="before"),
+    _rank("checkpoint-written", "checkpoints:CheckpointStore.write"),
+    _rank("checkpoint-committed", "buffer_client:BufferClient.commit_checkpoint"),
+    _rank("training-finished", "buffer_client:BufferClient.finish_training"),
+    _rank("role-finished", "synchronizer_client:SynchronizerClient.finish"),
+    # The synchronizer: committed, not yet answered.
+    _synchronizer("experiment-created", "operations:Operations.create"),
+    _synchronizer("version-inserted", "store.versions:publish"),
+    _synchronizer("version-published", "operations:Operations.publish"),
+    _synchronizer("role-finished", "operations:Operations.finish_role"),
+)
+POINTS = {point.name: point for point in ALL}

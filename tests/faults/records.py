@@ -1,0 +1,211 @@
+"""Reads what is on record of an experiment into a snapshot."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from services.buffer.domain.stage import parse_plan
+from tests.faults import snapshot as s
+from tests.faults.folder import FaultsFolder
+from tests.faults.journals import BATCHES, LOADS, TOLD, is_intact
+
+Row = Mapping[str, Any]
+OF_EXPERIMENT = "WHERE experiment_id = %s"
+
+
+def read_snapshot(
+    *,
+    buffer_dsn: str,
+    synchronizer_dsn: str,
+    folder: FaultsFolder,
+    experiment_id: str,
+    expected_weights: str,
+) -> s.Snapshot:
+    """All of an experiment with one stage; nothing may work on it meanwhile."""
+    with psycopg.connect(buffer_dsn, row_factory=dict_row) as connection:
+        buffer = _Table(connection, experiment_id)
+        published = _published(synchronizer_dsn, experiment_id)
+        stage = buffer.rows("stage")[0]
+        samples = tuple(_sample(row) for row in buffer.rows("experience"))
+        payloads = {one.id: one.payload_id for one in samples}
+        return s.Snapshot(
+            stage=_stage(stage),
+            assignments=tuple(_assignment(row) for row in buffer.rows("assignment")),
+            runs=tuple(_run(row) for row in buffer.rows("run")),
+            attempts=tuple(_attempt(row) for row in buffer.rows("run_attempt")),
+            samples=samples,
+            batches=_batches(buffer.rows("batch_item"), stage["line"], payloads),
+            lives=tuple(
+                s.Commit(what="life", number=0, incarnation=row["incarnation"], at=row["began_at"])
+                for row in buffer.rows("incarnation")
+            ),
+            commits=_commits(buffer),
+            recorded=tuple(_version(row, row["recorded_at"]) for row in buffer.rows("version")),
+            published=published,
+            checkpoints=tuple(
+                _checkpoint(row) for row in buffer.rows("checkpoint") if row["is_kept"]
+            ),
+            told=tuple(_told(line) for line in folder.read(TOLD, experiment_id=experiment_id)),
+            seen=tuple(_seen(line) for line in folder.read(BATCHES, experiment_id=experiment_id)),
+            loads=_loads(folder, stage),
+            weights=_final_weights(published, stage["finished_step"]),
+            expected_weights=expected_weights,
+        )
+
+
+class _Table:
+    def __init__(self, connection: psycopg.Connection[dict[str, Any]], experiment_id: str) -> None:
+        self._connection = connection
+        self._experiment_id = experiment_id
+
+    def rows(self, name: str) -> Sequence[Row]:
+        """All rows of the experiment in a table."""
+        query = f"SELECT * FROM {name} {OF_EXPERIMENT}"
+        return self._connection.execute(query, [self._experiment_id]).fetchall()
+
+
+def _published(dsn: str, experiment_id: str) -> tuple[s.Version, ...]:
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        rows = _Table(connection, experiment_id).rows("version")
+    return tuple(_version(row, row["published_at"]) for row in rows)
+
+
+def _stage(row: Row) -> s.StageRecord:
+    plan = parse_plan(row["plan"])
+    return s.StageRecord(
+        state=row["state"],
+        reason=row["reason"],
+        total_train_steps=row["total_train_steps"],
+        trained_step=row["trained_step"],
+        train_batch_size=plan.train_batch_size,
+        is_ordered=plan.config.synchronizer.sync_offset == 0,
+    )
+
+
+def _assignment(row: Row) -> s.Assignment:
+    return s.Assignment(
+        id=str(row["assignment_id"]),
+        explore_step=row["explore_step"],
+        position=row["position"],
+        state=row["state"],
+        required_version=row["required_version"],
+        repeat_times=row["repeat_times"],
+    )
+
+
+def _run(row: Row) -> s.Run:
+    return s.Run(assignment_id=str(row["assignment_id"]), run=row["run"], state=row["state"])
+
+
+def _attempt(row: Row) -> s.Attempt:
+    return s.Attempt(
+        assignment_id=str(row["assignment_id"]),
+        run=row["run"],
+        attempt=row["attempt"],
+        state=row["state"],
+    )
+
+
+def _sample(row: Row) -> s.Sample:
+    return s.Sample(
+        id=str(row["experience_id"]),
+        assignment_id=str(row["assignment_id"]),
+        explore_step=row["explore_step"],
+        position=row["position"],
+        run=row["run"],
+        attempt=row["attempt"],
+        revision=row["revision"],
+        parent_id=str(row["parent_id"]) if row["parent_id"] else None,
+        payload_id=str(row["payload_id"]),
+        state=row["state"],
+        reason=row["reason"],
+        versions=(row["version_min"], row["version_max"]),
+        content_hash=bytes(row["content_hash"]).hex(),
+    )
+
+
+def _batches(items: Sequence[Row], line: int, payloads: Mapping[str, str]) -> tuple[s.Batch, ...]:
+    by_step: dict[int, list[Row]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: item["position"]):
+        if item["line"] == line:
+            by_step[item["step"]].append(item)
+    return tuple(
+        s.Batch(
+            step=step,
+            experience_ids=tuple(str(item["experience_id"]) for item in own),
+            rows=tuple((payloads[str(item["experience_id"])], item["advantage"]) for item in own),
+        )
+        for step, own in sorted(by_step.items())
+    )
+
+
+def _commits(buffer: _Table) -> tuple[s.Commit, ...]:
+    tables = (
+        ("report", "step_report", "step", "reported_at"),
+        ("version", "version", "version", "recorded_at"),
+        ("checkpoint", "checkpoint", "step", "committed_at"),
+    )
+    return tuple(
+        s.Commit(what=what, number=row[number], incarnation=row["incarnation"], at=row[at])
+        for what, table, number, at in tables
+        for row in buffer.rows(table)
+    )
+
+
+def _version(row: Row, at: Any) -> s.Version:
+    return s.Version(
+        version=row["version"],
+        incarnation=row["incarnation"],
+        weights_sha256=bytes(row["weights_sha256"]).hex(),
+        manifest_sha256=bytes(row.get("manifest_sha256") or b"").hex(),
+        at=at,
+    )
+
+
+def _checkpoint(row: Row) -> s.Checkpoint:
+    return s.Checkpoint(
+        step=row["step"],
+        incarnation=row["incarnation"],
+        is_intact=is_intact(Path(row["path"]), bytes(row["manifest_sha256"])),
+    )
+
+
+def _told(line: Row) -> s.Told:
+    return s.Told(
+        assignment_id=line["assignment_id"],
+        run=line["run"],
+        attempt=line["attempt"],
+        fate=line["fate"],
+        experience_ids=tuple(line["experience_ids"]),
+    )
+
+
+def _seen(line: Row) -> s.SeenBatch:
+    return s.SeenBatch(
+        step=line["step"],
+        incarnation=line["incarnation"],
+        rows=tuple((payload, advantage) for payload, advantage in line["rows"]),
+    )
+
+
+def _loads(folder: FaultsFolder, stage: Row) -> tuple[s.Load, ...]:
+    """Those of this experiment, told by the directory that holds all it makes."""
+    own = f"{Path(parse_plan(stage['plan']).model_path).parent}/"
+    return tuple(
+        s.Load(
+            path=line["path"],
+            manifest_sha256=line["manifest_sha256"],
+            is_intact=line["is_intact"],
+        )
+        for line in folder.read(LOADS)
+        if line["path"].startswith(own)
+    )
+
+
+def _final_weights(published: Sequence[s.Version], step: int | None) -> str:
+    final = [one for one in published if one.version == step]
+    return max(final, key=lambda one: one.incarnation).weights_sha256 if final else ""

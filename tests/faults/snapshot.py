@@ -1,0 +1,161 @@
+"""An experiment as it is on record: rows of both databases, files, and what the producers saw."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRecord:
+    """The stage, with what of its plan matters here."""
+
+    state: str
+    reason: str
+    total_train_steps: int
+    trained_step: int
+    train_batch_size: int
+    is_ordered: bool
+    """Without offset: every run is made with the version that it names, in a fixed order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One draw of one task."""
+
+    id: str
+    explore_step: int
+    position: int
+    state: str
+    required_version: int
+    repeat_times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One of its runs."""
+
+    assignment_id: str
+    run: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A result that is stored."""
+
+    assignment_id: str
+    run: int
+    attempt: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A row of the table of experiences."""
+
+    id: str
+    assignment_id: str
+    explore_step: int
+    position: int
+    run: int
+    attempt: int
+    revision: int
+    parent_id: str | None
+    payload_id: str
+    state: str
+    reason: str
+    versions: tuple[int | None, int | None]
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch of the line that counts; rows as payload and advantage, in order."""
+
+    step: int
+    experience_ids: tuple[str, ...]
+    rows: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Something that a life of the trainer had recorded."""
+
+    what: str
+    number: int
+    incarnation: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """Weights as the synchronizer announced them, or as the buffer recorded them."""
+
+    version: int
+    incarnation: int
+    weights_sha256: str
+    manifest_sha256: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint to resume from."""
+
+    step: int
+    incarnation: int
+    is_intact: bool
+    """Whether its files were what its manifest says when this was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an explorer was told about a result."""
+
+    assignment_id: str
+    run: int
+    attempt: int
+    fate: str
+    experience_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenBatch:
+    """A batch as a life of the trainer got it."""
+
+    step: int
+    incarnation: int
+    rows: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Weights that an engine was given."""
+
+    path: str
+    manifest_sha256: str
+    is_intact: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All of it, for one stage of one experiment."""
+
+    stage: StageRecord
+    assignments: tuple[Assignment, ...]
+    runs: tuple[Run, ...]
+    attempts: tuple[Attempt, ...]
+    samples: tuple[Sample, ...]
+    batches: tuple[Batch, ...]
+    lives: tuple[Commit, ...]
+    """When each incarnation began; `what` is "life"."""
+    commits: tuple[Commit, ...]
+    recorded: tuple[Version, ...]
+    published: tuple[Version, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    told: tuple[Told, ...]
+    seen: tuple[SeenBatch, ...]
+    loads: tuple[Load, ...]
+    weights: str
+    """What the stage ended with."""
+    expected_weights: str
+    """What the same stage ends with when nothing is killed."""

@@ -1,0 +1,133 @@
+"""The checks on their own: what each must see, in a record that is else in order."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.faults import snapshot as s
+from tests.faults.checks import CHECKS, findings
+from tests.faults.controls import CONTROLS
+
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(second: int) -> datetime:
+    return BEGUN + timedelta(seconds=second)
+
+
+def sample(name: str, run: int, **changes: object) -> s.Sample:
+    one = s.Sample(
+        id=name,
+        assignment_id="task",
+        explore_step=1,
+        position=0,
+        run=run,
+        attempt=0,
+        revision=0,
+        parent_id=None,
+        payload_id=name.removesuffix("'"),
+        state="derived",
+        reason="",
+        versions=(0, 0),
+        content_hash=name.removesuffix("'"),
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def shaped(name: str, run: int) -> s.Sample:
+    return sample(f"{name}'", run, revision=1, parent_id=name, state="batched")
+
+
+ROWS = (("a", 1.0), ("b", -1.0))
+GOOD = s.Snapshot(
+    stage=s.StageRecord(
+        state="finished",
+        reason="",
+        total_train_steps=1,
+        trained_step=1,
+        train_batch_size=2,
+        is_ordered=True,
+    ),
+    assignments=(
+        s.Assignment(
+            id="task",
+            explore_step=1,
+            position=0,
+            state="closed",
+            required_version=0,
+            repeat_times=2,
+        ),
+    ),
+    runs=tuple(s.Run(assignment_id="task", run=run, state="won") for run in (0, 1)),
+    attempts=tuple(
+        s.Attempt(assignment_id="task", run=run, attempt=0, state="won") for run in (0, 1)
+    ),
+    samples=(sample("a", 0), sample("b", 1), shaped("a", 0), shaped("b", 1)),
+    batches=(s.Batch(step=1, experience_ids=("a'", "b'"), rows=ROWS),),
+    lives=(s.Commit(what="life", number=0, incarnation=1, at=at(0)),),
+    commits=(s.Commit(what="report", number=1, incarnation=1, at=at(3)),),
+    recorded=(s.Version(version=0, incarnation=1, weights_sha256="w0", at=at(2)),),
+    published=(
+        s.Version(version=0, incarnation=1, weights_sha256="w0", manifest_sha256="m0", at=at(1)),
+        s.Version(version=1, incarnation=1, weights_sha256="w1", manifest_sha256="m1", at=at(4)),
+    ),
+    checkpoints=(s.Checkpoint(step=1, incarnation=1, is_intact=True),),
+    told=(s.Told(assignment_id="task", run=0, attempt=0, fate="committed", experience_ids=("a",)),),
+    seen=(s.SeenBatch(step=1, incarnation=1, rows=ROWS),),
+    loads=(s.Load(path="v0", manifest_sha256="m0", is_intact=True),),
+    weights="w1",
+    expected_weights="w1",
+)
+LATER_LIFE = s.Commit(what="life", number=0, incarnation=2, at=at(2))
+BAD: list[tuple[str, dict[str, object]]] = [
+    ("told_is_stored", {"told": (replace(GOOD.told[0], attempt=7),)}),
+    ("told_is_stored", {"told": (replace(GOOD.told[0], experience_ids=("c",)),)}),
+    ("told_is_stored", {"told": (replace(GOOD.told[0], fate="rejected"),)}),
+    ("stored_once", {"samples": (*GOOD.samples, sample("c", 0, content_hash="a"))}),
+    ("one_attempt_a_run", {"attempts": (*GOOD.attempts, replace(GOOD.attempts[0], attempt=1))}),
+    ("one_attempt_a_run", {"samples": (*GOOD.samples, sample("c", 0, attempt=1))}),
+    ("whole_groups", {"runs": (GOOD.runs[0], replace(GOOD.runs[1], state="open"))}),
+    ("whole_groups", {"samples": (*GOOD.samples, shaped("c", 1))}),
+    ("batches_never_change", {"seen": (replace(GOOD.seen[0], rows=ROWS[::-1]),)}),
+    ("no_row_twice", {"batches": (*GOOD.batches, replace(GOOD.batches[0], step=2))}),
+    ("nothing_is_lost", {"batches": ()}),
+    ("nothing_is_lost", {"commits": ()}),
+    ("nothing_is_lost", {"samples": (*GOOD.samples, sample("c", 1, state="batched"))}),
+    ("nothing_is_lost", {"samples": (*GOOD.samples, sample("c", 1, state="filtered"))}),
+    ("nothing_is_lost", {"samples": (*GOOD.samples, sample("c", 1))}),
+    ("nothing_is_lost", {"stage": replace(GOOD.stage, state="failed")}),
+    (
+        "nothing_is_lost",
+        {"samples": (*GOOD.samples, sample("c", 1, explore_step=0, state="ready"))},
+    ),
+    (
+        "versions_go_forward",
+        {"published": (GOOD.published[0], replace(GOOD.published[1], at=at(0)))},
+    ),
+    ("versions_go_forward", {"recorded": (replace(GOOD.recorded[0], weights_sha256="x"),)}),
+    ("runs_used_their_version", {"samples": (*GOOD.samples, sample("c", 1, versions=(9, 9)))}),
+    ("runs_used_their_version", {"samples": (*GOOD.samples, sample("c", 1, versions=(1, 1)))}),
+    ("loads_were_verified", {"loads": (replace(GOOD.loads[0], is_intact=False),)}),
+    ("loads_were_verified", {"loads": (replace(GOOD.loads[0], manifest_sha256="x"),)}),
+    ("checkpoints_are_whole", {"checkpoints": (replace(GOOD.checkpoints[0], is_intact=False),)}),
+    ("only_the_newest_life_commits", {"lives": (*GOOD.lives, LATER_LIFE)}),
+    (
+        "only_the_newest_life_commits",
+        {"published": (*GOOD.published, replace(GOOD.published[0], incarnation=2, at=at(2)))},
+    ),
+    ("ends_in_the_same_weights", {"expected_weights": "x"}),
+]
+
+
+def test_nothing_is_found_where_all_is_in_order() -> None:
+    assert findings(GOOD) == {}
+
+
+@pytest.mark.parametrize(("check", "changes"), BAD)
+def test_each_check_finds_what_it_is_for(check: str, changes: dict[str, object]) -> None:
+    assert check in findings(replace(GOOD, **changes))  # type: ignore[arg-type]
+
+
+def test_every_check_is_tried_alone_and_with_its_protection_off() -> None:
+    assert {check for check, _ in BAD} == set(CHECKS) == {control.check for control in CONTROLS}

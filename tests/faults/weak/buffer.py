@@ -1,0 +1,105 @@
+"""What the buffer would do without its protections."""
+
+import asyncio
+import random
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from services.buffer.domain.judgement import Verdict
+from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
+from services.buffer.store.reports import Report, insert_reports
+from services.buffer.wire import open_parcel
+from tests.faults.patching import Function
+
+HEARD_SECONDS = 0.3
+"""Until explorers have heard what they were told."""
+FAR_AWAY = 10_000
+"""Added to numbers so that they are nobody else's."""
+
+
+def acknowledge_first(original: Function) -> Function:
+    """Tell and acknowledge what is not stored yet."""
+
+    async def commit(self: Any, messages: Any) -> None:
+        results = [one for each in messages for one in open_parcel(each.subject, each.data).results]
+        told = [
+            Report(producer=one.producer, sequence=one.sequence, fate=Fate.COMMITTED)
+            for one in results
+        ]
+        async with self.database.transaction() as connection:
+            await insert_reports(connection, told)
+        for message in messages:
+            await message._client.publish(message.reply, b"+ACK")
+        await asyncio.sleep(HEARD_SECONDS)
+        await original(self, messages)
+
+    return commit
+
+
+def store_again(original: Function) -> Function:
+    """Take a result that is known for a new one."""
+
+    def judge(self: Any, result: Any) -> Verdict:
+        verdict: Verdict = original(self, result)
+        if verdict.state is not None or verdict.fate is Fate.REJECTED:
+            return verdict
+        again = replace(
+            result,
+            attempt=result.attempt + FAR_AWAY,
+            sequence=result.sequence + FAR_AWAY,
+            experiences=tuple(
+                replace(one, experience_id=str(uuid.uuid4())) for one in result.experiences
+            ),
+        )
+        return Verdict(result=again, fate=Fate.COMMITTED, state=AttemptState.WON)
+
+    return judge
+
+
+def everyone_wins(_: Function) -> Function:
+    """Let every complete attempt win."""
+
+    def decide(self: Any, result: Any) -> AttemptState:
+        run = self.assignments[result.assignment_id].runs[result.run]
+        run.state = RunState.WON
+        return AttemptState.WON
+
+    return decide
+
+
+def leave_ready(original: Function) -> Function:
+    """Do not note that rows are in a batch."""
+
+    async def set_states(connection: Any, key: Any, ids: Any, state: Any, reason: str = "") -> None:
+        if state is not ExperienceState.BATCHED:
+            await original(connection, key, ids, state, reason)
+
+    return set_states
+
+
+def take_first(original: Function) -> Function:
+    """Note that rows are in a batch before there is one, in a transaction of its own."""
+
+    async def set_states(connection: Any, key: Any, ids: Any, state: Any, reason: str = "") -> None:
+        async with connection.engine.begin() as own:
+            await original(own, key, ids, state, reason)
+
+    return set_states
+
+
+def shuffle_rows(original: Function) -> Function:
+    """Make up the order of a batch anew each time it is asked for."""
+
+    async def load_rows(*args: Any) -> list[Any]:
+        rows = await original(*args)
+        positions = [row.position for row in rows]
+        random.shuffle(positions)
+        return [replace(row, position=place) for row, place in zip(rows, positions, strict=True)]
+
+    return load_rows
+
+
+def let_pass(_: Function) -> Function:
+    """Ask nobody who they are."""
+    return lambda *_args: None

@@ -1,0 +1,57 @@
+"""Which function protects what, and the weak one that takes its place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.faults.patching import Function
+from tests.faults.points import Process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weakness:
+    """`weak` makes the replacement of `target` from the original."""
+
+    protection: str
+    process: Process
+    target: str
+    weak: Callable[[Function], Function]
+
+
+def _later(process: Process, name: str) -> Callable[[Function], Function]:
+    """The weak function, imported in the process that it belongs to and nowhere else."""
+
+    def make(original: Function) -> Function:
+        import importlib
+
+        module = importlib.import_module(f"tests.faults.weak.{process}")
+        weak: Function = getattr(module, name)(original)
+        return weak
+
+    return make
+
+
+def _weakness(protection: str, process: Process, target: str, name: str) -> Weakness:
+    return Weakness(
+        protection=protection,
+        process=process,
+        target=f"services.{'trainer' if process == 'rank' else process}.{target}",
+        weak=_later(process, name),
+    )
+
+
+WEAKNESSES = (
+    _weakness("commit-before-ack", "buffer", "ingest:Ingest._commit", "acknowledge_first"),
+    _weakness("known-results", "buffer", "domain.judgement:Judge.judge", "store_again"),
+    _weakness("one-winner", "buffer", "domain.judgement:Judge._decide", "everyone_wins"),
+    _weakness("one-winner", "explorer", "unconfirmed:Unconfirmed.add", "send_twins"),
+    _weakness("one-batch-a-row", "buffer", "handlers.composing:set_states", "leave_ready"),
+    _weakness("one-transaction", "buffer", "handlers.composing:set_states", "take_first"),
+    _weakness("batch-kept", "buffer", "servicer.training:load_rows", "shuffle_rows"),
+    _weakness("incarnation", "buffer", "handlers.training:check_incarnation", "let_pass"),
+    _weakness("publication", "synchronizer", "store.versions:check_publication", "let_pass"),
+    _weakness("manifest", "explorer", "weights:WeightLoader.load", "load_unseen"),
+    _weakness("manifest", "rank", "weights:WeightsStore.write", "write_damaged"),
+    _weakness("exact-version", "explorer", "weights:Requirement.is_met_by", "take_any"),
+    _weakness("seeds", "explorer", "seeds:SeedBase.seed_of_call", "draw_anew"),
+    _weakness("files-before-row", "rank", "checkpoints:CheckpointStore.write", "promise_files"),
+)
