@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from services.explorer.settings import ExplorerSettings
 from tests.integration.together.alone import weights_of
 from tests.integration.together.further import further
 from tests.integration.together.seen import Row, member_at, rows, until
@@ -50,8 +51,8 @@ async def test_explorers_join_and_leave_without_a_pause_for_the_first(
                 await until(partial(has_won, plan.job_path, explorer))
             leaving.process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(leaving.process.wait, 20) == 0
-            assert await num_leased_by(plan.job_path, second) == 0
-            await until(partial(holds_a_lease, plan.job_path, third))
+            assert await num_leased_at(plan.job_path, leaving.address) == 0
+            await until(partial(has_lease_at, plan.job_path, dying.address))
             dying.process.kill()
             ended = await wait_until_ended(at.synchronizer, experiment.id)
         assert stack.pids["explorer"] == first_pid
@@ -68,13 +69,15 @@ async def has_won(job_dir: Path, explorer: str) -> bool:
     return bool(await rows(job_dir, "buffer", won, explorer))
 
 
-async def holds_a_lease(job_dir: Path, explorer: str) -> bool:
-    return await num_leased_by(job_dir, explorer) > 0
+async def has_lease_at(job_dir: Path, address: str) -> bool:
+    return await num_leased_at(job_dir, address) > 0
 
 
-async def num_leased_by(job_dir: Path, explorer: str) -> int:
+async def num_leased_at(job_dir: Path, address: str) -> int:
+    """Assignments that the explorer at this address holds."""
+    holder = ExplorerSettings.model_construct(listen=address).lease_holder
     held = "SELECT 1 FROM assignment WHERE leased_by = %s AND state = 'leased'"
-    return len(await rows(job_dir, "buffer", held, explorer))
+    return len(await rows(job_dir, "buffer", held, holder))
 
 
 async def results_of(job_dir: Path, explorer: str) -> list[datetime]:
