@@ -146,10 +146,11 @@ async def report_step(
 ) -> Sequence[int]:
     """Record that a step is trained; answers the versions to keep."""
     stage = await lock_for(connection, key, incarnation)
-    if await find_batch(connection, stage, step) is None:
+    head = await find_batch(connection, stage, step)
+    if head is None:
         raise InvalidRequest(f"step {step} has no batch")
     if await insert_report(connection, stage, step, metrics):
-        await store_feedback(connection, stage, step, rows)
+        await store_feedback(connection, stage, head, rows)
         await update_stage(connection, key, trained_step=max(step, stage.trained_step))
         event = StepTrained(
             step=step,

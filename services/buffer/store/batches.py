@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import (
@@ -192,29 +193,29 @@ async def was_trained_before(connection: AsyncConnection, stage: Stage, step: in
 
 
 async def store_feedback(
-    connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[Feedback]
+    connection: AsyncConnection, stage: Stage, head: BatchHead, rows: Sequence[Feedback]
 ) -> None:
     """Keep what was learned about each row of a batch."""
-    if not rows:
+    known = {row.position: row for row in rows if 0 <= row.position < head.num_rows}
+    if not known:
         return
+    ordered = [known.get(position) for position in range(head.num_rows)]
+    ratios = _floats([row.mean_ratio if row else None for row in ordered])
+    advantages = _floats([row.advantage if row else None for row in ordered])
+    # A row finds its own by its place: a join might compare every one with every other.
+    place = batch_item.c.position + 1
     statement = (
         sa.update(batch_item)
         .where(
             in_stage(batch_item, stage.key),
             batch_item.c.line == stage.line,
-            batch_item.c.step == step,
-            batch_item.c.position == sa.bindparam("own_position"),
+            batch_item.c.step == head.step,
+            among_numbers(batch_item.c.position, known),
         )
-        .values(
-            mean_ratio=sa.bindparam("new_ratio"), trained_advantage=sa.bindparam("new_advantage")
-        )
+        .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
-    values = [
-        {
-            "own_position": row.position,
-            "new_ratio": row.mean_ratio,
-            "new_advantage": row.advantage,
-        }
-        for row in rows
-    ]
-    await connection.execute(statement, values)
+    await connection.execute(statement)
+
+
+def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]:
+    return Grouping(sa.cast(list(values), ARRAY(sa.Float)))

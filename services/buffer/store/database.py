@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from trinity.errors import Unavailable
@@ -94,13 +94,24 @@ async def insert_rows(
     *,
     ignore_existing: bool = False,
 ) -> None:
-    """Insert many rows in one go; none is fine."""
+    """Insert many rows of the same columns in one statement; none is fine."""
     if not rows:
         return
-    statement = insert(table)
+    statement = insert_of(table, rows)
     if ignore_existing:
         statement = statement.on_conflict_do_nothing()
-    await connection.execute(statement, [dict(row) for row in rows])
+    await connection.execute(statement)
+
+
+def insert_of(table: sa.Table, rows: Sequence[Row]) -> Insert:
+    """Insert rows in their order, with one parameter a column however many there are."""
+    columns = [table.c[name] for name in rows[0]]
+    arrays = [sa.cast([row[column.name] for row in rows], ARRAY(column.type)) for column in columns]
+    names = [sa.column(column.name, column.type) for column in columns]
+    unnested = sa.func.unnest(*arrays).table_valued(*names, with_ordinality="place", name="new")
+    new = unnested.render_derived()
+    chosen = sa.select(*(new.c[column.name] for column in columns)).order_by(new.c.place)
+    return insert(table).from_select([column.name for column in columns], chosen)
 
 
 async def notify(connection: AsyncConnection, *topics: str) -> None:

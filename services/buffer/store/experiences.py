@@ -1,7 +1,8 @@
 """Statements on experiences and their payloads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -14,6 +15,7 @@ from services.buffer.domain.results import Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AttemptState, ExperienceState
 from services.buffer.store.database import (
+    Row,
     among,
     decode_numbers,
     encode_numbers,
@@ -28,6 +30,7 @@ from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
 SCHEMA_VERSION = 1
+STATEMENT_BYTES = 512 * 1024
 Place = tuple[int, int]
 
 
@@ -76,9 +79,25 @@ async def insert_experiences(
                     "content_hash": one.content_hash,
                 }
             )
-    await insert_rows(connection, payload, payloads)
+    for some in _small_statements(payloads):
+        await insert_rows(connection, payload, some)
     await insert_rows(connection, experience, rows)
     return len(rows)
+
+
+def _small_statements(payloads: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows that may go to the database together: on their way they are in memory several times."""
+    some: list[Row] = []
+    num_bytes = 0
+    for row in payloads:
+        size = len(cast(bytes, row["body"]))
+        if some and num_bytes + size > STATEMENT_BYTES:
+            yield some
+            some, num_bytes = [], 0
+        some.append(row)
+        num_bytes += size
+    if some:
+        yield some
 
 
 async def load_raw_samples(

@@ -9,7 +9,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
-from services.buffer.store.database import among_numbers, insert_rows, notify, producer_topic
+from services.buffer.store.database import (
+    among_numbers,
+    insert_of,
+    insert_rows,
+    notify,
+    producer_topic,
+)
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
 MAX_DEAD_LETTERS = 10_000
@@ -53,6 +59,9 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
         lock = sa.func.hashtextextended(producer_topic(producer), 0)
         await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
         await notify(connection, producer_topic(producer))
+    first: dict[tuple[str, int], Report] = {}
+    for report in reports:
+        first.setdefault((report.producer, report.sequence), report)
     rows = [
         {
             "producer": report.producer,
@@ -60,15 +69,14 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
             "state": report.fate,
             "reason": report.reason,
         }
-        for report in reports
+        for report in first.values()
     ]
     if rows:
-        statement = insert(commit_report)
-        refreshed = statement.on_conflict_do_update(
+        refreshed = insert_of(commit_report, rows).on_conflict_do_update(
             index_elements=["producer", "sequence"],
             set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
         )
-        await connection.execute(refreshed, rows)
+        await connection.execute(refreshed)
 
 
 async def load_reports(

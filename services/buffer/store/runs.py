@@ -115,33 +115,17 @@ async def insert_attempts(
 async def update_runs(
     connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, OpenRun]]
 ) -> None:
-    """Store how runs stand after their results were judged."""
-    if not changed:
-        return
-    statement = (
-        sa.update(run)
-        .where(
-            in_stage(run, key),
-            run.c.assignment_id == sa.bindparam("own_assignment"),
-            run.c.run == sa.bindparam("own_run"),
+    """Store how runs stand after their results were judged; most stand alike."""
+    alike: dict[tuple[int, RunState, int, str], list[str]] = defaultdict(list)
+    for own_id, number, one in changed:
+        alike[number, one.state, one.num_failed, one.reason].append(own_id)
+    for (number, state, num_failed, reason), ids in alike.items():
+        statement = (
+            sa.update(run)
+            .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.run == number)
+            .values(state=state, num_failed=num_failed, reason=reason)
         )
-        .values(
-            state=sa.bindparam("new_state"),
-            num_failed=sa.bindparam("new_num_failed"),
-            reason=sa.bindparam("new_reason"),
-        )
-    )
-    values = [
-        {
-            "own_assignment": own_id,
-            "own_run": number,
-            "new_state": one.state,
-            "new_num_failed": one.num_failed,
-            "new_reason": one.reason,
-        }
-        for own_id, number, one in changed
-    ]
-    await connection.execute(statement, values)
+        await connection.execute(statement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,17 +167,16 @@ async def update_open_counts(
     connection: AsyncConnection, key: StageKey, counts: Mapping[str, int]
 ) -> None:
     """Store how many runs of each assignment are still open."""
-    if not counts:
-        return
-    statement = (
-        sa.update(assignment)
-        .where(
-            in_stage(assignment, key), assignment.c.assignment_id == sa.bindparam("own_assignment")
+    alike: dict[int, list[str]] = defaultdict(list)
+    for own_id, count in counts.items():
+        alike[count].append(own_id)
+    for count, ids in alike.items():
+        statement = (
+            sa.update(assignment)
+            .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
+            .values(num_open_runs=count)
         )
-        .values(num_open_runs=sa.bindparam("new_count"))
-    )
-    values = [{"own_assignment": one, "new_count": count} for one, count in counts.items()]
-    await connection.execute(statement, values)
+        await connection.execute(statement)
 
 
 async def oldest_open_work(
