@@ -32,7 +32,8 @@ class BufferServiceStub:
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
-    that only a person can change it: do not retry. Durations are seconds.
+    that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
+    more than 4 MiB: do not retry. Durations are seconds.
     """
 
     def __init__(self, channel):
@@ -130,7 +131,8 @@ class BufferServiceServicer:
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
-    that only a person can change it: do not retry. Durations are seconds.
+    that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
+    more than 4 MiB: do not retry. Durations are seconds.
     """
 
     def OpenStage(self, request, context):
@@ -358,7 +360,8 @@ class BufferService:
     pause), INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
-    that only a person can change it: do not retry. Durations are seconds.
+    that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
+    more than 4 MiB: do not retry. Durations are seconds.
     """
 
     @staticmethod

@@ -29,7 +29,8 @@ class SynchronizerServiceStub:
     """SynchronizerService owns experiments, stages, versions and members.
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
-    INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or stage).
+    INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
+    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 
@@ -100,14 +101,16 @@ class SynchronizerServiceServicer:
     """SynchronizerService owns experiments, stages, versions and members.
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
-    INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or stage).
+    INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
+    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 
     def CreateExperiment(self, request, context):
         """CreateExperiment makes an experiment known and starts its first unfinished stage. May be retried:
         tenant and label are its identity; a second call resumes it with the plan given.
-        FAILED_PRECONDITION: the plan's stages have other names than the ones known.
+        FAILED_PRECONDITION: the plan's stages have other names than the ones known, or another tenant's
+        experiment works in the same directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,7 +262,8 @@ class SynchronizerService:
     """SynchronizerService owns experiments, stages, versions and members.
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
-    INVALID_ARGUMENT (a malformed request: do not retry) and NOT_FOUND (no such experiment or stage).
+    INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
+    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 

@@ -27,6 +27,9 @@ if _version_not_supported:
 
 class TrainerServiceStub:
     """TrainerService tells what a trainer does; its work comes from the synchronizer and the buffer.
+
+    Every call may fail with INVALID_ARGUMENT (a malformed request) and RESOURCE_EXHAUSTED (a message of
+    more than 4 MiB): do not retry.
     """
 
     def __init__(self, channel):
@@ -44,6 +47,9 @@ class TrainerServiceStub:
 
 class TrainerServiceServicer:
     """TrainerService tells what a trainer does; its work comes from the synchronizer and the buffer.
+
+    Every call may fail with INVALID_ARGUMENT (a malformed request) and RESOURCE_EXHAUSTED (a message of
+    more than 4 MiB): do not retry.
     """
 
     def GetTrainerStatus(self, request, context):
@@ -71,6 +77,9 @@ def add_TrainerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class TrainerService:
     """TrainerService tells what a trainer does; its work comes from the synchronizer and the buffer.
+
+    Every call may fail with INVALID_ARGUMENT (a malformed request) and RESOURCE_EXHAUSTED (a message of
+    more than 4 MiB): do not retry.
     """
 
     @staticmethod
