@@ -6,6 +6,8 @@ from pathlib import Path
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_240
+_RANDOM = random.SystemRandom()
+"""Not the shared one: programs that seed it alike would pick the same ports at the same time."""
 _handed_out: set[int] = set()
 
 
@@ -17,7 +19,7 @@ def free_port() -> int:
     """
     ports = _candidates()
     for _ in range(1_000):
-        port = random.choice(ports)
+        port = _RANDOM.choice(ports)
         if port not in _handed_out and _is_free(port):
             _handed_out.add(port)
             return port

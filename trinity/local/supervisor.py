@@ -83,8 +83,7 @@ class Supervisor:
             _emit(EventKind.STOPPED, child, reason, exit_code)
             return
         _emit(EventKind.EXITED, child, reason, exit_code)
-        if exit_code == USER_MISTAKE_EXIT_CODE and not child.restarts:
-            # One that ran before has right settings: its port may not be free again yet.
+        if exit_code == USER_MISTAKE_EXIT_CODE:
             _emit(EventKind.FAILED, child, "refused to start", exit_code)
         else:
             self._restart_or_fail(child, reason, exit_code)

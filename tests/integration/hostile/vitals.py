@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -16,13 +15,10 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.api.v1.trainer_pb2_grpc import TrainerServiceStub
-from trinity.errors import Unavailable
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.stack import LocalStack
-from trinity.rpc.errors import error_of
 
 MEBIBYTE = 2**20
-MAX_OUTAGES = 2
 CALL_SECONDS = 30.0
 PAUSE_SECONDS = 0.2
 SERVICES = ("buffer", "synchronizer", "explorer", "trainer")
@@ -87,7 +83,7 @@ class ValidCalls:
         at = self.addresses
         for call in (self._synchronizer, self._buffer, self._explorer, self._trainer):
             begun = time.monotonic()
-            await _answered(partial(call, at))
+            await call(at)
             self.seconds.append(time.monotonic() - begun)
 
     async def _synchronizer(self, at: ServiceAddresses) -> None:
@@ -119,14 +115,3 @@ class ValidCalls:
                 request, timeout=CALL_SECONDS
             )
         assert answer.trainer_id
-
-
-async def _answered(call: Callable[[], Awaitable[None]]) -> None:
-    """As every client of the services does it: an outage is asked again, here a few times."""
-    for _ in range(MAX_OUTAGES):
-        try:
-            return await call()
-        except grpc.aio.AioRpcError as error:
-            if not isinstance(error_of(error), Unavailable):
-                raise
-    await call()
