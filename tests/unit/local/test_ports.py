@@ -4,7 +4,14 @@ import random
 import subprocess
 import sys
 
-PICK = "import random; random.seed(1); from trinity.local.ports import free_port; print(free_port())"
+from trinity.local.ports import free_port
+
+PICK = """
+import random
+random.seed(1)
+from trinity.local.ports import free_port
+print(free_port())
+"""
 
 
 def test_two_programs_with_the_same_seed_pick_different_ports() -> None:
@@ -13,8 +20,6 @@ def test_two_programs_with_the_same_seed_pick_different_ports() -> None:
 
 
 def test_picking_a_port_leaves_the_random_numbers_as_they_are() -> None:
-    from trinity.local.ports import free_port
-
     random.seed(1)
     expected = random.random()
     random.seed(1)
