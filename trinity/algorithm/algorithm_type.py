@@ -1,0 +1,64 @@
+"""What an algorithm type declares: its parts, and nothing that computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trinity.types import JsonValue
+
+RowSchema = Literal["experience", "sft", "cpt", "dpo"]
+"""What the rows are that it trains on: rollouts, or data of one of three kinds."""
+Part = Literal[
+    "sample_strategy",
+    "advantage_fn",
+    "policy_loss_fn",
+    "kl_penalty_fn",
+    "kl_loss_fn",
+    "entropy_loss_fn",
+]
+"""The key of a part in section `algorithm`; its arguments are under the same key with `_args`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmType:
+    """An algorithm as a choice of parts, each by its registered name.
+
+    RLOO = AlgorithmType(
+        name="rloo",
+        summary="Each rollout against the mean of the others of its task.",
+        when_to_use="...",
+        paper="https://arxiv.org/abs/2402.14740",
+        advantage_fn="rloo",
+    )
+    """
+
+    name: str
+    summary: str
+    """What it does, one sentence for the table of all algorithms."""
+    when_to_use: str
+    """One sentence."""
+    paper: str
+    """Where it comes from, as a URL; empty where there is none."""
+    safe_lag: str = ""
+    """Measured: how many steps old the rollouts' weights may be; empty before it is."""
+    schema: RowSchema = "experience"
+    repeat_times: int = 1
+    """Rollouts of a task, where the user gives no number."""
+    min_repeat_times: int = 1
+    needs_critic: bool = False
+    can_balance_batch: bool = True
+    """Whether rows may be dealt to ranks and micro-batches in any order; pairs never part."""
+    sample_strategy: str = "default"
+    advantage_fn: str = "none"
+    policy_loss_fn: str = "ppo"
+    kl_penalty_fn: str = "none"
+    kl_loss_fn: str = "none"
+    entropy_loss_fn: str = "none"
+    loss_agg_mode: str = "token-mean"
+    args: Mapping[Part, Mapping[str, JsonValue]] = field(default_factory=dict)
+    """Arguments of parts that differ from the parts' own defaults."""
+
+    @property
+    def mode(self) -> Literal["both", "train"]:
+        """Whether an explorer makes the rows or they are data."""
+        return "both" if self.schema == "experience" else "train"
