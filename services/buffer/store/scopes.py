@@ -89,15 +89,9 @@ async def claim_groups(
     connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
     """Take groups of a stage that nobody works on; other workers pass over those taken."""
-    chosen = (
-        sa.select(C.assignment_id)
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE), IS_FREE)
-        .order_by(C.opened_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        .cte("chosen")
-    )
-    return await _claim(connection, key, C.assignment_id == chosen.c.assignment_id, claim_seconds)
+    free = _free(key).order_by(C.opened_at).limit(limit)
+    ids = list((await connection.execute(free)).scalars())
+    return await _claim(connection, key, ids, claim_seconds)
 
 
 async def claim_step(
@@ -113,14 +107,25 @@ async def claim_step(
     ids = await _ended_groups(connection, key) if stage_now.is_open else []
     if not ids:
         return []
-    wanted = sa.and_(among(C.assignment_id, ids), one_of(C.state, OPEN_SCOPE), IS_FREE)
-    claims = await _claim(connection, key, wanted, claim_seconds)
-    if len(claims) < len(ids):
-        # Somebody who was given up has just said that the work goes on.
-        await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
+    free = _free(key).where(among(C.assignment_id, ids))
+    if set((await connection.execute(free)).scalars()) != set(ids):
         return []
+    claims = await _claim(connection, key, ids, claim_seconds)
     attempts = max(claim.attempts for claim in claims)
     return [replace(claim, attempts=attempts) for claim in claims]
+
+
+def _free(key: StageKey) -> sa.Select[tuple[str]]:
+    """Locks scopes that nobody works on; of those that somebody is about to change it takes none.
+
+    Waiting for them under the stage's lock, which their holder may be waiting for, would block
+    both.
+    """
+    return (
+        sa.select(C.assignment_id)
+        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE), IS_FREE)
+        .with_for_update(skip_locked=True)
+    )
 
 
 async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]:
@@ -148,13 +153,15 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
 async def _claim(
     connection: AsyncConnection,
     key: StageKey,
-    which: sa.ColumnElement[bool],
+    ids: Sequence[str],
     claim_seconds: float,
 ) -> list[Claim]:
+    if not ids:
+        return []
     token = str(uuid.uuid4())
     statement = (
         sa.update(pipeline_scope)
-        .where(in_stage(pipeline_scope, key), which)
+        .where(in_stage(pipeline_scope, key), among(C.assignment_id, ids))
         .values(
             state=ScopeState.CLAIMED,
             claim_token=token,
