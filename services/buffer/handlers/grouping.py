@@ -13,10 +13,10 @@ from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
 from services.buffer.store.assignments import first_explore_step
+from services.buffer.store.claims import Claim, end_claims, finish_claims
 from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.progress import log_event
-from services.buffer.store.scopes import Claim, end_claims, finish_claims
 from services.buffer.store.stages import lock_stage
 from trinity.types import StageKey
 
