@@ -1,6 +1,6 @@
 """Where rollouts run ahead, weights and reports go out beside the next step: what holds if it dies.
 
-Which weights a run gets depends on timing then, so no two runs end in the same ones; all else holds.
+Which weights a run gets depends on timing then: no two runs end in the same ones; all else holds.
 """
 
 from pathlib import Path
