@@ -104,6 +104,18 @@ async def insert_rows(
     await connection.execute(statement)
 
 
+async def insert_large(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Insert rows with bytes that may be many; as text they would take several times the memory."""
+    if not rows:
+        return
+    columns = [table.c[name] for name in rows[0]]
+    arrays = [sa.cast([row[column.name] for row in rows], ARRAY(column.type)) for column in columns]
+    names = [sa.column(column.name, column.type) for column in columns]
+    new = sa.func.unnest(*arrays).table_valued(*names, name="new").render_derived()
+    chosen = sa.select(*(new.c[column.name] for column in columns))
+    await connection.execute(insert(table).from_select([column.name for column in columns], chosen))
+
+
 def insert_of(table: sa.Table, rows: Sequence[Row]) -> Insert:
     """Insert rows in their order, as one parameter however many they are."""
     names = list(rows[0])

@@ -20,6 +20,7 @@ from services.buffer.store.database import (
     decode_numbers,
     encode_numbers,
     in_stage,
+    insert_large,
     insert_rows,
     key_columns,
     one_of,
@@ -80,7 +81,7 @@ async def insert_experiences(
                 }
             )
     for some in _small_statements(payloads):
-        await insert_rows(connection, payload, some)
+        await insert_large(connection, payload, some)
     await insert_rows(connection, experience, rows)
     return len(rows)
 

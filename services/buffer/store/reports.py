@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import Fate
 from services.buffer.store.database import (
     among_numbers,
+    insert_large,
     insert_of,
-    insert_rows,
     notify,
     producer_topic,
 )
@@ -154,7 +154,7 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
     ]
     if not rows:
         return
-    await insert_rows(connection, dead_letter, rows)
+    await insert_large(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
     await connection.execute(
         sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
