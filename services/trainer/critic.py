@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from services.trainer.calls import Calls, output_columns
 from services.trainer.prepared import CriticTargets, PreparedBatch
 from services.trainer.sums import Sums
-from services.trainer.tensors import Outputs
+from services.trainer.tensors import Matrix, Outputs
 from services.trainer.worker import build_critic
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
@@ -77,7 +77,7 @@ class Critic:
         started = time.perf_counter()
         totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
         loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
-        matrices = {
+        matrices: dict[str, Matrix] = {
             "loss_mask": targets.mask_BT,
             "old_values": targets.old_values_BT,
             "returns": targets.returns_BT,

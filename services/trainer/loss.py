@@ -88,7 +88,8 @@ class BatchLoss:
         policy = self._recipe.policy_loss(inputs)
         self.seen = {"logprobs": inputs.logprobs_BT.detach()}
         rows_N1 = data["row_weights"][:, None]
-        factors_NC = rows_N1 * data["corrections"] if "corrections" in data.keys() else rows_N1
+        corrections_NC = data.get("corrections", None)
+        factors_NC = rows_N1 if corrections_NC is None else rows_N1 * corrections_NC
         loss = self._add(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss - self._entropy(model_output, data, inputs, rows_N1)

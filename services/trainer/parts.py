@@ -6,6 +6,8 @@ Rows are named by their numbers in the batch, from 0.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
@@ -65,7 +67,7 @@ class Splitter:
 
         They are filled up with empty ones to the busiest rank's number, which is at least 1.
         """
-        has_tokens_B = mask_BT.any(-1)
+        has_tokens_B = np.asarray(mask_BT.any(-1))
         share = rank_share(units_of(rows), self.ranks.rank, self.ranks.num_ranks)
         trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
         found = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
