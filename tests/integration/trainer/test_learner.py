@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from services.trainer.rows import TrainBatch, micro_batches
+from services.trainer.parts import micro_batches, units_of
+from services.trainer.rows import TrainBatch
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from trinity.config import StagePlan
 
@@ -44,7 +45,7 @@ def stepped(learner: "Learner", batch: TrainBatch = BATCH, rate: float = 1e-3) -
 
 def gradients_of(learner: "Learner", batch: TrainBatch = BATCH) -> Arrays:
     """The gradients of a step, as the optimizer is about to use them."""
-    engine = learner._actor.engine
+    engine = learner._roles.actor.worker.engine
     found: Arrays = {}
     take_step = engine.optimizer_step
 
@@ -166,7 +167,7 @@ def test_exported_weights_are_the_models_own_names(learner_of: Build, model: Pat
 
 @pytest.mark.parametrize(("max_tokens", "num_calls"), [(8192, 1), (190, 2), (80, 4)])
 def test_the_budget_decides_the_number_of_calls(max_tokens: int, num_calls: int) -> None:
-    assert len(micro_batches(BATCH.rows, max_tokens)) == num_calls
+    assert len(micro_batches(BATCH.rows, units_of(BATCH.rows), max_tokens)) == num_calls
 
 
 def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
