@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from services.trainer.model_files import ModelFiles
-from tests.unit.trainer.builders import grpo_plan, random_batch
+from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
+from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from trinity.config import StagePlan
 from trinity.errors import ManifestError
 from trinity.manifest import verify
@@ -60,6 +61,48 @@ def test_the_step_after_a_checkpoint_is_the_same_bit_for_bit(
     restored.load(written.path)
     restored.train_step(random_batch(8, seed=3), 5e-4)
     assert hash_of(restored) == hash_of(learner)
+
+
+STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 80}
+
+
+def test_critic_and_steered_coefficients_go_on_bit_for_bit(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    algorithm = {
+        "algorithm_type": "ppo",
+        "kl_penalty_fn": "k2",
+        "kl_penalty_fn_args": STEERED,
+        "kl_loss_fn": "k2",
+        "kl_loss_fn_args": STEERED,
+    }
+    plan = make_plan(model, algorithm)
+    learner, restored = learner_of(plan), learner_of(plan)
+    for step in (1, 2):
+        stepped(learner, random_batch(8, seed=step, step=step))
+    written = store.write(learner, step=2, incarnation=1)
+    expected = stepped(learner, random_batch(8, seed=3, step=3))
+    verify(written.path, written.manifest_sha256)
+    restored.load(written.path)
+    found = stepped(restored, random_batch(8, seed=3, step=3))
+    assert expected["advantage/kl_coef"] not in (STEERED["kl_coef"], 0.0)
+    assert expected["actor/kl_coef"] != STEERED["kl_coef"]
+    assert {name: value for name, value in found.items() if not name.startswith("time/")} == {
+        name: value for name, value in expected.items() if not name.startswith("time/")
+    }
+    assert hash_of(restored) == hash_of(learner)
+    assert_same(critic_weights_of(restored), critic_weights_of(learner))
+
+
+def test_a_checkpoint_is_damaged_when_the_critics_part_is(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    learner = learner_of(make_plan(model, {"algorithm_type": "ppo"}))
+    written = store.write(learner, step=1, incarnation=1)
+    (part,) = (written.path / "critic").glob("model_*.pt")
+    part.unlink()
+    with pytest.raises(ManifestError, match="critic"):
+        verify(written.path, written.manifest_sha256)
 
 
 def test_a_death_while_writing_leaves_no_visible_checkpoint(

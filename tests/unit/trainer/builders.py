@@ -101,20 +101,14 @@ def random_pairs(num_pairs: int, seed: int = 0, step: int = 1) -> TrainBatch:
         prompt = generator.integers(2, VOCABULARY, int(generator.integers(2, 9)))
         for side in PAIR:
             answer = generator.integers(2, VOCABULARY, int(generator.integers(2, 12)))
-            rows.append(_data_row(position, prompt, answer, side))
+            rows.append(data_row(position, prompt, answer, side))
     return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
 
 
-def random_texts(num_rows: int, seed: int = 0, step: int = 1) -> TrainBatch:
-    """Prompts with their answers, to be imitated."""
-    pairs = random_pairs(num_rows, seed, step)
-    rows = [replace(row, side=None) for row in pairs.rows if row.side == "chosen"]
-    return replace(pairs, rows=rows)
-
-
-def _data_row(
-    position: int, prompt: IntVector, answer: IntVector, side: PairSide | None
+def data_row(
+    position: int, prompt: IntVector, answer: IntVector, side: PairSide | None = None
 ) -> TrainRow:
+    """A row of training data."""
     return TrainRow(
         position=position,
         tokens=np.concatenate([prompt, answer]).astype(np.int32),
