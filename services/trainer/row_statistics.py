@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.trainer.estimation import row_means
 from services.trainer.prepared import PreparedBatch
 from services.trainer.rollouts import lags_of
 from trinity.algorithm.rollout_correction import off_policy_metrics
-from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 
 LARGEST_LOG_RATIO = 20.0
 
@@ -24,18 +25,19 @@ class RowStatistics:
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
     """By position in the batch, of the rollouts that were trained on."""
-    mask_BT = _of_rollouts(prepared, prepared.mask_BT)
-    differences_BT = logprobs_BT - prepared.rollout_logprobs_BT
-    ratios_BT = np.exp(np.clip(differences_BT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
-    numbers = np.flatnonzero(mask_BT.any(-1))
-    tokens_N = mask_BT[numbers].sum(-1)
-    ratios_N = np.where(mask_BT, ratios_BT, 0.0)[numbers].sum(-1) / tokens_N
-    advantages_N = np.where(mask_BT, prepared.advantages_BT, 0.0)[numbers].sum(-1) / tokens_N
+    numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
+    mask_NT = prepared.mask_BT[numbers]
+    differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
+    ratios_NT = np.exp(np.clip(differences_NT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+    means = zip(
+        numbers.tolist(),
+        row_means(ratios_NT, mask_NT).tolist(),
+        row_means(prepared.advantages_BT[numbers], mask_NT).tolist(),
+        strict=True,
+    )
     return {
         prepared.rows[number].position: RowStatistics(mean_ratio=ratio, advantage=advantage)
-        for number, ratio, advantage in zip(
-            numbers.tolist(), ratios_N.tolist(), advantages_N.tolist(), strict=True
-        )
+        for number, ratio, advantage in means
     }
 
 
@@ -43,29 +45,29 @@ def off_policy_figures(
     prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
 ) -> dict[str, float]:
     """Rollouts against the policy that the step started from; `seen` is what was computed of it."""
-    given_BT = _of_rollouts(prepared, prepared.given_mask_BT)
-    if not given_BT.any():
+    numbers = np.flatnonzero(~prepared.is_expert_B)
+    given_NT = prepared.given_mask_BT[numbers]
+    if not given_NT.any():
         return {}
-    logprobs_BT = seen["logprobs"]
-    gaps = np.abs(logprobs_BT - prepared.rollout_logprobs_BT)[given_BT]
-    clipped_BT = seen.get("clipped")
+
+    def of_rollouts(matrix_BT: FloatMatrix | None) -> FloatMatrix | None:
+        return None if matrix_BT is None else matrix_BT[numbers]
+
+    logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
+    clipped_NT = of_rollouts(seen.get("clipped"))
     figures = off_policy_metrics(
-        logprobs_BT=logprobs_BT,
-        rollout_logprobs_BT=prepared.rollout_logprobs_BT,
-        mask_BT=given_BT,
-        entropies_BT=seen.get("entropies"),
-        weights_BT=prepared.corrections_BT,
-        clipped_BT=None if clipped_BT is None else clipped_BT > 0,
-        kept_BT=prepared.mask_BT,
-        lags_B=lags_of(prepared.rows, prepared.batch.step),
+        logprobs_BT=logprobs_NT,
+        rollout_logprobs_BT=rollout_NT,
+        mask_BT=given_NT,
+        entropies_BT=of_rollouts(seen.get("entropies")),
+        weights_BT=of_rollouts(prepared.corrections_BT),
+        clipped_BT=None if clipped_NT is None else clipped_NT > 0,
+        kept_BT=prepared.mask_BT[numbers],
+        lags_B=lags_of([prepared.rows[number] for number in numbers], prepared.batch.step),
     )
+    gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
     return {
         "actor/rollout_logprob_diff": float(gaps.mean()),
         "actor/rollout_logprob_diff_max": float(gaps.max()),
         **figures,
     }
-
-
-def _of_rollouts(prepared: PreparedBatch, mask_BT: BoolMatrix) -> BoolMatrix:
-    found: BoolMatrix = mask_BT & ~prepared.is_expert_B[:, None]
-    return found
