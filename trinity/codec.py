@@ -112,12 +112,6 @@ def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
     return Array(data, alignment)
 
 
-def _check_bools(data: bytes) -> None:
-    """Indexing with a mask of other bytes would read what lies beside an array."""
-    if np.frombuffer(data, np.uint8).max(initial=0) > 1:
-        raise ValueError("a tensor of bools has bytes other than 0 and 1")
-
-
 def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
     """Raises: ValueError when the arrays' lengths do not fit together."""
     check_sequence(sequence)

@@ -8,6 +8,8 @@ from typing import Protocol
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
+from psycopg.types.string import TextLoader
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from trinity.errors import Unavailable, UserError
@@ -73,7 +75,7 @@ def async_engine(
     statement_timeout_seconds: float = 30.0,
 ) -> AsyncEngine:
     """Build a pool that tests connections before use: a restarted database costs no call."""
-    return create_async_engine(
+    engine = create_async_engine(
         sqlalchemy_url(dsn),
         pool_size=pool_size,
         max_overflow=max_overflow,
@@ -83,6 +85,14 @@ def async_engine(
             schema, statement_timeout_seconds=statement_timeout_seconds
         ),
     )
+    sa.event.listen(engine.sync_engine, "connect", _keep_uuids_as_text)
+    return engine
+
+
+def _keep_uuids_as_text(connection: DBAPIConnection, _: object) -> None:
+    """Services never ask for anything else, and making objects of them takes time."""
+    driver_connection = connection.driver_connection
+    driver_connection.adapters.register_loader("uuid", TextLoader)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Job:
                 "max_response_tokens": 6,
             },
             "explorer": {
-                "runner_per_model": 64,
+                "runner_per_model": 256,
                 "eval_on_startup": False,
                 "rollout_model": {
                     "dtype": "float32",

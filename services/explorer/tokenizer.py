@@ -1,7 +1,9 @@
 """The model's tokenizer: chats to tokens once, tokens to text for people and rewards."""
 
 import hashlib
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trinity.errors import UserError
@@ -10,6 +12,10 @@ from trinity.workflows.messages import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+REMEMBERED_CHATS = 4096
+"""The runs of a task all begin with the same one."""
 
 
 class HuggingFaceTokenizer:
@@ -30,13 +36,18 @@ class HuggingFaceTokenizer:
                 "give one with model.chat_template_path"
             )
         self.template_sha256 = hashlib.sha256(self._template.encode()).digest()
+        self._remembered = lru_cache(REMEMBERED_CHATS)(self._encode_chat)
 
     def encode_chat(self, messages: Sequence[Message]) -> Prompt:
         """Apply the chat template; a last message of the assistant is continued."""
+        return self._remembered(json.dumps(messages))
+
+    def _encode_chat(self, messages_json: str) -> Prompt:
+        messages = json.loads(messages_json)
         continues = messages[-1]["role"] == "assistant"
         text = str(
             self._tokenizer.apply_chat_template(
-                list(messages),
+                messages,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=not continues,

@@ -37,9 +37,10 @@ async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
         AsyncExitStack() as stack,
         asyncio.TaskGroup() as tasks,
     ):
+        state.address = server.address
         stub = SynchronizerServiceStub(channel)
         board = JobBoard(stub, settings.tenant)
-        beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=server.address)
+        beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=state.address)
         state.heartbeats = await stack.enter_async_context(beats)
         needs = Needs(beats.waits)
         background = [

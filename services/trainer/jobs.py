@@ -130,13 +130,17 @@ class JobBoard:
             silence_seconds=stage.config.synchronizer.sync_timeout,
         )
 
-    async def is_trained_by_another(self, key: JobKey, trainer_id: str) -> bool:
-        """Whether a trainer other than this one is alive and works on the stage."""
+    async def is_trained_by_another(self, key: JobKey, *, trainer_id: str, address: str) -> bool:
+        """Whether a trainer other than this one is alive and works on the stage.
+
+        Who was heard from this trainer's own address is the one whose place it has taken.
+        """
         request = synchronizer_pb2.GetStatusRequest(experiment_id=key.experiment_id)
         answer = await self._stub.GetStatus(request, timeout=CALL_SECONDS)
         return any(
             member.role == TRAINER
             and member.id != trainer_id
+            and not (address and member.address == address)
             and (member.experiment_id, member.stage) == (key.experiment_id, key.stage)
             and member.silent_seconds <= LIVE_SECONDS
             for member in answer.members

@@ -14,6 +14,8 @@ class TrainerState:
     """One per process; what is set goes out with the next heartbeat."""
 
     trainer_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    address: str = ""
+    """Where this trainer answers; empty where nobody can call it."""
     experiment_id: str = ""
     stage: str = ""
     activity: str = "starting"
@@ -43,7 +45,7 @@ class TrainerState:
         if self.experiment_id:
             self.begin("", "")
         self._set_activity("standing by")
-        reason = f"it took stage {stage} over"
+        reason = f"it works on stage {stage}"
         self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
     def note_activity(self, report: messages.Activity) -> bool:

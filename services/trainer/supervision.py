@@ -25,8 +25,8 @@ STAND_BY_SECONDS = 5.0
 class Supervisor:
     """Runs until told to stop; one stage at a time, the oldest wanted first.
 
-    A stage is left alone only once the synchronizer was told how it ended, or while another trainer
-    is seen to train it; a resumed experiment is another start, with stages of its own.
+    A stage is left alone once the synchronizer was told how it ended, and while another trainer is
+    seen to train it; a resumed experiment is another start, with stages of its own.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Supervisor:
         self._stop = stop
         self._told: set[JobKey] = set()
         """Stages of whose end the synchronizer knows; its news of that may be on their way."""
-        self._superseded: set[JobKey] = set()
+        self._left_to_others: set[JobKey] = set()
 
     async def run(self) -> None:
         """Work, then stop the ranks in order."""
@@ -60,9 +60,10 @@ class Supervisor:
     async def _work_or_wait(self) -> None:
         seen = self._board.num_news
         wanted = [key for key in self._board.wanted() if key not in self._told]
-        ours = [key for key in wanted if key not in self._superseded]
+        ours = [key for key in wanted if key not in self._left_to_others]
         if ours:
-            await self._take_up(ours[0])
+            if await self._is_free(ours[0]):
+                await self._take_up(ours[0])
             return
         self._needs.have(Need.GANG)
         if not self._keeper.has_gang and self._settings.preload_ranks:
@@ -72,6 +73,23 @@ class Supervisor:
         else:
             self._state.idle()
             await self._until(self._board.wait_for_news(seen))
+
+    async def _is_free(self, key: JobKey) -> bool:
+        """Whether nobody else trains it; where that cannot be known, incarnations decide."""
+        try:
+            if not await self._is_trained_by_another(key):
+                return True
+        except grpc.aio.AioRpcError as error:
+            logger.info("others cannot be seen", extra={"reason": error.details()})
+            return True
+        logger.info("another trainer works on a stage", extra={"stage": key.stage})
+        self._left_to_others.add(key)
+        return False
+
+    async def _is_trained_by_another(self, key: JobKey) -> bool:
+        return await self._board.is_trained_by_another(
+            key, trainer_id=self._state.trainer_id, address=self._state.address
+        )
 
     async def _take_up(self, key: JobKey) -> None:
         try:
@@ -98,7 +116,7 @@ class Supervisor:
         if end.outcome is Outcome.FINISHED:
             self._told.add(key)
         elif end.outcome is Outcome.SUPERSEDED:
-            self._superseded.add(key)
+            self._left_to_others.add(key)
         elif end.outcome is not Outcome.UNWANTED and self._board.wants(key):
             await self._fail(key, _sentence(key, end))
 
@@ -136,18 +154,18 @@ class Supervisor:
         self._state.end_waits()
 
     async def _stand_by(self, keys: list[JobKey], seen: int) -> None:
-        """Until there is news, or another trainer that took a stage over is gone."""
+        """Until there is news, or another trainer that works on a stage is gone."""
         self._state.stand_by(keys[0].stage)
         await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
         for key in keys:
             try:
-                is_trained = await self._board.is_trained_by_another(key, self._state.trainer_id)
+                is_trained = await self._is_trained_by_another(key)
             except grpc.aio.AioRpcError as error:
                 logger.info("others cannot be seen", extra={"reason": error.details()})
                 return
             if not is_trained:
                 logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
-                self._superseded.discard(key)
+                self._left_to_others.discard(key)
 
     async def _fail(self, key: JobKey, reason: str) -> None:
         """Tell it until it is known: nobody else ends the experiment."""

@@ -1,9 +1,9 @@
 """A reward: names the parts of a response's score; their sum is the reward."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache, partial
+from typing import ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.types import JsonValue
@@ -45,18 +45,15 @@ class Reward:
         self._function = _build(source, args, name)
         self._name = name
         self.in_thread = _in_thread(source)
-        parameters = inspect.signature(self._function).parameters.values()
-        self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self._wanted = {
-            p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        }
+        self._wanted = _wanted(cast(Hashable, source if source.__hash__ else type(source)), name)
 
     def __call__(self, **known: object) -> dict[str, float]:
         """The parts of the score.
 
         Raises: TypeError when the reward gives anything but numbers by name.
         """
-        given = known if self._takes_all else {k: v for k, v in known.items() if k in self._wanted}
+        wanted = self._wanted
+        given = known if wanted is None else {k: v for k, v in known.items() if k in wanted}
         parts = self._function(**given)
         if not isinstance(parts, Mapping):
             raise TypeError(
@@ -87,6 +84,19 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
             f"the reward {name} wants {', '.join(unknown)}, which it is not given: it may name "
             f"{', '.join(sorted(KNOWN))}"
         )
+
+
+@lru_cache
+def _wanted(source: Hashable, name: str) -> frozenset[str] | None:
+    """What it wants to see; None is everything. Remembered: every run has a reward made for it."""
+    assert callable(source)
+    called = (
+        _call_signature(source, name) if isinstance(source, type) else inspect.signature(source)
+    )
+    parameters = called.parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
 
 
 def _call_signature(source: type, name: str) -> inspect.Signature:

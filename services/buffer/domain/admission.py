@@ -1,4 +1,4 @@
-"""Whether the next explore step may begin: weights that are recorded, and credit in rows."""
+"""Whether the next explore step may begin: weights that are on their way, and credit in rows."""
 
 from dataclasses import dataclass
 
@@ -38,8 +38,12 @@ def credit_rows(stage: Stage) -> int:
     return sync.sync_interval * stage.plan.train_batch_size + ahead
 
 
-def refusal(stage: Stage, load: Load) -> Refusal | None:
-    """Say why explore step `stage.explore_step + 1` may not open now; None if it may."""
+def refusal(stage: Stage) -> Refusal | None:
+    """Say why explore step `stage.explore_step + 1` may not open now; None if there is no reason.
+
+    It opens as soon as the batches are recorded whose training gives its weights; its work is
+    handed out when they are published.
+    """
     step = stage.explore_step + 1
     if step > stage.total_explore_steps:
         return Refusal("every explore step is open", is_final=True)
@@ -48,17 +52,22 @@ def refusal(stage: Stage, load: Load) -> Refusal | None:
     if stage.published is None:
         return Refusal("the trainer has not published weights yet")
     needed = stage.plan.required_version(step)
-    if needed > stage.published:
+    if needed > max(stage.published, stage.version_after(stage.recorded_step)):
         return Refusal(
             f"explore step {step} needs weights version {needed}, the trainer has published "
             f"version {stage.published} and trained step {stage.trained_step}"
         )
-    room = credit_rows(stage) - load.total
-    if stage.plan.rows_per_explore_step > room:
-        return Refusal(
-            f"explore step {step} waits until the trainer has taken some of {load.total} rows"
-        )
     return None
+
+
+def lack_of_credit(stage: Stage, load: Load) -> Refusal | None:
+    """Say that explore step `stage.explore_step + 1` would be more than the trainer needs."""
+    if stage.plan.rows_per_explore_step <= credit_rows(stage) - load.total:
+        return None
+    return Refusal(
+        f"explore step {stage.explore_step + 1} waits until the trainer has taken some of "
+        f"{load.total} rows"
+    )
 
 
 def can_open_after(stage: Stage, train_step: int) -> bool:

@@ -7,23 +7,19 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.admission import Load, Refusal, refusal
+from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
 from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import (
-    AssignmentKind,
-    ExperienceState,
-    StageState,
-)
+from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.words import (
     describe_evaluation,
     describe_needed_version,
     describe_rollouts,
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
-from services.buffer.store.experiences import count_state
-from services.buffer.store.leases import Grant, load_grants, seconds_until_expiry, take_leases
-from services.buffer.store.runs import count_open_runs, oldest_open_work
+from services.buffer.store.leases import Grant, seconds_until_expiry, take_leases
+from services.buffer.store.load import current_load
+from services.buffer.store.runs import oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.types import StageKey
 
@@ -70,15 +66,15 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     if ended := _ended(stage):
         return ended
     stage, refused = await _open_explore_steps(connection, stage)
-    ids = await take_leases(
+    grants = await take_leases(
         connection,
         stage,
         explorer_id=request.explorer_id,
         max_assignments=request.max_assignments,
         lease_seconds=request.lease_seconds,
     )
-    if ids:
-        return Granted(await load_grants(connection, stage, ids))
+    if grants:
+        return Granted(grants)
     reason = await _why_nothing(connection, stage, refused)
     return Waiting(reason, await seconds_until_expiry(connection, stage.key))
 
@@ -94,7 +90,9 @@ def _ended(stage: Stage) -> Ended | None:
 async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal]:
     """Open steps until one is refused; answers why it was."""
     while True:
-        refused = refusal(stage, await current_load(connection, stage))
+        refused = refusal(stage)
+        if refused is None:
+            refused = lack_of_credit(stage, await current_load(connection, stage.key))
         if refused is not None:
             return stage, refused
         num_tasks = stage.plan.config.buffer.batch_size
@@ -102,14 +100,6 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
         stage = await draw_assignments(
             connection, stage, num_tasks, first_position=0, refill_round=0
         )
-
-
-async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
-    """Rows of this stage that are on their way to a batch."""
-    runs = await count_open_runs(connection, stage.key)
-    raw = await count_state(connection, stage.key, ExperienceState.RAW)
-    ready = await count_state(connection, stage.key, ExperienceState.READY)
-    return Load(num_outstanding=runs + raw, num_ready=ready)
 
 
 async def draw_assignments(

@@ -35,7 +35,8 @@ from trinity.api.v1 import experience_pb2
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
-ROWS_A_MESSAGE = 64
+FIRST_ROWS = 64
+"""Read before it is known how large rows are."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
 Answer = BatchHead | Wait | End
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
@@ -98,11 +99,21 @@ class TrainerCalls(Parts):
         stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
-            for first in range(0, answer.num_rows, ROWS_A_MESSAGE):
-                async with self.database.transaction() as connection:
-                    rows = await load_rows(connection, stage, request.step, first, ROWS_A_MESSAGE)
+            async for rows in self._rows(stage, answer):
                 for some in _by_size(rows):
                     yield pb.GetBatchResponse(rows=pb.BatchRows(rows=map(_row, some)))
+
+    async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
+        """All rows in order, about as many bytes at a time as a message may hold."""
+        first, count, num_bytes = 0, FIRST_ROWS, 0
+        while first < head.num_rows:
+            async with self.database.transaction() as connection:
+                rows = await load_rows(connection, stage, head.step, first, count)
+            assert rows, "a composed batch has all its rows"
+            yield rows
+            first += len(rows)
+            num_bytes += sum(map(_size, rows))
+            count = max(1, BYTES_A_MESSAGE * first // max(num_bytes, 1))
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int
@@ -178,13 +189,17 @@ def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
     some: list[LoadedRow] = []
     num_bytes = 0
     for row in rows:
-        num_bytes += len(row.experience_body or row.row_json or "")
+        num_bytes += _size(row)
         if some and num_bytes > BYTES_A_MESSAGE:
             yield some
-            some, num_bytes = [], len(row.experience_body or row.row_json or "")
+            some, num_bytes = [], _size(row)
         some.append(row)
     if some:
         yield some
+
+
+def _size(row: LoadedRow) -> int:
+    return len(row.experience_body or row.row_json or "")
 
 
 def _row(row: LoadedRow) -> pb.BatchRow:

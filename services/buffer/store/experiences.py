@@ -202,14 +202,18 @@ async def filter_raw(
     )
 
 
-async def count_state(connection: AsyncConnection, key: StageKey, state: ExperienceState) -> int:
-    """Experiences of a stage in this state."""
-    statement = (
+def state_count(key: StageKey, state: ExperienceState) -> sa.Select[int]:
+    """How many experiences of a stage are in this state."""
+    return (
         sa.select(sa.func.count())
         .select_from(experience)
         .where(in_stage(experience, key), one_of(experience.c.state, [state]))
     )
-    return (await connection.execute(statement)).scalar_one()
+
+
+async def count_state(connection: AsyncConnection, key: StageKey, state: ExperienceState) -> int:
+    """Experiences of a stage in this state."""
+    return (await connection.execute(state_count(key, state))).scalar_one()
 
 
 def _is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:

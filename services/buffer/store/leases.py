@@ -16,8 +16,7 @@ from services.buffer.domain.states import (
     RunState,
 )
 from services.buffer.store.database import among, among_numbers, in_stage, one_of
-from services.buffer.store.stages import stage_tasksets
-from services.buffer.store.tables import NOW, assignment, run, task, version
+from services.buffer.store.tables import NOW, assignment, run, stage_taskset, task, version
 from trinity.types import StageKey
 
 
@@ -70,66 +69,60 @@ async def take_leases(
     explorer_id: str,
     max_assignments: int,
     lease_seconds: float,
-) -> list[str]:
+) -> list[Grant]:
     """Lease what is pending or whose lease has run out, oldest weights first.
 
     Training goes before the evaluation of the same weights: the trainer works while they are
     measured. An evaluation goes before training with newer weights: the engines still hold its own.
     """
-    is_free = sa.or_(assignment.c.state == AssignmentState.PENDING, assignment.c.lease_until < NOW)
-    may_be_granted = await _may_be_granted(connection, stage)
+    c = assignment.c
+    order = (
+        c.required_version,
+        sa.case((c.kind == AssignmentKind.TRAIN, 0), else_=1),
+        c.explore_step,
+        c.position,
+    )
     chosen = (
-        sa.select(assignment.c.assignment_id)
+        sa.select(c.assignment_id)
         .where(
             in_stage(assignment, stage.key),
-            one_of(assignment.c.state, OPEN_ASSIGNMENT),
-            is_free,
-            may_be_granted,
+            one_of(c.state, OPEN_ASSIGNMENT),
+            sa.or_(c.state == AssignmentState.PENDING, c.lease_until < NOW),
+            await _may_be_granted(connection, stage),
         )
-        .order_by(
-            assignment.c.required_version,
-            sa.case((assignment.c.kind == AssignmentKind.TRAIN, 0), else_=1),
-            assignment.c.explore_step,
-            assignment.c.position,
-        )
+        .order_by(*order)
         .limit(max_assignments)
     )
-    ids = list((await connection.execute(chosen)).scalars())
-    if ids:
-        await _take(connection, stage, ids, explorer_id, lease_seconds)
-    return ids
-
-
-async def _take(
-    connection: AsyncConnection,
-    stage: Stage,
-    ids: Sequence[str],
-    explorer_id: str,
-    lease_seconds: float,
-) -> None:
-    await connection.execute(
+    taken = (
         sa.update(assignment)
-        .where(in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids))
+        .where(
+            in_stage(assignment, stage.key),
+            c.assignment_id == sa.any_(sa.func.array(chosen.scalar_subquery())),
+        )
         .values(
             state=AssignmentState.LEASED,
             lease_token=sa.func.gen_random_uuid(),
-            num_attempts=assignment.c.num_attempts + stage.attempts_a_lease,
+            num_attempts=c.num_attempts + stage.attempts_a_lease,
             leased_by=explorer_id,
             lease_until=_lease_end(lease_seconds),
         )
+        .returning(assignment, *(place.label(f"place_{i}") for i, place in enumerate(order)))
     )
+    rows = sorted(
+        await connection.execute(taken),
+        key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
+    )
+    return await _grants(connection, stage, rows) if rows else []
 
 
-async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[str]) -> list[Grant]:
-    """What an explorer needs to work on leased assignments, in the order of `ids`."""
-    statement = sa.select(assignment).where(
-        in_stage(assignment, stage.key), among(assignment.c.assignment_id, ids)
-    )
-    leased = {row.assignment_id: row for row in await connection.execute(statement)}
-    runs = await _open_runs(connection, stage.key, ids)
-    bodies = await _task_bodies(connection, stage.key, list(leased.values()))
+async def _grants(
+    connection: AsyncConnection, stage: Stage, leased: Sequence[sa.Row[Any]]
+) -> list[Grant]:
+    """What an explorer needs to work on leased assignments."""
+    runs = await _open_runs(connection, stage.key, [row.assignment_id for row in leased])
+    bodies = await _task_bodies(connection, stage.key, leased)
     incarnations = await _newest_incarnations(
-        connection, stage.key, {row.required_version for row in leased.values()}
+        connection, stage.key, {row.required_version for row in leased}
     )
     return [
         Grant(
@@ -147,7 +140,7 @@ async def load_grants(connection: AsyncConnection, stage: Stage, ids: Sequence[s
             required_incarnation=incarnations.get(row.required_version, stage.incarnation),
             repeat_times=row.repeat_times,
         )
-        for row in map(leased.__getitem__, ids)
+        for row in leased
     ]
 
 
@@ -169,15 +162,17 @@ async def _task_bodies(
     connection: AsyncConnection, key: StageKey, leased: Sequence[sa.Row[Any]]
 ) -> dict[tuple[str, int], str]:
     """The tasks of these assignments, by the taskset's name and their index."""
-    tasksets = await stage_tasksets(connection, key)
     wanted: dict[str, set[int]] = defaultdict(set)
     for row in leased:
         wanted[row.taskset].add(row.task_index)
     bodies = {}
     for name, indexes in wanted.items():
+        own = sa.select(stage_taskset.c.taskset_id).where(
+            in_stage(stage_taskset, key), stage_taskset.c.name == name
+        )
         statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
             task.c.tenant == key.tenant,
-            task.c.taskset_id == tasksets[name].taskset_id,
+            task.c.taskset_id == own.scalar_subquery(),
             among_numbers(task.c.index, indexes),
         )
         for found in await connection.execute(statement):

@@ -141,16 +141,6 @@ class OpenWork:
     """Weights that the newest of it needs."""
 
 
-async def count_open_runs(connection: AsyncConnection, key: StageKey) -> int:
-    """Runs of open training assignments that have no end yet."""
-    statement = sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0)).where(
-        in_stage(assignment, key),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
-    )
-    return int((await connection.execute(statement)).scalar_one())
-
-
 async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
     """Why most runs of the stage were given up; empty when none was."""
     counted = (

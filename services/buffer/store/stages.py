@@ -61,8 +61,12 @@ async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
     """
     found = await find_stage(connection, key)
     if found is None:
-        raise NotFound(f"stage {key.stage} of experiment {key.experiment_id} is not open")
+        raise _not_open(key)
     return found
+
+
+def _not_open(key: StageKey) -> NotFound:
+    return NotFound(f"stage {key.stage} of experiment {key.experiment_id} is not open")
 
 
 async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
@@ -70,8 +74,10 @@ async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
     Raises: NotFound when it was never opened.
     """
-    await _lock(connection, key)
-    return await get_stage(connection, key)
+    locked = await _lock(connection, key)
+    if locked is None:
+        raise _not_open(key)
+    return locked
 
 
 async def lock_stages(
@@ -80,15 +86,16 @@ async def lock_stages(
     """Those of several stages that exist, locked in an order that cannot deadlock."""
     found = {}
     for key in sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage)):
-        await _lock(connection, key)
-        if (row := await find_stage(connection, key)) is not None:
-            found[key] = row
+        if (locked := await _lock(connection, key)) is not None:
+            found[key] = locked
     return found
 
 
-async def _lock(connection: AsyncConnection, key: StageKey) -> None:
-    statement = sa.select(stage.c.stage).where(in_stage(stage, key)).with_for_update()
-    await connection.execute(statement)
+async def _lock(connection: AsyncConnection, key: StageKey) -> Stage | None:
+    """The row as it is once the lock is ours, whoever changed it while we waited."""
+    statement = sa.select(stage).where(in_stage(stage, key)).with_for_update()
+    row = (await connection.execute(statement)).first()
+    return None if row is None else _from_row(row)
 
 
 async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str | int) -> bool:

@@ -40,7 +40,10 @@ class Publisher:
         refused = []
         while not (line := await self.reader.readline()).startswith(b"PONG"):
             assert line, "the broker has closed the connection"
-            refused.append(line)
+            if line.startswith(b"PING"):
+                self.writer.write(b"PONG\r\n")
+            else:
+                refused.append(line)
         return refused
 
 

@@ -26,6 +26,8 @@ Says = list[Event | int | Literal["again"]]
 """What a rank says once it has a stage; see stand_in_rank.py."""
 Script = list[Says]
 """What each rank of a gang says."""
+OWN_ADDRESS = "127.0.0.1:1"
+"""Where the trainer says that it answers."""
 RANK = "tests.integration.trainer.stand_in_rank"
 
 
@@ -72,13 +74,17 @@ async def supervised(
     peers: Peers, *scripts: Script, stop_seconds: float = 1.0
 ) -> AsyncIterator[Supervised]:
     """A trainer without its server; no gang is started before a stage asks."""
-    gangs, state, stop, needs = Scripted(list(scripts)), TrainerState(), asyncio.Event(), Needs()
+    gangs, state = Scripted(list(scripts)), TrainerState(address=OWN_ADDRESS)
+    stop, needs = asyncio.Event(), Needs()
     health = Health(("trainer",))
     async with (
         serve_peers(peers) as address,
         open_channel(address) as channel,
         Heartbeats(
-            SynchronizerServiceStub(channel), member_id=state.trainer_id, role="trainer", address=""
+            SynchronizerServiceStub(channel),
+            member_id=state.trainer_id,
+            role="trainer",
+            address=state.address,
         ) as state.heartbeats,
         asyncio.TaskGroup() as tasks,
     ):

@@ -9,7 +9,7 @@ from services.trainer import supervision
 from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
 from tests.integration.trainer.peers import Peers
 from tests.integration.trainer.service import peers_of, plan_in
-from tests.integration.trainer.supervised import Says, supervised
+from tests.integration.trainer.supervised import OWN_ADDRESS, Says, supervised
 from trinity.api.v1 import synchronizer_pb2
 
 CANCELLED = StageEnded(outcome="cancelled", reason="a short batch is not allowed: add tasks")
@@ -72,19 +72,41 @@ async def test_a_stage_that_a_person_cancelled_is_not_called_a_failure(peers: Pe
 async def test_a_superseded_gang_stops_quietly_and_says_for_whom_it_stands_by(
     peers: Peers,
 ) -> None:
-    peers.members = [other_trainer(peers)]
     async with supervised(peers, [[SUPERSEDED]]) as trainer:
+        await trainer.until(lambda: trainer.gangs.num_starts == 1)
+        peers.members = [other_trainer(peers)]
         await trainer.until(lambda: peers.trainer.activity == "standing by")
         await peers.note()
         await trainer.until(lambda: bool(peers.trainer.waits))
         (wait,) = peers.trainer.waits
-    assert (wait.waits_for, wait.reason) == ("another trainer", "it took stage sft over")
+    assert (wait.waits_for, wait.reason) == ("another trainer", "it works on stage sft")
     assert (peers.failure, trainer.gangs.num_starts) == ("", 1)
 
 
-async def test_a_stage_whose_other_trainer_is_gone_is_taken_up_again(peers: Peers) -> None:
+async def test_a_stage_that_another_trainer_works_on_is_left_to_it(peers: Peers) -> None:
     peers.members = [other_trainer(peers)]
+    async with supervised(peers, [BUSY]) as trainer:
+        await trainer.until(lambda: peers.trainer.activity == "standing by")
+        await peers.note()
+        await trainer.until(lambda: bool(peers.trainer.waits))
+        assert trainer.gangs.num_starts == 0
+        peers.members = []
+        await peers.note()
+        await trainer.until(lambda: peers.trainer.activity == "training")
+
+
+async def test_a_restarted_trainer_does_not_wait_for_its_own_end(peers: Peers) -> None:
+    before = other_trainer(peers)
+    before.address = OWN_ADDRESS
+    peers.members = [before]
+    async with supervised(peers, [BUSY]) as trainer:
+        await trainer.until(lambda: peers.trainer.activity == "training")
+
+
+async def test_a_stage_whose_other_trainer_is_gone_is_taken_up_again(peers: Peers) -> None:
     async with supervised(peers, [[SUPERSEDED]], [BUSY]) as trainer:
+        await trainer.until(lambda: trainer.gangs.num_starts == 1)
+        peers.members = [other_trainer(peers)]
         await trainer.until(lambda: peers.trainer.activity == "standing by")
         peers.members = []
         await peers.note()
@@ -97,8 +119,9 @@ async def test_a_stage_whose_other_trainer_is_gone_is_taken_up_again(peers: Peer
 async def test_one_rank_that_ends_early_ends_the_gang(
     peers_of_two: Peers, end: StageEnded, failure: str
 ) -> None:
-    peers_of_two.members = [other_trainer(peers_of_two)]
     async with supervised(peers_of_two, [BUSY, [end]]) as trainer:
+        await trainer.until(lambda: trainer.gangs.num_starts == 1)
+        peers_of_two.members = [other_trainer(peers_of_two)]
         await trainer.until(
             lambda: bool(peers_of_two.failure) or peers_of_two.trainer.activity == "standing by"
         )

@@ -2,10 +2,14 @@
 
 import pytest
 
-from services.buffer.domain.admission import Load, can_open_after, credit_rows, refusal
+from services.buffer.domain.admission import (
+    Load,
+    can_open_after,
+    credit_rows,
+    lack_of_credit,
+    refusal,
+)
 from tests.unit.buffer.builders import plan, stage
-
-EMPTY = Load(num_outstanding=0, num_ready=0)
 
 
 def opened_with(published: int, **sizes: int) -> int:
@@ -15,7 +19,8 @@ def opened_with(published: int, **sizes: int) -> int:
     while True:
         rows = max(0, step * own.rows_per_explore_step - published * own.train_batch_size)
         load = Load(num_outstanding=rows, num_ready=0)
-        if refusal(stage(own, explore_step=step, published=published), load):
+        now = stage(own, explore_step=step, published=published)
+        if refusal(now) or lack_of_credit(now, load):
             return step
         step += 1
 
@@ -48,16 +53,17 @@ def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> No
 
 
 def test_no_step_opens_without_weights_after_the_last_or_when_training_is_over() -> None:
-    nothing = refusal(stage(published=None), EMPTY)
+    nothing = refusal(stage(published=None))
     assert nothing is not None and not nothing.is_final
-    last = refusal(stage(explore_step=10, published=99), EMPTY)
+    last = refusal(stage(explore_step=10, published=99))
     assert last is not None and last.is_final
-    over = refusal(stage(explore_step=1, published=1, finished_step=1), EMPTY)
+    over = refusal(stage(explore_step=1, published=1, finished_step=1))
     assert over is not None and over.is_final
 
 
 def test_rows_without_end_hold_the_next_step_back() -> None:
-    refused = refusal(stage(explore_step=1, published=1), Load(num_outstanding=4, num_ready=30))
+    load = Load(num_outstanding=4, num_ready=30)
+    refused = lack_of_credit(stage(explore_step=1, published=1), load)
     assert refused is not None
     assert refused.reason == "explore step 2 waits until the trainer has taken some of 34 rows"
 
@@ -66,3 +72,16 @@ def test_a_step_may_wait_for_weights_that_training_will_give() -> None:
     assert can_open_after(stage(explore_step=1, published=0), train_step=1)
     assert not can_open_after(stage(explore_step=1, published=0), train_step=0)
     assert not can_open_after(stage(explore_step=10), train_step=10)
+
+
+def test_a_step_opens_once_the_batch_is_recorded_that_gives_its_weights() -> None:
+    assert refusal(stage(explore_step=1, published=0, recorded_step=0))
+    assert refusal(stage(explore_step=1, published=0, recorded_step=1)) is None
+    assert refusal(stage(explore_step=2, published=0, recorded_step=1))
+    every_second = plan(sync_interval=2)
+    assert refusal(stage(every_second, explore_step=2, published=0, recorded_step=1))
+    assert refusal(stage(every_second, explore_step=2, published=0, recorded_step=2)) is None
+
+
+def test_a_new_life_of_the_trainer_opens_nothing_before_it_has_published() -> None:
+    assert refusal(stage(explore_step=1, published=None, recorded_step=3))
