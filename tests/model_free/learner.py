@@ -48,15 +48,19 @@ class Learner:
         plan: StagePlan,
         model_directory: Path,
         ranks: Ranks,
+        critic_directory: Path | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
-        del plan, ranks
+        del plan, ranks, critic_directory
         self._on_part = on_part
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
 
-    def train_step(self, batch: TrainBatch, learning_rate: float) -> StepOutcome:
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
         """Take in the step's number, its rate and its rows, in their order."""
+        del critic_learning_rate
         time.sleep(self._seconds)
         digest = hashlib.sha256(self._digest)
         digest.update(f"{batch.step} {learning_rate!r}".encode())
