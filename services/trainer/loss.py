@@ -19,6 +19,7 @@ from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.policy_loss.trial import try_policy_loss
 from trinity.config.plan import StagePlan
 
 CLIPPED = "pg_clipfrac"
@@ -38,10 +39,11 @@ class LossRecipe:
     def of(cls, plan: StagePlan) -> "LossRecipe":
         """As the plan says.
 
-        Raises: UserError when a function given by its path cannot be loaded.
+        Raises: UserError when a function given by its path cannot be loaded or used.
         """
         algorithm = plan.algorithm
         function = POLICY_LOSSES.get(algorithm.policy_loss_fn)
+        try_policy_loss(algorithm.policy_loss_fn, function, algorithm.policy_loss_fn_args)
         entropy_loss = None
         if algorithm.entropy_loss_fn != "none" and algorithm.entropy_loss_fn_args["entropy_coef"]:
             entropy_loss = partial(
