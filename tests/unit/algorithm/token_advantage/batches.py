@@ -37,13 +37,13 @@ def random_batch(
         lengths_B=lengths_B,
         groups_B=groups_B,
         logprobs_BT=logprobs_BT,
-        rollout_logprobs_BT=logprobs_BT + largest_gap * draw.uniform(-1, 1, shape),
+        rollout_logprobs_BT=np.minimum(logprobs_BT + largest_gap * draw.uniform(-1, 1, shape), 0.0),
         rollout_is_weights_BT=draw.uniform(0.1, 2.0, shape),
         values_BT=draw.normal(size=shape),
         entropies_BT=entropies_BT,
         collision_BT=np.square(policy).sum(-1),
         discriminator_BT=(np.square(policy) * (entropies_BT[..., None] + log_policy)).sum(-1),
-        teacher_logprobs_BT=logprobs_BT + largest_gap * draw.uniform(-1, 1, shape),
+        teacher_logprobs_BT=np.minimum(logprobs_BT + largest_gap * draw.uniform(-1, 1, shape), 0.0),
         baselines_B=draw.normal(size=num_rows),
     )
 
