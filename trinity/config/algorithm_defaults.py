@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from trinity.config.algorithm import AlgorithmConfig, EntropyLossFn, KlLossFn
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
+from trinity.config.algorithm import AlgorithmConfig, EntropyLossFn, KlFn
 from trinity.config.mode import Mode
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ResolvedAlgorithm
@@ -17,7 +18,7 @@ class AlgorithmDefaults:
     mode: Mode
     advantage_fn: str
     policy_loss_fn: str
-    kl_loss_fn: KlLossFn
+    kl_loss_fn: KlFn
     entropy_loss_fn: EntropyLossFn
 
 
@@ -38,7 +39,8 @@ ALGORITHMS = {
     ),
 }
 
-_KL_ARGS: Args = {"kl_coef": 0.001}
+_KL_ARGS: Args = {"kl_coef": 0.001, "adaptive": False, "target_kl": None, "horizon": None}
+_KL_FUNCTIONS = ("none", "k1", "k2", "k3", "low_var_kl", "abs")
 FUNCTION_ARGS: dict[str, dict[str, Args]] = {
     "advantage_fn": {"none": {}, "grpo": {"epsilon": 1e-6}},
     "policy_loss_fn": {
@@ -50,14 +52,8 @@ FUNCTION_ARGS: dict[str, dict[str, Args]] = {
             "clip_ratio_c": 3.0,
         },
     },
-    "kl_loss_fn": {
-        "none": _KL_ARGS,
-        "k1": _KL_ARGS,
-        "k2": _KL_ARGS,
-        "k3": _KL_ARGS,
-        "low_var_kl": _KL_ARGS,
-        "abs": _KL_ARGS,
-    },
+    "kl_penalty_fn": dict.fromkeys(_KL_FUNCTIONS, _KL_ARGS),
+    "kl_loss_fn": dict.fromkeys(_KL_FUNCTIONS, _KL_ARGS),
     "entropy_loss_fn": {"none": {"entropy_coef": 0.0}, "default": {"entropy_coef": 0.0}},
 }
 """Arguments of the functions that come with the system; None in `ppo` is `clip_range`'s value."""
@@ -68,6 +64,7 @@ def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> Resolv
     defaults = _defaults_of(config, mode, stage)
     advantage_fn = config.advantage_fn or defaults.advantage_fn
     policy_loss_fn = config.policy_loss_fn or defaults.policy_loss_fn
+    kl_penalty_fn = config.kl_penalty_fn or "none"
     kl_loss_fn = config.kl_loss_fn or defaults.kl_loss_fn
     entropy_loss_fn = config.entropy_loss_fn or defaults.entropy_loss_fn
 
@@ -76,16 +73,26 @@ def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> Resolv
 
     return ResolvedAlgorithm(
         algorithm_type=config.algorithm_type,
+        row_schema="sft" if mode == "train" else "experience",
         repeat_times=config.repeat_times,
+        sample_strategy=config.sample_strategy or "default",
+        sample_strategy_args=config.sample_strategy_args,
         advantage_fn=advantage_fn,
         advantage_fn_args=args("advantage_fn", advantage_fn, config.advantage_fn_args),
+        advantage_in_trainer=advantage_fn in TOKEN_ADVANTAGES.names(),
         policy_loss_fn=policy_loss_fn,
         policy_loss_fn_args=args("policy_loss_fn", policy_loss_fn, config.policy_loss_fn_args),
+        kl_penalty_fn=kl_penalty_fn,
+        kl_penalty_fn_args=args("kl_penalty_fn", kl_penalty_fn, config.kl_penalty_fn_args),
         kl_loss_fn=kl_loss_fn,
         kl_loss_fn_args=args("kl_loss_fn", kl_loss_fn, config.kl_loss_fn_args),
         entropy_loss_fn=entropy_loss_fn,
         entropy_loss_fn_args=args("entropy_loss_fn", entropy_loss_fn, config.entropy_loss_fn_args),
         loss_agg_mode=config.loss_agg_mode or "token-mean",
+        needs_critic=False,
+        can_balance_batch=True,
+        bypass_old_logprobs=config.bypass_old_logprobs,
+        rollout_correction=config.rollout_correction,
     )
 
 

@@ -10,6 +10,8 @@ class ModelConfig(Section):
 
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
+    critic_model_path: str = ""
+    """Where the critic starts, for algorithms that have one; empty is `model_path`."""
     max_model_len: Positive | None = None
     """Longest sequence, prompt and response together; else the sum of the two below."""
     max_prompt_tokens: Positive | None = None

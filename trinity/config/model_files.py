@@ -19,6 +19,16 @@ def located_model(model: ModelConfig, stage: str) -> str:
             f"stage `{stage}`: `model.model_path` is missing: "
             "give the directory of a model in Hugging Face's layout"
         )
+    return _located(path)
+
+
+def located_critic(model: ModelConfig, stage: str) -> str:
+    """The same for the model that the critic starts from: the policy's unless it has its own."""
+    path = model.critic_model_path
+    return _located(path) if path else located_model(model, stage)
+
+
+def _located(path: str) -> str:
     directory = Path(path).expanduser()
     is_hub_name = _HUB_NAME.fullmatch(path) and not Path(path).parent.exists()
     return path if is_hub_name and not directory.exists() else str(directory.absolute())

@@ -5,10 +5,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from trinity.config.algorithm import EntropyLossFn, KlLossFn, LossAggMode
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
+from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -81,16 +83,44 @@ class ResolvedAlgorithm(_Derived):
     """The algorithm's parts; arguments are complete, the user's over the function's own."""
 
     algorithm_type: str
+    row_schema: RowSchema
+    """What the trainer's rows are: the explorer's experiences, or data of one of three kinds."""
     repeat_times: int
+    sample_strategy: str
+    sample_strategy_args: Args
     advantage_fn: str
     advantage_fn_args: Args
+    advantage_in_trainer: bool
+    """Whether the trainer computes it over the whole batch; else the buffer, group by group."""
     policy_loss_fn: str
     policy_loss_fn_args: Args
-    kl_loss_fn: KlLossFn
+    kl_penalty_fn: KlFn
+    kl_penalty_fn_args: Args
+    """`kl_coef`, `adaptive`, `target_kl`, `horizon`."""
+    kl_loss_fn: KlFn
     kl_loss_fn_args: Args
+    """The same."""
     entropy_loss_fn: EntropyLossFn
     entropy_loss_fn_args: Args
+    """`entropy_coef`."""
     loss_agg_mode: LossAggMode
+    needs_critic: bool
+    can_balance_batch: bool
+    """Whether rows may be dealt to ranks and micro-batches in any order."""
+    bypass_old_logprobs: bool
+    """Whether old log-probabilities are the rollout's; else the proximal ones."""
+    rollout_correction: RolloutCorrectionConfig
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether anything looks at the model that the stage started from."""
+        uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
+        return uses or self.policy_loss_fn == "dpo"
+
+    @property
+    def needs_proximal(self) -> bool:
+        """Whether the trainer computes log-probabilities of its own before the step."""
+        return not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
 class StagePlan(_Derived):
@@ -111,6 +141,8 @@ class StagePlan(_Derived):
     algorithm: ResolvedAlgorithm
     model_path: str
     """Absolute directory or hub name; a later stage starts from the weights of the one before."""
+    critic_model_path: str | None
+    """The same for the model that the critic starts from; None without a critic."""
     chat_template: str | None
     """Text of the chat template, if not the tokenizer's."""
     max_model_len: int
@@ -133,6 +165,8 @@ class StagePlan(_Derived):
     eval_tasksets: tuple[ResolvedTaskset, ...]
     experience_buffer: ResolvedExperienceBuffer
     lr_schedule: LearningRateSchedule
+    critic_lr_schedule: LearningRateSchedule
+    """Means nothing without a critic."""
 
     @property
     def algorithm_type(self) -> str:
@@ -141,8 +175,13 @@ class StagePlan(_Derived):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss looks at the model the stage started from."""
-        return self.algorithm.kl_loss_fn != "none"
+        """Whether anything looks at the model the stage started from."""
+        return self.algorithm.needs_reference
+
+    @property
+    def needs_critic(self) -> bool:
+        """Whether a value model is trained beside the policy."""
+        return self.algorithm.needs_critic
 
     @property
     def needs_rollout(self) -> bool:
@@ -175,6 +214,10 @@ class StagePlan(_Derived):
     def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
         """Rate of train step `step`, from 1 on; the total counts where the plan has none."""
         return self.lr_schedule.at(step, self.total_train_steps or total_train_steps)
+
+    def critic_learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
+        """The same for the critic."""
+        return self.critic_lr_schedule.at(step, self.total_train_steps or total_train_steps)
 
 
 class ExperimentPlan(_Derived):

@@ -1,11 +1,11 @@
 """From the merged configuration of one stage to its plan."""
 
-from trinity.config.algorithm import OptimizerConfig
 from trinity.config.algorithm_defaults import resolve_algorithm
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
-from trinity.config.model_files import chat_template_of, located_model
+from trinity.config.model_files import chat_template_of, located_critic, located_model
+from trinity.config.optimizer import OptimizerConfig
 from trinity.config.plan import ResolvedTaskset, Role, StagePlan
 from trinity.config.ranks import resolve_rank_num
 from trinity.config.resolve_data import (
@@ -39,6 +39,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         config=config,
         algorithm=algorithm,
         model_path=located_model(config.model, name),
+        critic_model_path=located_critic(config.model, name) if algorithm.needs_critic else None,
         chat_template=chat_template_of(config.model, name),
         max_model_len=lengths.model,
         max_prompt_tokens=lengths.prompt,
@@ -54,6 +55,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         eval_tasksets=eval_tasksets,
         experience_buffer=resolve_experience_buffer(config, config.mode, name),
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
+        critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
     )
 
 

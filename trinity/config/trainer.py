@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from trinity.config.critic import CriticConfig
 from trinity.config.section import NonNegative, PathSegment, Positive, Section
 
 
@@ -34,3 +35,7 @@ class TrainerConfig(Section):
     """Type the passes compute in."""
     rank_num: NonNegative = 0
     """Training processes; 0 is one a GPU that rollout leaves, or one where there is none."""
+    critic_warmup: NonNegative = 0
+    """First train steps of the stage in which the critic alone learns."""
+    critic: CriticConfig = CriticConfig()
+    """The value model, for algorithms that have one."""

@@ -2,10 +2,9 @@
 
 FORESEEN_KEYS = {
     "": "data_processor service",
-    "algorithm": "sample_strategy sample_strategy_args kl_penalty_fn kl_penalty_fn_args "
-    "enable_router_replay bypass_old_logprobs rollout_correction",
+    "algorithm": "enable_router_replay",
     "algorithm.optimizer": "optimizer_type clip_grad",
-    "model": "trust_remote_code critic_model_path logprobs repetition_penalty enable_thinking "
+    "model": "trust_remote_code logprobs repetition_penalty enable_thinking "
     "lora_configs rope_scaling rope_theta tinker external_model",
     "buffer.explorer_input": "tasksets",
     "buffer.explorer_input.taskset": "index task_selector",
@@ -15,7 +14,7 @@ FORESEEN_KEYS = {
     "max_repeat_times_per_runner bench_on_latest_checkpoint proxy_port max_inflight_batches",
     "explorer.rollout_model": "data_parallel_size pipeline_parallel_size enable_history "
     "enable_openai_api enable_chunked_prefill seed",
-    "trainer": "save_hf_checkpoint enable_preview balance_batch critic_warmup param_offload "
+    "trainer": "save_hf_checkpoint enable_preview balance_batch param_offload "
     "optimizer_offload ulysses_sequence_parallel_size megatron trainer_config",
     "synchronizer": "explorer_sync_interval trainer_sync_interval",
     "monitor": "monitor_args detailed_stats",

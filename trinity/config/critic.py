@@ -1,0 +1,27 @@
+"""Subsection `trainer.critic`: the value model of algorithms that have one."""
+
+from pydantic import Field
+
+from trinity.config.algorithm import LossAggMode
+from trinity.config.optimizer import OptimizerConfig
+from trinity.config.section import Section
+
+
+class CriticOptimizerConfig(OptimizerConfig):
+    """The policy's keys; a critic usually learns faster."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    """Learning rate after the warm-up."""
+
+
+class CriticConfig(Section):
+    """How the values are learned."""
+
+    optimizer: CriticOptimizerConfig = CriticOptimizerConfig()
+    """AdamW and its schedule."""
+    cliprange_value: float = Field(default=0.5, gt=0)
+    """How far a value may move from what it was before the step, unclipped."""
+    loss_agg_mode: LossAggMode = "token-mean"
+    """How the tokens' losses become one number."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of a gradient."""

@@ -1,0 +1,25 @@
+"""Subsection `algorithm.rollout_correction`: what makes up for rollouts of other weights."""
+
+from typing import Literal
+
+from trinity.config.section import Section
+
+
+class RolloutCorrectionConfig(Section):
+    """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
+
+    rollout_is: Literal["none", "token", "sequence"] = "none"
+    """Weigh each token by the ratio, its own or its sequence's; `none` weighs all alike."""
+    rollout_is_threshold: float | str = 2.0
+    """Largest weight; as `0.5_5.0`, weights outside of the two become 0 (IcePop)."""
+    rollout_is_batch_normalize: bool = False
+    """Scale the weights to a mean of 1 in each batch."""
+    rollout_rs: str = "none"
+    """Leave tokens or sequences out: `token_k1`, `seq_mean_k3`..., several with commas."""
+    rollout_rs_threshold: float | str | None = None
+    """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is corrected."""
+        return self.rollout_is != "none" or self.rollout_rs != "none"
