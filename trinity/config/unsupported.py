@@ -8,7 +8,6 @@ FORESEEN_KEYS = {
     "lora_configs rope_scaling rope_theta tinker external_model",
     "buffer.explorer_input": "tasksets",
     "buffer.explorer_input.taskset": "index task_selector",
-    "buffer.trainer_input": "auxiliary_buffers",
     "buffer.trainer_input.experience_buffer": "capacity replay_buffer",
     "explorer": "auxiliary_models over_rollout dynamic_timeout env_vars concurrent_mode "
     "max_repeat_times_per_runner bench_on_latest_checkpoint proxy_port max_inflight_batches",
