@@ -14,6 +14,7 @@ import numpy as np
 from services.buffer.domain.group import FloatVector
 from services.buffer.domain.samples import storable
 from trinity.algorithm.advantage import ADVANTAGES, BUILT_IN
+from trinity.algorithm.advantage.samples import Samples
 from trinity.local.identity import OWN_IDENTITY
 from trinity.types import JsonObject, JsonValue
 
@@ -79,7 +80,7 @@ class Advantages:
         Raises: AdvantageFailed.
         """
         if name in BUILT_IN:
-            return ADVANTAGES.get(name)(rewards, **arguments)
+            return ADVANTAGES.get(name)(Samples.of_groups(rewards), **arguments).values
         async with self._turn:
             if name not in self._loaded:
                 await self._load(name)

@@ -7,8 +7,8 @@ from services.buffer.domain.batch_metrics import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
 from services.buffer.domain.group import Sample, outcomes_of, rewards_of
 from services.buffer.domain.selector import draw
-from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.grpo import grpo
+from trinity.algorithm.advantage.samples import Samples
 from trinity.types import FinishReason
 
 
@@ -36,15 +36,6 @@ def test_the_order_follows_from_the_experiments_seed_and_the_selectors_own() -> 
     assert tuple(draw("shuffle", seeds=(1, 5), num_rows=20, first=0, count=20)) == orders[0]
 
 
-def test_grpo_compares_a_sample_with_its_group() -> None:
-    advantages = grpo(np.array([0.0, 1.0, 1.0, 0.0]), epsilon=0.0)
-    assert advantages == pytest.approx(np.array([-1, 1, 1, -1]) * np.sqrt(3) / 2)
-    assert grpo(np.array([2.0, 2.0])) == pytest.approx([0.0, 0.0])
-    assert grpo(np.array([3.0]), epsilon=0.0) == pytest.approx([3.0])
-    assert ADVANTAGES.get("none")(np.array([3.0])) == pytest.approx([0.0])
-    assert ADVANTAGES.get("grpo") is grpo
-
-
 def sample(name: str, reward: float | None, reason: FinishReason = FinishReason.STOP) -> Sample:
     return Sample(experience_id=name, reward=reward, finish_reason=reason)
 
@@ -56,7 +47,8 @@ def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> N
         sample("c", None, FinishReason.PROMPT_TRUNCATED),
         sample("d", None),
     ]
-    outcomes = {one.experience_id: one for one in outcomes_of(group, grpo(rewards_of(group)))}
+    advantages = grpo(Samples.of_groups(rewards_of(group))).values
+    outcomes = {one.experience_id: one for one in outcomes_of(group, advantages)}
     assert outcomes["a"].advantage == pytest.approx(np.sqrt(0.5), abs=1e-5)
     assert outcomes["c"].advantage == pytest.approx(-np.sqrt(0.5), abs=1e-5)
     assert outcomes["b"].advantage is None and "cut off" in outcomes["b"].reason

@@ -8,7 +8,7 @@ ALMOST_NOTHING = 1e-8
 """Added to counts and variances, as verl does, so that nothing divides by 0."""
 
 
-def kept(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
+def kept(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
     """The values, 0 where the mask is false."""
     return np.where(mask_BT, values_BT, 0.0)
 
@@ -18,8 +18,8 @@ def spread(values_B: FloatVector, mask_BT: BoolMatrix) -> FloatMatrix:
     return np.where(mask_BT, values_B[:, None], 0.0)
 
 
-def masked_mean(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
-    """Mean over all tokens; 0 of none."""
+def masked_mean(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> float:
+    """Mean over all tokens, of yes and no the share of yes; 0 of none."""
     return float(kept(values_BT, mask_BT).sum() / (mask_BT.sum() + ALMOST_NOTHING))
 
 
