@@ -31,9 +31,7 @@ def staleness_control(*, max_staleness: int | None = None) -> SampleStrategy:
     return SampleStrategy(max_staleness=max_staleness)
 
 
-def mix(
-    *, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset"
-) -> SampleStrategy:
+def mix(*, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> SampleStrategy:
     """ceil(expert_data_ratio B) of the B rows are rows of data, the others the explorer's."""
     if not 0 < expert_data_ratio < 1:
         raise UserError(f"`expert_data_ratio: {expert_data_ratio}` must lie between 0 and 1")

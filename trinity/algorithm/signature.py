@@ -74,6 +74,20 @@ def read_documentation(path: str) -> str:
     return ast.get_docstring(_tree_of(path)) or ""
 
 
+@lru_cache
+def read_table(path: str) -> Mapping[str, str]:
+    """Names and dotted paths of the functions in a dict `{"name": function}` of a module."""
+    module, _, name = path.rpartition(".")
+    for node in _tree_of(module).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+            assert isinstance(node.value, ast.Dict)
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {
+                ast.literal_eval(key): f"{module}.{ast.unparse(of)}" for key, of in pairs if key
+            }
+    raise ValueError(f"{module} defines no {name}")
+
+
 def signature_of(function: Callable[..., object]) -> Signature:
     """The signature of a function that was imported.
 
@@ -194,7 +208,7 @@ def _demands(annotation: ast.expr) -> list[str]:
         case ast.Constant(value=None):
             return ["null"]
         case ast.Constant(value=constant):
-            return [f"`{constant}`"]
+            return [f"`{constant!s}`"]
         case ast.Name(id=name) if name in _WORDS:
             return [_WORDS[name]]
     return [f"`{ast.unparse(annotation)}`"]

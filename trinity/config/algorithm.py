@@ -19,7 +19,7 @@ class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
     algorithm_type: str = "grpo"
-    """One of docs/algorithms.md: `ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train)."""
+    """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
     """Rollouts of one task, the size of its group; else what the algorithm usually has."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -45,7 +45,7 @@ class AlgorithmConfig(Section):
     kl_loss_fn_args: Args = Field(default_factory=dict)
     """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
     entropy_loss_fn: EntropyLossFn | None = None
-    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` of rollouts only."""
+    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` the rollouts'."""
     entropy_loss_fn_args: Args = Field(default_factory=dict)
     """`entropy_coef`."""
     loss_agg_mode: LossAggMode | None = None

@@ -20,7 +20,6 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 
 
-
 class Functions(Protocol):
     """A registry, whatever its functions are."""
 
@@ -75,7 +74,7 @@ class FoundPart:
 
 
 def find_part(part: Part, name: str) -> FoundPart:
-    """The function with this name.
+    """The function with this name; `none` takes, and ignores, what others of its kind take.
 
     Raises: UserError when there is none, or it cannot be called as such a part is.
     """
@@ -84,7 +83,8 @@ def find_part(part: Part, name: str) -> FoundPart:
     if part == "sample_strategy":
         return _builtin(part, name, SAMPLE_STRATEGIES.builtins)
     if part == "entropy_loss_fn":
-        return _builtin(part, name, ENTROPY_LOSSES.builtins)
+        known = ENTROPY_LOSSES.builtins
+        return _builtin(part, name, {**known, "none": known["default"]})
     for registry, form in _OWN[part]:
         if path := registry.builtins.get(name):
             signature = read_signature(path)

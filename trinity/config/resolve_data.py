@@ -89,7 +89,9 @@ def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExper
     for name, given in buffers.items():
         key = f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}"
         if given.storage_type != "file":
-            raise UserError(f"{key}.storage_type: {given.storage_type}` is not supported: give file")
+            raise UserError(
+                f"{key}.storage_type: {given.storage_type}` is not supported: give file"
+            )
         _check_path(given.path, wanted=True, key=key, storage_type="file")
     return tuple(_resolve_buffer(given, name, config.seed) for name, given in buffers.items())
 

@@ -118,7 +118,9 @@ def _max_token_len(
     is_paired = algorithm.row_schema == "dpo"
     least = 2 * lengths.model if is_paired else lengths.model
     if given is not None and given < least:
-        what = f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
+        what = (
+            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
+        )
         raise UserError(
             f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than {what} "
             f"tokens: give {least} or more"
