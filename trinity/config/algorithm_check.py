@@ -1,6 +1,6 @@
 """Whether the parts of a stage's algorithm go together, before any engine starts."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 
@@ -9,22 +9,21 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.token_advantage import needs_of
+from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
+from trinity.config.advantage_trial import try_advantage
 from trinity.config.near import did_you_mean
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedAlgorithm, StagePlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Need neither rewards nor log-probabilities of whoever made the rows."""
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"opmd"}
-"""Do not look at the old log-probabilities."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
+"""Do not weigh by the ratio to the old log-probabilities."""
 NOT_YET = ("staleness_control", "mix")
 """Sample strategies that the buffer does not compose batches by."""
-BROUGHT_BY_WORKFLOW: Mapping[str, str] = {
-    "teacher": "the log-probabilities of a teacher",
-    "baselines": "the reward of a greedy rollout",
-}
+BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
 
 
 def check_algorithm(plan: StagePlan) -> None:
@@ -49,6 +48,11 @@ def _correction(plan: StagePlan) -> Iterator[str]:
     given = plan.algorithm.rollout_correction
     settings = {field.name: getattr(given, field.name) for field in fields(CorrectionSettings)}
     yield from _refusal(CorrectionSettings(**settings).check)
+
+
+def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+    call = partial(try_advantage, plan.algorithm)
+    yield from _refusal(call, f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}`: ")
 
 
 def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
@@ -77,7 +81,7 @@ def _ratio_counts_once(plan: StagePlan) -> Iterator[str]:
     algorithm = plan.algorithm
     weighs = algorithm.rollout_correction.rollout_is != "none"
     loss = algorithm.policy_loss_fn
-    if weighs and algorithm.bypass_old_logprobs and _has_ratio(loss):
+    if weighs and algorithm.bypass_old_logprobs and _has_ratio(algorithm):
         yield (
             f"`algorithm.rollout_correction.rollout_is` weighs what the ratio of `{loss}` weighs "
             "already: give `bypass_old_logprobs: false`, or `rollout_is: none`"
@@ -148,18 +152,18 @@ def _workflow_brings(plan: StagePlan) -> Iterator[str]:
     """The workflows that come with the system bring rewards alone."""
     if plan.taskset is None or plan.taskset.workflow not in WORKFLOWS.builtins:
         return
-    for need in sorted(needs_of(plan.algorithm.advantage_fn)):
-        if need in BROUGHT_BY_WORKFLOW:
-            yield (
-                f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
-                f"{BROUGHT_BY_WORKFLOW[need]} with each rollout, which `{plan.taskset.workflow}` "
-                "does not bring: name a workflow of your own that does"
-            )
+    needs = needs_of(plan.algorithm.advantage_fn)
+    for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
+        yield (
+            f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs {WHERE_FROM[need]}: "
+            f"`{plan.taskset.workflow}` does not, name one of your own that does"
+        )
 
 
 CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _kl_coefficients,
     _correction,
+    _advantage_takes_its_values,
     _penalty_is_seen,
     _recomputing_is_corrected,
     _ratio_counts_once,
@@ -183,7 +187,11 @@ def staleness_cause(plan: StagePlan) -> str:
     return ""
 
 
-def _has_ratio(loss: str) -> bool:
+def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
+    """Of a user's own loss nobody knows."""
+    loss = algorithm.policy_loss_fn
+    if loss == "rec":
+        return "importance_sampling" in str(algorithm.policy_loss_fn_args["weight"])
     return loss in POLICY_LOSSES.builtins and loss not in LOSSES_WITHOUT_RATIO
 
 

@@ -16,6 +16,6 @@ DAPO = AlgorithmType(
     entropy_loss_fn="default",
     args={
         "advantage_fn": {"std_threshold": 0.0},
-        "policy_loss_fn": {"clip_range_low": 0.2, "clip_range_high": 0.28},
+        "policy_loss_fn": {"clip_range_high": 0.28},
     },
 )
