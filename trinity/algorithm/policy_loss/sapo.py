@@ -28,7 +28,7 @@ def sapo(
     advantages_BT = inputs.advantages_BT
     log_ratio_BT = log_ratio(inputs)
     ratio_BT = log_ratio_BT.exp()
-    tau_BT = torch.where(advantages_BT > 0, tau_pos, tau_neg).to(ratio_BT.dtype)
+    tau_BT = torch.full_like(ratio_BT, tau_neg).masked_fill(advantages_BT > 0, tau_pos)
     gate_BT = torch.sigmoid(tau_BT * (ratio_BT - 1)) * (4 / tau_BT)
     gated_BT = gate_BT.detach() * inputs.logprobs_BT if detach_gate else gate_BT
     return PolicyLoss(
