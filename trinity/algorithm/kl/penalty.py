@@ -82,7 +82,7 @@ def _corrected_k3(
     logprobs_N: FloatVector, reference_N: FloatVector, rollout_N: FloatVector
 ) -> FloatVector:
     log_ratio_N = np.clip(logprobs_N - rollout_N, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    correction_N = np.minimum(np.exp(log_ratio_N), LARGEST_CORRECTION)
+    correction_N: FloatVector = np.minimum(np.exp(log_ratio_N), LARGEST_CORRECTION)
     return correction_N * _k3(logprobs_N, reference_N, rollout_N)
 
 

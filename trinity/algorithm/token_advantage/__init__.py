@@ -55,7 +55,10 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "remax": frozenset({"baselines"}),
     "tir_optimal_token_baseline": frozenset({"collision"}),
 }
-"""What the functions of this package ask for, by name; the others need nothing more."""
+"""What functions ask for, by name; the others need nothing more. A plugin adds its own:
+
+NEEDS["mine"] = frozenset({"values"})
+"""
 
 
 def needs_of(name: str) -> "frozenset[Need]":
