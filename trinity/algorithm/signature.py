@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from trinity.algorithm.annotation import demand_of, fits
 from trinity.types import JsonValue
 
 
@@ -30,12 +31,12 @@ class Argument:
 
     def fits(self, value: JsonValue) -> bool:
         """Whether the annotation allows the value; one that is not understood allows all."""
-        return not self.annotation or _fits(ast.parse(self.annotation, mode="eval").body, value)
+        return not self.annotation or fits(self.annotation, value)
 
     @property
     def demand(self) -> str:
         """What a value must be, for people."""
-        return " or ".join(_demands(ast.parse(self.annotation, mode="eval").body))
+        return demand_of(self.annotation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,53 +177,3 @@ def _name_of(annotation: object) -> str:
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return annotation.__name__
     return str(annotation).replace("typing.", "")
-
-
-def _fits(annotation: ast.expr, value: JsonValue) -> bool:
-    match annotation:
-        case ast.BinOp(left=left, right=right, op=ast.BitOr()):
-            return _fits(left, value) or _fits(right, value)
-        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return value is None or _fits(inner, value)
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
-            return any(_fits(choice, value) for choice in choices)
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=choice):
-            return _fits(choice, value)
-        case ast.Constant(value=constant):
-            return type(value) is type(constant) and value == constant
-        case ast.Name(id=name) if name in _KINDS:
-            return isinstance(value, _KINDS[name]) and isinstance(value, bool) == (name == "bool")
-    return True
-
-
-def _demands(annotation: ast.expr) -> list[str]:
-    match annotation:
-        case ast.BinOp(left=left, right=right, op=ast.BitOr()):
-            return [*_demands(left), *_demands(right)]
-        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return [*_demands(inner), "null"]
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
-            return [demand for choice in choices for demand in _demands(choice)]
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=choice):
-            return _demands(choice)
-        case ast.Constant(value=None):
-            return ["null"]
-        case ast.Constant(value=constant):
-            return [f"`{constant!s}`"]
-        case ast.Name(id=name) if name in _WORDS:
-            return [_WORDS[name]]
-    return [f"`{ast.unparse(annotation)}`"]
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "float": (int, float),
-    "int": (int,),
-    "bool": (bool,),
-    "str": (str,),
-}
-_WORDS = {
-    "float": "a number",
-    "int": "a whole number",
-    "bool": "true or false",
-    "str": "a text",
-}

@@ -7,22 +7,18 @@ from functools import partial
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
 from trinity.config.advantage_trial import try_advantage
-from trinity.config.near import did_you_mean
 from trinity.config.plan import ResolvedAlgorithm, StagePlan
+from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Need neither rewards nor log-probabilities of whoever made the rows."""
-MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
 """Do not weigh by the ratio to the old log-probabilities."""
-NOT_YET = ("staleness_control", "mix")
-"""Sample strategies that the buffer does not compose batches by."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
 
 
@@ -93,7 +89,7 @@ def _critic_is_there(plan: StagePlan) -> Iterator[str]:
     if warmup and not plan.needs_critic:
         yield (
             f"`trainer.critic_warmup: {warmup}` keeps the policy still for a critic that "
-            f"`{plan.algorithm.advantage_fn}` has not: remove it, or give `advantage_fn: ppo`"
+            f"`{plan.algorithm.advantage_fn}` does not have: remove it, or give `advantage_fn: ppo`"
         )
 
 
@@ -109,43 +105,8 @@ def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
     elif schema in ("sft", "cpt") and loss not in SUPERVISED_LOSSES:
         yield (
             f"`algorithm.policy_loss_fn: {loss}` needs rewards, which rows of "
-            f"`{plan.algorithm_type}` have not: {_losses_for(schema)}"
+            f"`{plan.algorithm_type}` do not have: {_losses_for(schema)}"
         )
-
-
-def _experts_are_there(plan: StagePlan) -> Iterator[str]:
-    loss, name = plan.algorithm.policy_loss_fn, plan.algorithm.sample_strategy
-    arguments = plan.algorithm.sample_strategy_args
-    try:
-        expert = SAMPLE_STRATEGIES.get(name)(**arguments).expert_buffer
-    except UserError as error:
-        yield f"`algorithm.sample_strategy_args`: {error}"
-        return
-    if expert is None and loss in MIXED_LOSSES:
-        yield (
-            f"`algorithm.policy_loss_fn: {loss}` trains on rollouts and expert rows, and "
-            f"`sample_strategy: {name}` brings no expert rows: give `sample_strategy: mix`"
-        )
-    if expert is None:
-        return
-    if loss not in MIXED_LOSSES and loss in POLICY_LOSSES.builtins:
-        yield (
-            f"`algorithm.sample_strategy: {name}` brings expert rows, on which `{loss}` does not "
-            "train: give `policy_loss_fn: mix` or `mix_chord`"
-        )
-    buffers = [buffer.name for buffer in plan.auxiliary_buffers]
-    if expert not in buffers:
-        advice = did_you_mean(expert, buffers) if buffers else ": give it, with its `path`"
-        yield (
-            f"`algorithm.sample_strategy: {name}` takes expert rows from "
-            f"`buffer.trainer_input.auxiliary_buffers.{expert}`, which is missing{advice}"
-        )
-
-
-def _strategy_is_known_to_the_buffer(plan: StagePlan) -> Iterator[str]:
-    name = plan.algorithm.sample_strategy
-    if name in NOT_YET:
-        yield f"`algorithm.sample_strategy: {name}` is not supported yet: give `default`"
 
 
 def _workflow_brings(plan: StagePlan) -> Iterator[str]:
@@ -169,8 +130,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _ratio_counts_once,
     _critic_is_there,
     _loss_suits_rows,
-    _experts_are_there,
-    _strategy_is_known_to_the_buffer,
+    sampling_mistakes,
     _workflow_brings,
 )
 
@@ -198,6 +158,8 @@ def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
 def _losses_for(schema: str) -> str:
     if schema == "dpo":
         return "give `dpo`"
+    if schema == "experience":
+        return "give `ppo`, or `algorithm_type: dpo` with pairs of answers"
     return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))
 
 

@@ -22,6 +22,8 @@ PARTS: tuple[Part, ...] = (
     "kl_loss_fn",
     "entropy_loss_fn",
 )
+AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
+"""Where a row's tokens share one ratio, a row is what is averaged."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
 """Parts that mean nothing where the rows are data."""
 
@@ -70,7 +72,7 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
             "row_schema": declared.schema,
             "repeat_times": _repeat_times(config, declared),
             "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
-            "loss_agg_mode": config.loss_agg_mode or declared.loss_agg_mode,
+            "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
             "needs_critic": _needs_critic(advantage, declared),
             "can_balance_batch": declared.can_balance_batch,
             "bypass_old_logprobs": config.bypass_old_logprobs or not has_rollouts,
@@ -101,6 +103,13 @@ def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
             f"{declared.min_repeat_times} or more"
         )
     return times
+
+
+def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
+    """The type's goes with the type's loss; some losses have one of their own."""
+    if chosen_loss in (None, declared.policy_loss_fn):
+        return declared.loss_agg_mode
+    return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
 
 
 def _needs_critic(advantage: FoundPart, declared: AlgorithmType) -> bool:

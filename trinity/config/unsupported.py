@@ -20,6 +20,13 @@ FORESEEN_KEYS = {
 }
 """Section to its keys; what is neither here nor a field is taken for a slip of the pen."""
 
+MOVED_KEYS = {
+    "algorithm.optimizer.warmup_style": "algorithm.optimizer.lr_scheduler_type",
+    "algorithm.rollout_correction.bypass_mode": "algorithm.bypass_old_logprobs",
+    "algorithm.rollout_correction.loss_type": "algorithm.policy_loss_fn",
+}
+"""Keys of Trinity-RFT or verl that are called otherwise here."""
+
 FORESEEN_VALUES = {
     "mode": "explore bench serve colocate",
     "synchronizer.sync_method": "nccl memory",

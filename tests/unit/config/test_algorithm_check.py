@@ -121,10 +121,10 @@ def test_a_critics_warm_up_needs_a_critic() -> None:
 @pytest.mark.parametrize(
     ("base", "loss", "what"),
     [
-        (SFT, "ppo", "needs rewards, which rows of `sft` have not: give `sft`, `sft_is`"),
+        (SFT, "ppo", "needs rewards, which rows of `sft` do not have: give `sft`, `sft_is`"),
         (SFT, "dpo", "does not train on rows of `sft`"),
         (DPO, "sft", "does not train on rows of `dpo`: give `dpo`"),
-        (GRPO, "dpo", "does not train on rows of `grpo`"),
+        (GRPO, "dpo", "does not train on rows of `grpo`: give `ppo`, or `algorithm_type: dpo`"),
         (SFT, "sft_phi", ""),
         (GRPO, "sft", ""),
     ],

@@ -135,6 +135,16 @@ def test_every_key_of_the_section_acts() -> None:
     assert algorithm.needs_proximal
 
 
+def test_a_loss_brings_its_way_to_one_number_unless_the_user_has_another() -> None:
+    def mode(**given: object) -> str:
+        return stage(GRPO, algorithm=given).algorithm.loss_agg_mode
+
+    assert mode() == "token-mean"
+    assert mode(policy_loss_fn="gspo") == mode(algorithm_type="gspo") == "seq-mean-token-mean"
+    assert mode(policy_loss_fn="gspo", loss_agg_mode="token-mean") == "token-mean"
+    assert mode(algorithm_type="dr_grpo", policy_loss_fn="cispo") == "seq-mean-token-sum-norm"
+
+
 @pytest.mark.parametrize(
     ("given", "needed"),
     [

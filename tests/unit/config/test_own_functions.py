@@ -43,6 +43,7 @@ ALGORITHM_TYPES.register(
         when_to_use="Now.",
         paper="",
         repeat_times=5,
+        min_repeat_times=2,
         needs_critic=True,
         advantage_fn="{name}_token",
         policy_loss_fn="{name}_loss",
@@ -126,6 +127,11 @@ def test_an_algorithm_type_of_ones_own_runs_by_its_name(plugged_in: str) -> None
     assert own.algorithm.repeat_times == 5
     assert own.algorithm.advantage_fn_args == {"gamma": 0.5}
     assert own.needs_critic
+
+
+def test_a_type_that_needs_comparisons_says_how_many(plugged_in: str) -> None:
+    said = refusal(algorithm_type=plugged_in, repeat_times=1)
+    assert "with `algorithm.repeat_times: 1` there are none: give 2 or more" in said
 
 
 @pytest.mark.parametrize("function", ["of_rewards", "of_nothing", "gives_something_else"])

@@ -100,11 +100,7 @@ def test_arguments_lie_over_the_functions_own() -> None:
 @pytest.mark.parametrize(
     ("base", "changes", "said"),
     [
-        (
-            GRPO,
-            {"algorithm": {"algorithm_type": "gigpo", "repeat_times": 1}},
-            "`algorithm.repeat_times: 1`",
-        ),
+        (GRPO, {"algorithm": {"algorithm_type": "pairs"}}, "is not supported"),
         (GRPO, {"algorithm": {"algorithm_type": "grop"}}, "did you mean `grpo`?"),
         (GRPO, {"mode": "train"}, "runs in `mode: both`"),
         (SFT, {"mode": "both"}, "runs in `mode: train`"),

@@ -10,7 +10,6 @@ GIGPO = AlgorithmType(
     when_to_use="Agents in environments whose states repeat, with rewards for steps.",
     paper="https://arxiv.org/abs/2505.10978",
     repeat_times=8,
-    min_repeat_times=2,
     advantage_fn="gigpo",
     policy_loss_fn="ppo",
     kl_loss_fn="k2",
