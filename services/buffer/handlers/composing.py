@@ -9,6 +9,7 @@ from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
 from services.buffer.domain.composition import Decision, End, Refill, Supply, Take, Wait, decide
 from services.buffer.domain.events import BatchComposed, Sample, Samples
+from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
 from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
@@ -29,7 +30,7 @@ from services.buffer.store.experiences import (
 )
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
-from services.buffer.store.scopes import open_scope_places
+from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import lock_stage, stage_tasksets, update_stage
 from trinity.errors import PreconditionFailed
 
@@ -91,6 +92,7 @@ class Composer:
         self, connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
     ) -> BatchHead:
         metrics = batch_metrics([row.measured for row in rows])
+        metrics |= await _pipeline_figures(connection, stage, step, rows)
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows
@@ -130,6 +132,15 @@ class Composer:
             samples = [data_sample(row.row_json or "{}", buffer.format) for row in rows]
             await log_event(connection, stage.key, Samples(samples=samples))
         return head
+
+
+async def _pipeline_figures(
+    connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
+) -> dict[str, float]:
+    """Of the groups that these rows come from, and of those before them that gave none."""
+    last = rows[-1].measured
+    up_to = (last.explore_step, last.position) if stage.is_ordered else None
+    return batch_figures(await take_figures(connection, stage.key, step, up_to))
 
 
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
