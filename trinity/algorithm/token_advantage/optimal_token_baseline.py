@@ -23,7 +23,7 @@ def optimal_token_baseline(
     length of the score function at the token taken, times the square of its correction weight. A
     row that is alone has baseline 0; with handle_zero_tail so has the end of the one longest row
     of a group, where no other goes. For rollouts of one turn; `tir_optimal_token_baseline` counts
-    positions without what tools say. All matrices [B, T]. https://richardli.xyz/rl-collapse
+    positions without what tools say. All matrices [B, T]. https://arxiv.org/abs/2602.07078
     """
     mask_BT = batch.mask_BT
     returns_BT = discounted_sums(batch.rewards_BT, mask_BT, 1.0)

@@ -17,7 +17,7 @@ def tir_optimal_token_baseline(
 ) -> TokenAdvantages:
     """As `optimal_token_baseline`, t counting only tokens that are trained on.
 
-    Rows without any are of no group. All matrices [B, T]. https://richardli.xyz/rl-collapse
+    Rows without any are of no group. All matrices [B, T]. https://arxiv.org/abs/2602.07078
     """
     mask_BT = batch.mask_BT
     order_BT = np.argsort(~mask_BT, axis=1, kind="stable")

@@ -15,7 +15,7 @@ observations = st.lists(st.tuples(st.floats(-5, 50), st.integers(1, 300)), min_s
 
 def adaptive(**changes: float) -> KlController:
     args: dict[str, float] = {"kl_coef": 0.2, "target_kl": 6.0, "horizon": 1000}
-    return kl_controller(adaptive=True, **(args | changes))  # type: ignore[arg-type]
+    return kl_controller(adaptive=True, **(args | changes))
 
 
 @given(observed=observations)

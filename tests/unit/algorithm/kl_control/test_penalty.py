@@ -1,6 +1,7 @@
 """The penalty takes the divergence off the rewards, by the same estimators as the loss."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,17 +57,18 @@ def test_every_estimator_of_the_loss_is_one_of_the_penalty() -> None:
 def test_the_correction_multiplies_by_the_ratio_up_to_two() -> None:
     for gap, factor in ((-0.3, math.exp(-0.3)), (5.0, 2.0)):
         zeros_BT, mask_BT = np.zeros((1, 1)), np.ones((1, 1), np.bool_)
-        given = {"logprobs_BT": zeros_BT, "reference_logprobs_BT": zeros_BT + 1, "mask_BT": mask_BT}
-        kl = kl_penalty(
+        corrected = partial(
+            kl_penalty,
             zeros_BT,
             estimator="corrected_k3",
             coef=1.0,
-            rollout_logprobs_BT=zeros_BT - gap,
-            **given,
-        ).kl
+            logprobs_BT=zeros_BT,
+            reference_logprobs_BT=zeros_BT + 1,
+            mask_BT=mask_BT,
+        )
+        kl = corrected(rollout_logprobs_BT=zeros_BT - gap).kl
         assert kl == pytest.approx(factor * (math.e - 2))
-        plain = kl_penalty(zeros_BT, estimator="corrected_k3", coef=1.0, **given).kl
-        assert plain == pytest.approx(math.e - 2)
+        assert corrected().kl == pytest.approx(math.e - 2)
 
 
 def test_what_is_observed_is_the_mean_over_rows_of_their_means() -> None:

@@ -85,6 +85,7 @@ def test_gives_what_verl_gives(
         if weights is None:
             assert correction.weights_BT is None
         else:
+            assert correction.weights_BT is not None
             np.testing.assert_allclose(
                 correction.weights_BT, weights.numpy(), rtol=10 * tolerance, atol=tolerance
             )
@@ -99,6 +100,7 @@ def test_rows_without_tokens_change_neither_weights_nor_mask() -> None:
         correction = ours(gap, settings)
         weights, mask, _ = theirs(gap, settings, torch.float64)
         if weights is not None:
+            assert correction.weights_BT is not None
             np.testing.assert_allclose(correction.weights_BT, weights.numpy(), rtol=1e-9)
         np.testing.assert_array_equal(correction.mask_BT, mask.numpy() > 0)
 

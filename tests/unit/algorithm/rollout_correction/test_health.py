@@ -13,7 +13,7 @@ def metrics_of(seed: int = 0, **more: np.ndarray) -> tuple[dict[str, float], np.
         logprobs_BT=gap.proximal_BT,
         rollout_logprobs_BT=gap.rollout_BT,
         mask_BT=gap.mask_BT,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
     return metrics, (gap.proximal_BT - gap.rollout_BT)[gap.mask_BT]
 

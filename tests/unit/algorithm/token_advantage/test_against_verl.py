@@ -23,13 +23,15 @@ TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-5)]
 
 
 def gae(t: Tensors) -> Expected:
-    return verl.compute_gae_advantage_return(t.rewards, t.values, t.mask, 0.97, 0.9)
+    advantages, returns = verl.compute_gae_advantage_return(t.rewards, t.values, t.mask, 0.97, 0.9)
+    return advantages, returns
 
 
 def reinforce_plus_plus(t: Tensors) -> Expected:
-    return verl.compute_reinforce_plus_plus_outcome_advantage(
+    advantages, returns = verl.compute_reinforce_plus_plus_outcome_advantage(
         t.rewards, t.mask, config=AlgoConfig(gamma=0.97)
     )
+    return advantages, returns
 
 
 def token_baseline(estimator: Callable[..., Expected]) -> Callable[[Tensors], Expected]:
@@ -125,15 +127,35 @@ def test_gives_what_verl_gives(case: str, gaps: bool, dtype: torch.dtype, tolera
                 assert_close(actual.returns_BT, returns.numpy(), tolerance)
 
 
-def test_token_baselines_without_the_zero_tail_are_as_in_verl() -> None:
-    batch = random_batch(3, gaps=False)
-    t = _tensors(batch, torch.float64)
-    expected, _ = verl.compute_optimal_token_baseline_advantage(
-        t.rewards, t.mask, t.groups, t.logprobs, t.collision, t.rollout_is_weights,
-        handle_zero_tail=False,
-    )  # fmt: skip
-    actual = TOKEN_ADVANTAGES.get("optimal_token_baseline")(batch, handle_zero_tail=False)
-    assert_close(actual.advantages_BT, expected.numpy(), 1e-9)
+@pytest.mark.parametrize(
+    ("name", "estimator", "gaps"),
+    [
+        ("optimal_token_baseline", verl.compute_optimal_token_baseline_advantage, False),
+        (
+            "tir_optimal_token_baseline",
+            verl.compute_multi_turn_optimal_token_baseline_advantage,
+            True,
+        ),
+    ],
+)
+def test_token_baselines_without_the_zero_tail_are_as_in_verl(
+    name: str, estimator: Callable[..., Expected], gaps: bool
+) -> None:
+    for seed in range(5):
+        batch = random_batch(seed, gaps=gaps)
+        batch.mask_BT[::3] = False
+        t = _tensors(batch, torch.float64)
+        expected, _ = estimator(
+            t.rewards,
+            t.mask,
+            t.groups,
+            t.logprobs,
+            t.collision,
+            t.rollout_is_weights,
+            handle_zero_tail=False,
+        )
+        actual = TOKEN_ADVANTAGES.get(name)(batch, handle_zero_tail=False)
+        assert_close(actual.advantages_BT, expected.numpy())
 
 
 def _tensors(batch: TokenBatch, dtype: torch.dtype) -> Tensors:

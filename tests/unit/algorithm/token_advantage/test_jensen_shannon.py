@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.algorithm.token_advantage.batches import FloatMatrix
 from trinity.algorithm.token_advantage.jensen_shannon import jensen_shannon
-from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix, TokenAdvantages, TokenBatch
 
 NUM_WORDS = 6
 
 
 def softmax(logits_V: np.ndarray) -> np.ndarray:
-    powers_V: np.ndarray = np.exp(logits_V - logits_V.max())
-    return powers_V / powers_V.sum()
+    powers_V: np.ndarray = np.exp(logits_V)
+    probabilities_V: np.ndarray = powers_V / powers_V.sum()
+    return probabilities_V
 
 
 def divergence(logits_V: np.ndarray, teacher_V: np.ndarray, weight: float) -> float:

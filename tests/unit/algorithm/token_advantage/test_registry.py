@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ FIELDS: dict[Need, str] = {
 
 
 def without(batch: TokenBatch, needs: set[Need]) -> TokenBatch:
-    return replace(batch, **{FIELDS[need]: None for need in needs})
+    changes: dict[str, Any] = {FIELDS[need]: None for need in needs}
+    return replace(batch, **changes)
 
 
 @pytest.mark.parametrize("name", TOKEN_ADVANTAGES.names())
