@@ -93,6 +93,15 @@ def _critic_is_there(plan: StagePlan) -> Iterator[str]:
         )
 
 
+def _policy_moves(plan: StagePlan) -> Iterator[str]:
+    warmup, steps = plan.config.trainer.critic_warmup, plan.total_train_steps
+    if plan.needs_critic and steps is not None and warmup >= steps:
+        yield (
+            f"`trainer.critic_warmup: {warmup}` leaves none of the {steps} train steps to the "
+            "policy: give fewer, or more steps"
+        )
+
+
 def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
     schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
     if loss not in POLICY_LOSSES.builtins:
@@ -129,6 +138,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _recomputing_is_corrected,
     _ratio_counts_once,
     _critic_is_there,
+    _policy_moves,
     _loss_suits_rows,
     sampling_mistakes,
     _workflow_brings,

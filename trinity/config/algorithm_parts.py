@@ -59,14 +59,15 @@ class FoundPart:
         Raises: UserError naming what it does not take, or lacks.
         """
         key, known = f"algorithm.{self.part}_args", self.signature.arguments
-        for name, value in given.items():
+        chosen = {**declared, **given}
+        for name, value in chosen.items():
             if name not in known and not self.signature.takes_any:
                 raise UserError(
                     f"`{self.name}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
                 )
             if name in known and not known[name].fits(value):
                 raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
-        complete = {**({} if self.is_own else self.signature.defaults), **declared, **given}
+        complete = {**({} if self.is_own else self.signature.defaults), **chosen}
         for name, argument in known.items():
             if argument.is_required and name not in complete:
                 raise UserError(f"`{self.name}` needs the argument `{key}.{name}`: give it")

@@ -48,6 +48,11 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
             f"{did_you_mean(name, ALGORITHM_TYPES.names())}"
         )
     declared = ALGORITHM_TYPES.get(name)
+    if not isinstance(declared, AlgorithmType):
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` is registered as {type(declared).__name__}: "
+            "register a trinity.algorithm.algorithm_type.AlgorithmType"
+        )
     if declared.mode != mode:
         raise UserError(
             f"`algorithm.algorithm_type: {name}` runs in `mode: {declared.mode}`, "

@@ -118,6 +118,13 @@ def test_a_critics_warm_up_needs_a_critic() -> None:
     assert said(trainer=warmup, algorithm={"algorithm_type": "ppo"}) == ""
 
 
+def test_a_critics_warm_up_leaves_the_policy_some_steps() -> None:
+    ppo: object = {"algorithm_type": "ppo", "repeat_times": 8}
+    assert said(algorithm=ppo, trainer={"critic_warmup": 9}) == ""
+    none_left = said(algorithm=ppo, trainer={"critic_warmup": 10})
+    assert "`trainer.critic_warmup: 10` leaves none of the 10 train steps" in none_left
+
+
 @pytest.mark.parametrize(
     ("base", "loss", "what"),
     [

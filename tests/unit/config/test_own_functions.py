@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, stage
+from trinity.algorithm.algorithm_type import AlgorithmType, Part
+from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.plan import ResolvedAlgorithm
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.types import JsonValue
 
 SOURCE = """
 from trinity.algorithm.advantage import ADVANTAGES
@@ -132,6 +135,17 @@ def test_an_algorithm_type_of_ones_own_runs_by_its_name(plugged_in: str) -> None
 def test_a_type_that_needs_comparisons_says_how_many(plugged_in: str) -> None:
     said = refusal(algorithm_type=plugged_in, repeat_times=1)
     assert "with `algorithm.repeat_times: 1` there are none: give 2 or more" in said
+
+
+def test_a_type_is_a_declaration_and_its_arguments_are_checked_too() -> None:
+    name = f"own_type_{next(_NUMBERS)}"
+    ALGORITHM_TYPES.register(name, "grpo")  # type: ignore[arg-type]
+    assert "is registered as str" in refusal(algorithm_type=name)
+    name = f"own_type_{next(_NUMBERS)}"
+    args: dict[Part, dict[str, JsonValue]] = {"policy_loss_fn": {"clip_rang": 0.1}}
+    own = AlgorithmType(name=name, summary="", when_to_use="", paper="", args=args)
+    ALGORITHM_TYPES.register(name, own)
+    assert "did you mean `clip_range`?" in refusal(algorithm_type=name)
 
 
 @pytest.mark.parametrize("function", ["of_rewards", "of_nothing", "gives_something_else"])
