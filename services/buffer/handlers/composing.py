@@ -76,7 +76,8 @@ class Composer:
             case Take():
                 size = stage.plan.train_batch_size
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                return await self._take(connection, stage, step, rows)
+                has_more = supply.num_rows > len(rows)
+                return await self._take(connection, stage, step, rows, has_more=has_more)
             case Refill(num_tasks):
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
@@ -89,10 +90,18 @@ class Composer:
                 return decision
 
     async def _take(
-        self, connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
+        self,
+        connection: AsyncConnection,
+        stage: Stage,
+        step: int,
+        rows: Sequence[ReadyRow],
+        *,
+        has_more: bool,
     ) -> BatchHead:
         metrics = batch_metrics([row.measured for row in rows])
-        metrics |= await _pipeline_figures(connection, stage, step, rows)
+        last = rows[-1].measured if stage.is_ordered and has_more else None
+        up_to = (last.explore_step, last.position) if last else None
+        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to))
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows
@@ -132,15 +141,6 @@ class Composer:
             samples = [data_sample(row.row_json or "{}", buffer.format) for row in rows]
             await log_event(connection, stage.key, Samples(samples=samples))
         return head
-
-
-async def _pipeline_figures(
-    connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
-) -> dict[str, float]:
-    """Of the groups that these rows come from, and of those before them that gave none."""
-    last = rows[-1].measured
-    up_to = (last.explore_step, last.position) if stage.is_ordered else None
-    return batch_figures(await take_figures(connection, stage.key, step, up_to))
 
 
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:

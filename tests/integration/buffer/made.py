@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.types import EID, Experience, FinishReason, SamplingParams, VersionSpan
+from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams, VersionSpan
 from trinity.types import Sequence as TokenSequence
 
 
@@ -17,6 +17,8 @@ class Made:
     finish_reason: FinishReason = FinishReason.STOP
     num_tokens: int = 3
     metrics: dict[str, float] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
+    logprob: float = -0.5
 
 
 def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experience:
@@ -27,7 +29,7 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
             tokens=np.arange(2 + length, dtype=np.int32),
             prompt_length=2,
             action_mask=np.ones(length, dtype=np.bool_),
-            rollout_logprobs=np.full(length, -0.5, dtype=np.float32),
+            rollout_logprobs=np.full(length, made.logprob, dtype=np.float32),
             prompt_text=assignment.task_json,
             response_text=f"{eid.explore_step}/{eid.position}/{eid.run}",
         ),
@@ -45,4 +47,5 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
         ),
         sampling=SamplingParams(),
         metrics=made.metrics,
+        info=made.info,
     )

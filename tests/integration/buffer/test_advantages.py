@@ -9,7 +9,7 @@ import pytest
 
 from services.buffer.handlers.grouping import derived_id
 from tests.integration.buffer.harness import Buffer, talk_to
-from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config import StagePlan
@@ -55,10 +55,7 @@ async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterato
 
 def plan_with(tmp_path: Path, name: str = "users_functions.own") -> StagePlan:
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
-    algorithm = plan.algorithm.model_copy(
-        update={"advantage_fn": name, "advantage_fn_args": {"offset": 0.25}}
-    )
-    return plan.model_copy(update={"algorithm": algorithm})
+    return with_advantage(plan, name, offset=0.25)
 
 
 async def rolled_out(buffer: Buffer, plan: StagePlan) -> None:
