@@ -7,12 +7,13 @@ probabilities `lp` are scalars of torch, so that gradients come out of the same 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 
-Scalar = torch.Tensor
+Scalar: TypeAlias = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
