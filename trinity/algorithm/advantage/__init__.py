@@ -14,6 +14,7 @@ BUILT_IN = {
     "opmd": f"{_HERE}.opmd.opmd",
     "rec": f"{_HERE}.rec.rec",
     "reinforce": f"{_HERE}.reinforce.reinforce",
+    "reward_filter": f"{_HERE}.reward_filter.reward_filter",
     "step_wise_grpo": f"{_HERE}.step_wise_grpo.step_wise_grpo",
 }
 """Functions of this package by name; whatever else is asked for is a user's."""

@@ -49,7 +49,11 @@ def test_a_function_is_its_formula(
 
 
 def test_every_function_has_a_formula_or_needs_none() -> None:
-    assert BUILT_IN.keys() == {name for name, _, _ in FORMULAS} | {"none", "reinforce"}
+    assert BUILT_IN.keys() == {name for name, _, _ in FORMULAS} | {
+        "none",
+        "reinforce",
+        "reward_filter",
+    }
 
 
 def test_passk_without_deviation_is_the_bare_lead() -> None:
