@@ -20,8 +20,9 @@ from pathlib import Path
 from benchmarks.model_free_run import events_of
 from benchmarks.table import Claim, print_claims
 from tests.infra_fixtures import running
-from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from tests.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.local.nats import NatsServer

@@ -28,6 +28,7 @@ from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.trainer.messages import LISTENER_VARIABLE
 from services.trainer.rows import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
+from trinity.algorithm.advantage.samples import Samples
 from trinity.config import StagePlan
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, Prompt
@@ -152,8 +153,9 @@ def _batch(tokenizer: HuggingFaceTokenizer, groups: list[Group], step: int) -> T
     rows: list[TrainRow] = []
     for number, group in enumerate(groups):
         responses = [tokenizer.decode(one.token_ids) for one in group.generations]
-        rewards = np.array([float(text.strip() == group.truth) for text in responses])
-        for run, (made, advantage) in enumerate(zip(group.generations, grpo(rewards), strict=True)):
+        rewards = [float(text.strip() == group.truth) for text in responses]
+        advantages = grpo(Samples.of_groups(rewards)).values
+        for run, (made, advantage) in enumerate(zip(group.generations, advantages, strict=True)):
             num_tokens = len(made.token_ids)
             rows.append(
                 TrainRow(

@@ -2,34 +2,39 @@
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from services.buffer.advantages import AdvantageFailed, Advantages, AdvantageTimeout
-from services.buffer.domain.group import Sample, outcomes_of, rewards_of
+from services.buffer.advantages import Advantages
+from services.buffer.domain.group import Outcome
+from services.buffer.domain.operator import Operator
 from services.buffer.domain.samples import storable
+from services.buffer.domain.stage import Stage
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
+from services.buffer.shaping import Shaper
 from services.buffer.store.database import SCOPES_TOPIC, Database
-from services.buffer.store.experiences import load_raw_samples
-from services.buffer.store.scopes import Claim, claim_scopes, renew_claims
+from services.buffer.store.scopes import (
+    Claim,
+    claim_groups,
+    claim_step,
+    renew_claims,
+    stages_with_work,
+)
 from services.buffer.store.stages import get_stage
-from trinity.config.plan import ResolvedAlgorithm
 from trinity.errors import Unavailable
 from trinity.notifications import Listener
-from trinity.types import StageKey
 from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 
 WAIT = "pipeline"
-SHOWN_AFTER_SECONDS = 1.0
 CLAIM_SECONDS = 3.0
 """What a worker claimed is free after that, unless it says that it works on it."""
 LOOK_SECONDS = 3.0
 """How often an idle worker looks for what others left."""
 RETRY_SECONDS = 0.5
-MAX_CLAIMS = 64
+MAX_CLAIMS = 512
+"""Groups that are shaped together; more would hold the stage's lock for long."""
 
 
 class Pipeline:
@@ -44,7 +49,7 @@ class Pipeline:
     ) -> None:
         self._database = database
         self._listener = listener
-        self._advantages = advantages
+        self._shaper = Shaper(database=database, advantages=advantages, waits=waits)
         self._waits = waits
         self._unfinished: list[Claim] = []
 
@@ -64,19 +69,28 @@ class Pipeline:
                     await changes.wait(LOOK_SECONDS)
 
     async def work_once(self) -> bool:
-        """Shape some groups; false when there was none."""
+        """Shape some groups of one stage; false when there was none."""
         await self._give_up_claims()
         async with self._database.transaction() as connection:
-            claims = await claim_scopes(connection, limit=MAX_CLAIMS, claim_seconds=CLAIM_SECONDS)
-        self._unfinished = list(claims)
-        by_stage: dict[StageKey, list[Claim]] = defaultdict(list)
-        for claim in claims:
-            by_stage[claim.key].append(claim)
-        async with self._renewed(claims):
-            for key, own in by_stage.items():
-                await self._work_on(key, own)
-        self._unfinished = []
-        return bool(claims)
+            keys = await stages_with_work(connection)
+            stages = [await get_stage(connection, key) for key in keys]
+        for stage in stages:
+            operator = await self._shaper.operator_of(stage)
+            if claims := await self._claim(stage, operator):
+                self._unfinished = list(claims)
+                async with self._renewed(claims):
+                    await self._work_on(stage, operator, claims)
+                self._unfinished = []
+                return True
+        return False
+
+    async def _claim(self, stage: Stage, operator: Operator) -> list[Claim]:
+        async with self._database.transaction() as connection:
+            if operator.needs.whole_step:
+                return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
+            return await claim_groups(
+                connection, stage.key, limit=MAX_CLAIMS, claim_seconds=CLAIM_SECONDS
+            )
 
     @asynccontextmanager
     async def _renewed(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
@@ -100,73 +114,47 @@ class Pipeline:
         """Hand back what the database did not take when it went away."""
         if not self._unfinished:
             return
-        by_stage: dict[StageKey, list[Claim]] = defaultdict(list)
-        for claim in self._unfinished:
-            by_stage[claim.key].append(claim)
         async with self._database.transaction() as connection:
-            for own in by_stage.values():
-                await hand_back(connection, own)
+            await hand_back(connection, self._unfinished)
         self._unfinished = []
 
-    async def _work_on(self, key: StageKey, claims: Sequence[Claim]) -> None:
-        """All groups of a stage together; if something in them cannot be, each on its own."""
+    async def _work_on(self, stage: Stage, operator: Operator, claims: Sequence[Claim]) -> None:
+        """Groups together; if something in them cannot be, each half on its own.
+
+        An explore step that is shaped as a whole stays whole.
+        """
         try:
-            await self._shape_and_commit(key, claims)
+            await self._shape_and_commit(stage, operator, claims)
         except Unavailable:
             raise
         except Exception as error:  # the loop's edge: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
-            if len(claims) > 1:
-                for claim in claims:
-                    await self._work_on(key, [claim])
+            if len(claims) > 1 and not operator.needs.whole_step:
+                middle = len(claims) // 2
+                await self._work_on(stage, operator, claims[:middle])
+                await self._work_on(stage, operator, claims[middle:])
                 return
             async with self._database.transaction() as connection:
-                await commit_shaped(connection, [_failed(claims[0], error)])
+                await commit_shaped(connection, [_failed(claim, error) for claim in claims])
 
-    async def _shape_and_commit(self, key: StageKey, claims: Sequence[Claim]) -> None:
-        ids = [claim.assignment_id for claim in claims]
-        async with self._database.transaction() as connection:
-            stage = await get_stage(connection, key)
-            samples = await load_raw_samples(connection, key, ids)
-        shaped: list[Shaped] = []
-        for claim in claims:
-            own = samples[claim.assignment_id]
-            try:
-                shaped.append(await self._shape(claim, stage.plan.algorithm, own))
-            except Exception as error:  # the function may be a user's
-                shaped.append(_failed(claim, error))
-                if isinstance(error, AdvantageTimeout):
-                    break
+    async def _shape_and_commit(
+        self, stage: Stage, operator: Operator, claims: Sequence[Claim]
+    ) -> None:
+        shaped = await self._shaper.shape(stage, operator, claims)
+        tried = {one.claim.assignment_id for one in shaped}
         async with self._database.transaction() as connection:
             await commit_shaped(connection, shaped)
-            await hand_back(connection, claims[len(shaped) :])
+            await hand_back(
+                connection, [claim for claim in claims if claim.assignment_id not in tried]
+            )
         for one in shaped:
-            if one.error:
-                extra = {"assignment": one.claim.assignment_id, "why": one.error}
+            if one.outcome.error:
+                extra = {"assignment": one.claim.assignment_id, "why": one.outcome.error}
                 logger.warning("a group cannot be shaped", extra=extra)
-
-    async def _shape(
-        self, claim: Claim, algorithm: ResolvedAlgorithm, samples: Sequence[Sample]
-    ) -> Shaped:
-        """Raises: whatever the function raises, and what its values give reason for."""
-        operator = algorithm.advantage_fn
-        advantages = rewards_of(samples)
-        if len(advantages):
-            with self._waits.if_longer(
-                SHOWN_AFTER_SECONDS,
-                for_="advantage function",
-                reason=f"{operator} to shape the group of assignment {claim.assignment_id}",
-                deadline_seconds=self._advantages.limit_seconds,
-            ):
-                advantages = await self._advantages.compute(
-                    operator, algorithm.advantage_fn_args, advantages
-                )
-        outcomes = outcomes_of(samples, advantages)
-        return Shaped(claim=claim, operator=operator, outcomes=outcomes)
 
 
 def _failed(claim: Claim, error: Exception) -> Shaped:
     """The first line says what is wrong; a database's error goes on with the whole statement."""
     text = str(error).strip().split("\n")[0]
-    kind = "" if isinstance(error, AdvantageFailed) else f"{type(error).__name__}: "
-    return Shaped(claim=claim, error=storable(kind + text))
+    outcome = Outcome(error=storable(f"{type(error).__name__}: {text}"))
+    return Shaped(claim=claim, outcome=outcome)

@@ -1,74 +1,100 @@
-"""What the pipeline makes of one task's samples: advantages, or a reason to leave them out."""
+"""One task's samples in an explore step, and which of them are compared with one another."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass, field
 
 from trinity.types import FinishReason
-
-FloatVector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What the statistics of a group need."""
+    """What the statistics of a group need of every sample."""
 
     experience_id: str
+    run: int
     reward: float | None
     finish_reason: str
 
+    @property
+    def score(self) -> float:
+        """The reward that counts: a prompt that was too long has 0, its mask keeps it out of the
+        loss."""
+        if self.finish_reason == FinishReason.PROMPT_TRUNCATED or self.reward is None:
+            return 0.0
+        return self.reward
+
+    @property
+    def why_not_compared(self) -> str:
+        """Why the sample says nothing about the policy; empty if it does."""
+        if self.finish_reason == FinishReason.ABORT:
+            return "it was cut off from outside"
+        if self.reward is None and self.finish_reason != FinishReason.PROMPT_TRUNCATED:
+            return "its reward is still awaited"
+        return ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Advantage of a sample, or why it is left out."""
+class Detail:
+    """What only the whole sample says; functions that need it ask for it."""
+
+    mean_logprob: float = math.nan
+    step_reward: float = math.nan
+    state: str = ""
+    """Equal texts are equal states; empty is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Samples in order of run and step."""
+
+    explore_step: int
+    position: int
+    samples: Sequence[Sample]
+
+    @property
+    def compared(self) -> list[Sample]:
+        """Those that the advantage function sees."""
+        return [sample for sample in self.samples if not sample.why_not_compared]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow:
+    """A row to be trained on: a revision of a sample, or with an ordinal above 0 a copy of it."""
+
+    parent_id: str
+    ordinal: int
+    advantage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A sample that is not trained on."""
 
     experience_id: str
-    advantage: float | None
-    reason: str = ""
+    reason: str
 
 
-def rewards_of(samples: Sequence[Sample]) -> FloatVector:
-    """Rewards of the samples of one task that are compared with one another.
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What comes of a group, or the error that came instead."""
 
-    A prompt that was too long counts as reward 0; its mask keeps it out of the loss. An aborted
-    sample says nothing about the policy and does not count.
-    """
-    rewards = [_reward(sample) for sample in samples if not _why_left_out(sample)]
-    return np.array(rewards, dtype=np.float64)
+    rows: list[NewRow] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str = ""
 
+    @classmethod
+    def begun(cls, group: Group) -> "Outcome":
+        """With the samples that no advantage function sees."""
+        why = [(one.experience_id, one.why_not_compared) for one in group.samples]
+        return cls(left_out=[LeftOut(experience_id=id, reason=text) for id, text in why if text])
 
-def outcomes_of(samples: Sequence[Sample], advantages: FloatVector) -> list[Outcome]:
-    """What comes of the samples, given the advantages that belong to `rewards_of` them.
-
-    Raises: ValueError when these are not one finite number each.
-    """
-    left_out = [
-        Outcome(experience_id=sample.experience_id, advantage=None, reason=reason)
-        for sample in samples
-        if (reason := _why_left_out(sample))
-    ]
-    kept = [sample for sample in samples if not _why_left_out(sample)]
-    if advantages.shape != (len(kept),):
-        raise ValueError(f"it gave an array of shape {advantages.shape} for {len(kept)} rewards")
-    if not np.isfinite(advantages).all():
-        raise ValueError("it gave values that are not finite numbers")
-    return left_out + [
-        Outcome(experience_id=sample.experience_id, advantage=float(advantage))
-        for sample, advantage in zip(kept, advantages, strict=True)
-    ]
-
-
-def _reward(sample: Sample) -> float:
-    if sample.finish_reason == FinishReason.PROMPT_TRUNCATED or sample.reward is None:
-        return 0.0
-    return sample.reward
-
-
-def _why_left_out(sample: Sample) -> str:
-    if sample.finish_reason == FinishReason.ABORT:
-        return "it was cut off from outside"
-    if sample.reward is None and sample.finish_reason != FinishReason.PROMPT_TRUNCATED:
-        return "its reward is still awaited"
-    return ""
+    def counted(self) -> "Outcome":
+        """With the figures that every group has."""
+        self.metrics |= {
+            "experience_count": float(len(self.rows)),
+            "filtered_count": float(len(self.left_out)),
+            "skipped_group_ratio": float(not self.rows),
+        }
+        return self

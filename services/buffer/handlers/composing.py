@@ -9,6 +9,7 @@ from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
 from services.buffer.domain.composition import Decision, End, Refill, Supply, Take, Wait, decide
 from services.buffer.domain.events import BatchComposed, Sample, Samples
+from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
 from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
@@ -29,7 +30,7 @@ from services.buffer.store.experiences import (
 )
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
-from services.buffer.store.scopes import open_scope_places
+from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import lock_stage, stage_tasksets, update_stage
 from trinity.errors import PreconditionFailed
 
@@ -75,7 +76,8 @@ class Composer:
             case Take():
                 size = stage.plan.train_batch_size
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                return await self._take(connection, stage, step, rows)
+                has_more = supply.num_rows > len(rows)
+                return await self._take(connection, stage, step, rows, has_more=has_more)
             case Refill(num_tasks):
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
@@ -88,9 +90,18 @@ class Composer:
                 return decision
 
     async def _take(
-        self, connection: AsyncConnection, stage: Stage, step: int, rows: Sequence[ReadyRow]
+        self,
+        connection: AsyncConnection,
+        stage: Stage,
+        step: int,
+        rows: Sequence[ReadyRow],
+        *,
+        has_more: bool,
     ) -> BatchHead:
         metrics = batch_metrics([row.measured for row in rows])
+        last = rows[-1].measured if stage.is_ordered and has_more else None
+        up_to = (last.explore_step, last.position) if last else None
+        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to))
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows

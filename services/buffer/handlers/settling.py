@@ -22,7 +22,7 @@ from services.buffer.domain.states import (
 from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import close_evaluation
 from services.buffer.store.assignments import end_assignments
-from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import (
@@ -166,6 +166,9 @@ async def _close(
         await close_evaluation(connection, stage, version, taskset)
     if measured:
         await finish_if_done(connection, stage)
+    if given_up:
+        # An explore step that is shaped as a whole may have waited for these alone.
+        await notify(connection, SCOPES_TOPIC)
     if measured or given_up:
         # Groups that closed are told of when the pipeline is done with them.
         await notify(connection, *stage_topics(key))

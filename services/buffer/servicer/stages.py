@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.advantages import AdvantageFailed
+from services.buffer.domain.operator import Operator
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
@@ -78,7 +79,7 @@ class StageCalls(Parts):
 
     async def _check_parts(self, plan: StagePlan) -> None:
         """What the pipeline will call must be there before anything is rolled out."""
-        name = plan.algorithm.advantage_fn
+        name = Operator.of(plan.algorithm).name
         try:
             await self.advantages.load(name)
         except AdvantageFailed as error:

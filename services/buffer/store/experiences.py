@@ -104,20 +104,22 @@ async def load_raw_samples(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> dict[str, list[Sample]]:
     """The samples of groups that the pipeline has not shaped yet, in order, by assignment."""
+    c = experience.c
     statement = (
-        sa.select(experience)
+        sa.select(c.assignment_id, c.experience_id, c.run, c.reward, c.finish_reason)
         .where(
             in_stage(experience, key),
-            among(experience.c.assignment_id, assignment_ids),
-            one_of(experience.c.state, [ExperienceState.RAW]),
+            among(c.assignment_id, assignment_ids),
+            one_of(c.state, [ExperienceState.RAW]),
         )
-        .order_by(experience.c.run, experience.c.step, experience.c.suffix)
+        .order_by(c.run, c.step, c.suffix)
     )
     samples: dict[str, list[Sample]] = {one: [] for one in assignment_ids}
     for row in await connection.execute(statement):
         samples[row.assignment_id].append(
             Sample(
                 experience_id=row.experience_id,
+                run=row.run,
                 reward=row.reward,
                 finish_reason=row.finish_reason,
             )

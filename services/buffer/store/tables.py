@@ -234,11 +234,22 @@ pipeline_scope = sa.Table(
     _number("attempts"),
     _text("error"),
     _moment("opened_at"),
+    _number("explore_step"),
+    _number("position"),
+    sa.Column("metrics", JSONB, nullable=False, server_default="{}"),
+    sa.Column("batched_step", sa.BigInteger),
 )
 sa.Index(
     "pipeline_scope_open_ix",
     *(pipeline_scope.c[name] for name in (*STAGE_KEY, "opened_at")),
     postgresql_where=pipeline_scope.c.state.in_(["open", "claimed"]),
+)
+sa.Index(
+    "pipeline_scope_unreported_ix",
+    *(pipeline_scope.c[name] for name in (*STAGE_KEY, "explore_step", "position")),
+    postgresql_where=sa.and_(
+        pipeline_scope.c.state == "done", pipeline_scope.c.batched_step.is_(None)
+    ),
 )
 
 batch = sa.Table(

@@ -9,7 +9,8 @@ import pytest
 from psycopg import sql
 
 from tests.infra_fixtures import running
-from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.process import BufferProcess
 from trinity.local.nats import NatsServer
 from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, PostgresServer

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.unit.config.builders import SFT, stage
 from trinity.config import StagePlan
+from trinity.types import JsonValue
 
 REPEAT_TIMES = 2
 BATCH_SIZE = 3
@@ -53,6 +54,18 @@ def rollout_plan(
         explorer={"max_retry_times": 1, "eval_interval": 2, "eval_on_startup": True},
         trainer={"max_checkpoints_to_keep": 2},
     )
+
+
+def with_advantage(
+    plan: StagePlan, name: str, *, in_trainer: bool = False, **arguments: JsonValue
+) -> StagePlan:
+    """The same plan with another advantage function."""
+    changed = {
+        "advantage_fn": name,
+        "advantage_fn_args": arguments,
+        "advantage_in_trainer": in_trainer,
+    }
+    return plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update=changed)})
 
 
 def data_plan(directory: Path, *, num_rows: int = 10, selector: str = "shuffle") -> StagePlan:

@@ -8,17 +8,20 @@ import psycopg
 import pytest
 
 from services.buffer.handlers.grouping import derived_id
-from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
-from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
+from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config import StagePlan
 
 LIMIT_SECONDS = 0.5
-WORKING = "print('a word of the user'); return rewards - offset"
+WORKING = "print('a word of the user'); return Advantages(samples.rewards - offset)"
 FAILING = "return 1 / 0"
 HANGING = "while True: pass"
 ENDING = "import os; os._exit(3)"
-WRONG = "return [1.0]"
+WRONG = "return Advantages(samples.rewards[:1])"
+NO_ADVANTAGES = "return samples.rewards"
+HEAD = "from trinity.algorithm.advantage.samples import Advantages\n"
 TAKE_THE_ID = """
 INSERT INTO buffer.experience (tenant, experiment_id, stage, experience_id, assignment_id,
     segment_id, payload_id, state, finish_reason, metrics, content_hash)
@@ -29,7 +32,7 @@ FROM buffer.experience
 
 
 def write_function(folder: Path, body: str) -> None:
-    source = f"def own(rewards, *, offset=0.0):\n    {body}\n"
+    source = f"{HEAD}\ndef own(samples, *, offset=0.0):\n    {body}\n"
     (folder / "users_functions.py").write_text(source)
 
 
@@ -52,10 +55,7 @@ async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterato
 
 def plan_with(tmp_path: Path, name: str = "users_functions.own") -> StagePlan:
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
-    algorithm = plan.algorithm.model_copy(
-        update={"advantage_fn": name, "advantage_fn_args": {"offset": 0.25}}
-    )
-    return plan.model_copy(update={"algorithm": algorithm})
+    return with_advantage(plan, name, offset=0.25)
 
 
 async def rolled_out(buffer: Buffer, plan: StagePlan) -> None:
@@ -86,6 +86,7 @@ async def test_a_users_function_gets_rewards_and_its_arguments(
         (HANGING, f"it did not answer within {LIMIT_SECONDS} s"),
         (ENDING, "the process that calls it ended"),
         (WRONG, "it gave an array of shape (1,) for 2 rewards"),
+        (NO_ADVANTAGES, "it gave ndarray, where Advantages of"),
     ],
 )
 async def test_groups_that_a_function_fails_on_are_left_out_and_told_of_until_it_is_mended(
@@ -114,7 +115,10 @@ async def test_groups_that_a_function_fails_on_are_left_out_and_told_of_until_it
 async def test_one_group_that_hangs_does_not_take_others_with_it(
     buffer: Buffer, tmp_path: Path
 ) -> None:
-    body = "if rewards[1] == 7.0:\n        while True: pass\n    return rewards"
+    body = (
+        "if samples.rewards[1] == 7.0:\n        while True: pass\n"
+        "    return Advantages(samples.rewards)"
+    )
     write_function(tmp_path, body)
     await buffer.open(plan_with(tmp_path))
     await buffer.begin()

@@ -7,8 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.integration.buffer.harness import Buffer, BufferProcess, Made, talk_to
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, data_plan, rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.types import FinishReason
 

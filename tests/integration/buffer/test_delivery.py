@@ -15,8 +15,10 @@ from psycopg import sql
 from services.buffer.store.reports import forget_old
 from services.buffer.upkeep import KEPT
 from tests.infra_fixtures import NatsUnderTest
-from tests.integration.buffer.harness import Buffer, BufferProcess, Made, talk_to
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.postgres import async_engine
 

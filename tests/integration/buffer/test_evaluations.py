@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.buffer.harness import Buffer, Made
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from services.buffer.store.leases import seconds_until_expiry
-from tests.integration.buffer.harness import Buffer, Made
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.postgres import async_engine

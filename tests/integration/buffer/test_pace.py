@@ -3,7 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from tests.integration.buffer.harness import Buffer, Made
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 
 

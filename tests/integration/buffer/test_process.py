@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 from services.buffer.migrations import MIGRATIONS
-from tests.integration.buffer.harness import Buffer, BufferProcess, Made
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import UserError
 

@@ -14,8 +14,9 @@ import pytest
 
 from services.buffer.handlers.open_stage import needed_tasksets
 from services.buffer.tasksets import identity
-from tests.integration.buffer.harness import Buffer, BufferProcess, talk_to
+from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config import StagePlan

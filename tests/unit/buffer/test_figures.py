@@ -1,15 +1,11 @@
-"""Selectors, advantages, and the figures of batches and evaluations."""
+"""Selectors, and the figures of batches and evaluations."""
 
 import numpy as np
 import pytest
 
 from services.buffer.domain.batch_metrics import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
-from services.buffer.domain.group import Sample, outcomes_of, rewards_of
 from services.buffer.domain.selector import draw
-from trinity.algorithm.advantage import ADVANTAGES
-from trinity.algorithm.advantage.grpo import grpo
-from trinity.types import FinishReason
 
 
 def test_sequential_draws_go_round() -> None:
@@ -34,40 +30,6 @@ def test_the_order_follows_from_the_experiments_seed_and_the_selectors_own() -> 
     ]
     assert len(set(orders)) == len(orders)
     assert tuple(draw("shuffle", seeds=(1, 5), num_rows=20, first=0, count=20)) == orders[0]
-
-
-def test_grpo_compares_a_sample_with_its_group() -> None:
-    advantages = grpo(np.array([0.0, 1.0, 1.0, 0.0]), epsilon=0.0)
-    assert advantages == pytest.approx(np.array([-1, 1, 1, -1]) * np.sqrt(3) / 2)
-    assert grpo(np.array([2.0, 2.0])) == pytest.approx([0.0, 0.0])
-    assert grpo(np.array([3.0]), epsilon=0.0) == pytest.approx([3.0])
-    assert ADVANTAGES.get("none")(np.array([3.0])) == pytest.approx([0.0])
-    assert ADVANTAGES.get("grpo") is grpo
-
-
-def sample(name: str, reward: float | None, reason: FinishReason = FinishReason.STOP) -> Sample:
-    return Sample(experience_id=name, reward=reward, finish_reason=reason)
-
-
-def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> None:
-    group = [
-        sample("a", 1.0),
-        sample("b", 9.0, FinishReason.ABORT),
-        sample("c", None, FinishReason.PROMPT_TRUNCATED),
-        sample("d", None),
-    ]
-    outcomes = {one.experience_id: one for one in outcomes_of(group, grpo(rewards_of(group)))}
-    assert outcomes["a"].advantage == pytest.approx(np.sqrt(0.5), abs=1e-5)
-    assert outcomes["c"].advantage == pytest.approx(-np.sqrt(0.5), abs=1e-5)
-    assert outcomes["b"].advantage is None and "cut off" in outcomes["b"].reason
-    assert outcomes["d"].advantage is None and "awaited" in outcomes["d"].reason
-
-
-def test_an_advantage_that_is_not_one_finite_number_a_sample_is_an_error() -> None:
-    with pytest.raises(ValueError, match="not finite"):
-        outcomes_of([sample("a", 1.0)], np.array([np.nan]))
-    with pytest.raises(ValueError, match="for 1 rewards"):
-        outcomes_of([sample("a", 1.0)], np.zeros(2))
 
 
 def row(position: int, run: int, reward: float, **metrics: float) -> MeasuredRow:

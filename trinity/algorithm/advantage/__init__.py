@@ -1,19 +1,21 @@
 """Group advantages by name: plain numpy, since the buffer computes them."""
 
-from collections.abc import Callable
-
-import numpy as np
-import numpy.typing as npt
-
+from trinity.algorithm.advantage.samples import AdvantageFn
 from trinity.plugins import Registry
 
-FloatVector = npt.NDArray[np.float64]
-AdvantageFn = Callable[..., FloatVector]
-"""From the rewards of one task's samples [N] to their advantages [N]; its arguments by keyword."""
-
+_HERE = "trinity.algorithm.advantage"
 BUILT_IN = {
-    "grpo": "trinity.algorithm.advantage.grpo.grpo",
-    "none": "trinity.algorithm.advantage.none.none",
+    "asymre": f"{_HERE}.asymre.asymre",
+    "dr_grpo": f"{_HERE}.dr_grpo.dr_grpo",
+    "gigpo": f"{_HERE}.gigpo.gigpo",
+    "grpo": f"{_HERE}.grpo.grpo",
+    "grpo_passk": f"{_HERE}.grpo_passk.grpo_passk",
+    "none": f"{_HERE}.none.none",
+    "opmd": f"{_HERE}.opmd.opmd",
+    "rec": f"{_HERE}.rec.rec",
+    "reinforce": f"{_HERE}.reinforce.reinforce",
+    "reward_filter": f"{_HERE}.reward_filter.reward_filter",
+    "step_wise_grpo": f"{_HERE}.step_wise_grpo.step_wise_grpo",
 }
 """Functions of this package by name; whatever else is asked for is a user's."""
 

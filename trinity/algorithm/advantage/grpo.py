@@ -1,12 +1,78 @@
 """GRPO: how much better a sample did than the others of its task, in their standard deviations."""
 
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
+
+from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.needs import Arguments, Needs, needs
+from trinity.algorithm.advantage.order import ranks_within
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
+from trinity.algorithm.advantage.spread import (
+    deviation_of_all,
+    draw_copies,
+    flat_groups,
+    reason_of,
+)
 
 
-def grpo(rewards: npt.NDArray[np.float64], *, epsilon: float = 1e-6) -> npt.NDArray[np.float64]:
-    """Shape [N] to [N]; a sample alone has mean 0 and deviation 1, so it keeps its reward."""
-    if len(rewards) == 1:
-        return rewards / (1.0 + epsilon)
-    mean, deviation = float(np.mean(rewards)), float(np.std(rewards, ddof=1))
-    return (rewards - mean) / (deviation + epsilon)
+def _needs(arguments: Arguments) -> Needs:
+    copies = arguments.get("duplicate_experiences") and arguments.get("std_threshold") is not None
+    return Needs(
+        whole_step=arguments.get("std_cal_level") == "batch" or bool(copies),
+        mean_logprobs=arguments.get("rank_penalty") is not None,
+    )
+
+
+@needs(_needs)
+def grpo(
+    samples: Samples,
+    *,
+    epsilon: float = 1e-6,
+    std_threshold: float | None = None,
+    duplicate_experiences: bool = False,
+    rank_penalty: float | None = None,
+    std_cal_level: Literal["group", "batch"] = "group",
+) -> Advantages:
+    """A_i = (r_i - mean) / (std + epsilon), [N], with mean and std of i's group.
+
+    The std is the unbiased one; a sample alone has mean 0 and std 1, so it keeps its reward.
+
+    std_cal_level "batch": the std of all rewards of the explore step
+        (https://arxiv.org/abs/2508.08221).
+    std_threshold: groups with a std of at most this, and groups of one, are left out
+        (https://arxiv.org/abs/2503.14476, dynamic sampling).
+    duplicate_experiences: copies of other groups, drawn by lot, stand in for them
+        (https://hkunlp.github.io/blog/2025/Polaris).
+    rank_penalty p: mean and std are those of r (1 - p rank / n), where rank orders a group's n
+        samples by mean log-probability from 0 up (https://arxiv.org/abs/2506.02355).
+
+    https://arxiv.org/abs/2402.03300.
+    """
+    check_choice("grpo", "std_cal_level", std_cal_level, ("group", "batch"))
+    compared_N = samples.rewards if rank_penalty is None else _penalised(samples, rank_penalty)
+    means_G = samples.group_baselines(compared_N)
+    deviations_G = samples.group_deviations(compared_N)
+    differences_N = samples.rewards - means_G[samples.groups]
+    if std_cal_level == "batch":
+        values_N = differences_N / (deviation_of_all(samples.rewards) + epsilon)
+    else:
+        values_N = differences_N / (deviations_G[samples.groups] + epsilon)
+    metrics = {
+        "group_advantages/reward_mean": means_G,
+        "group_advantages/reward_std": deviations_G,
+    }
+    if std_threshold is None:
+        return Advantages(values_N, metrics=metrics)
+    is_flat_G = flat_groups(samples, deviations_G, std_threshold)
+    return Advantages(
+        values_N,
+        left_out=is_flat_G[samples.groups],
+        reason=reason_of(std_threshold),
+        copies_of=draw_copies(samples, is_flat_G) if duplicate_experiences else None,
+        metrics=metrics,
+    )
+
+
+def _penalised(samples: Samples, penalty: float) -> FloatVector:
+    """Rewards, less of what was likely anyway."""
+    ranks_N = ranks_within(samples.groups, samples.mean_logprobs)
+    return samples.rewards * (1.0 - penalty * ranks_N / samples.group_sizes[samples.groups])

@@ -1,9 +1,10 @@
-"""No comparison: every sample weighs the same."""
+"""No comparison: the loss does not look at advantages, or the trainer computes them."""
 
 import numpy as np
-import numpy.typing as npt
+
+from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
-def none(rewards: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Shape [N] to [N], all 0."""
-    return np.zeros_like(rewards)
+def none(samples: Samples) -> Advantages:
+    """A = 0, [N]."""
+    return Advantages(np.zeros_like(samples.rewards))

@@ -3,10 +3,13 @@
 def centered(samples: Samples, *, scale: float = 1.0) -> Advantages:
     means_G = samples.group_means(samples.rewards)
     return Advantages(scale * (samples.rewards - means_G[samples.groups]))
+
+Shapes: N samples, G groups.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,19 +34,94 @@ class Samples:
     """Which of the group's runs."""
     steps: IntVector
     """Place within the run, from 0."""
+    lots: FloatVector
+    """Drawn from [0, 1) for functions that need chance; the same sample always draws the same."""
     mean_logprobs: FloatVector
-    """Mean log-probability of the sample's trained tokens, of the policy that made them."""
+    """Mean log-probability of the sample's trained tokens, of the policy that made them; NaN where
+    the function has not said that it needs it (see `needs`)."""
     step_rewards: FloatVector
-    """What the environment gave for this step alone; NaN where it gave none."""
+    """What the environment gave for this step alone; NaN where it gave none or nobody needs it."""
     states: IntVector
     """Equal numbers are equal states of the environment; -1 is unknown."""
-    seed: int
-    """For functions that draw lots: the same samples always get the same one."""
+
+    @classmethod
+    def of_groups(cls, *groups: Iterable[float]) -> "Samples":
+        """From the rewards of each group, one step a run, and nothing else known."""
+        listed = [list(group) for group in groups]
+        runs = [run for group in listed for run in range(len(group))]
+        unknown_N = np.full(len(runs), np.nan)
+        return cls(
+            rewards=np.array([reward for group in listed for reward in group], dtype=np.float64),
+            groups=np.repeat(np.arange(len(listed)), [len(group) for group in listed]),
+            runs=np.array(runs, dtype=np.int64),
+            steps=np.zeros(len(runs), dtype=np.int64),
+            lots=np.random.default_rng(0).random(len(runs)),
+            mean_logprobs=unknown_N,
+            step_rewards=unknown_N,
+            states=np.full(len(runs), -1, dtype=np.int64),
+        )
 
     @property
     def num_groups(self) -> int:
         """G."""
-        return int(self.groups[-1]) + 1 if len(self.groups) else 0
+        return int(self.groups.max()) + 1 if len(self.groups) else 0
+
+    @property
+    def group_sizes(self) -> IntVector:
+        """Samples of each group, [G]."""
+        return np.bincount(self.groups, minlength=self.num_groups).astype(np.int64)
+
+    def group_sums(self, values_N: FloatVector) -> FloatVector:
+        """Sum of these values over each group, [G]."""
+        return sums_by(self.groups, values_N, self.num_groups)
+
+    def group_means(self, values_N: FloatVector) -> FloatVector:
+        """Mean of these values over each group, [G]; exact where they are all equal."""
+        first_G = np.zeros(self.num_groups)
+        first_G[self.groups[::-1]] = values_N[::-1]
+        sums_G = self.group_sums(values_N - first_G[self.groups])
+        means_G: FloatVector = first_G + sums_G / np.maximum(self.group_sizes, 1)
+        return means_G
+
+    def group_baselines(self, values_N: FloatVector) -> FloatVector:
+        """The means, [G]; 0 for a group of one: alone, a sample keeps what it has."""
+        return np.where(self.group_sizes > 1, self.group_means(values_N), 0.0)
+
+    def group_deviations(self, values_N: FloatVector, *, ddof: int = 1) -> FloatVector:
+        """Standard deviation of these values over each group, [G]; 1 for a group of one."""
+        differences_N = values_N - self.group_means(values_N)[self.groups]
+        variances_G = self.group_sums(differences_N**2) / np.maximum(self.group_sizes - ddof, 1)
+        return np.where(self.group_sizes > 1, np.sqrt(variances_G), 1.0)
+
+    def group_maxima(self, values_N: FloatVector) -> FloatVector:
+        """Greatest of these values in each group, [G]; -inf where a group has none."""
+        maxima_G = np.full(self.num_groups, -np.inf)
+        np.maximum.at(maxima_G, self.groups, values_N)
+        return maxima_G
+
+    @property
+    def is_last_step(self) -> BoolVector:
+        """Which samples end their run, [N]."""
+        is_last_N = np.ones(len(self.groups), dtype=np.bool_)
+        same_run = (self.groups[1:] == self.groups[:-1]) & (self.runs[1:] == self.runs[:-1])
+        is_last_N[:-1] = ~same_run
+        return is_last_N
+
+    @property
+    def run_numbers(self) -> IntVector:
+        """Which run of all groups' runs each sample belongs to, from 0, [N]."""
+        is_last_N = self.is_last_step
+        return np.cumsum(is_last_N) - is_last_N
+
+    def chosen(self, which_N: BoolVector) -> "Samples":
+        """Some of them; groups keep their numbers."""
+        return replace(self, **{one.name: getattr(self, one.name)[which_N] for one in fields(self)})
+
+
+def sums_by(numbers_N: IntVector, values_N: npt.NDArray[Any], length: int) -> FloatVector:
+    """Sum of the values with each of the numbers 0 to length-1, [length]."""
+    sums = np.bincount(numbers_N, weights=values_N, minlength=length)
+    return sums.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +137,9 @@ class Advantages:
     copies_of: IntVector | None = None
     """[N] or None: a sample that is left out may be replaced by a copy of another (its index);
     -1 is no copy."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, FloatVector] = field(default_factory=dict)
+    """Figures of each group, [G]. Over the groups of a batch those named `..._count` are summed up
+    and those named `..._ratio` averaged; of all others mean, max and min are shown."""
 
 
 AdvantageFn = Callable[..., Advantages]

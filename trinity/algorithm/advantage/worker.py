@@ -2,22 +2,26 @@
 
     python -m trinity.algorithm.advantage.worker
 
-A line of standard input is a request as JSON: the function's name, its arguments, and the rewards
-of one group; without rewards the function is only loaded. The line of standard output that answers
-it holds the advantages or an error. What a function prints goes to standard error.
+A line of standard input is a request as JSON: the function's name, its arguments, and parts, each
+of them samples for one call. One line of standard output answers each part, with its advantages or
+an error, in their order. Without parts the function is loaded, and one line says what it needs.
+What a function prints goes to standard error.
 """
 
+import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
-import numpy as np
-
 from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.needs import needs_of
+from trinity.algorithm.advantage.samples import Advantages
+from trinity.algorithm.advantage.wire import Message, advantages_to_json, samples_from_json
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.types import JsonObject, JsonValue
+from trinity.types import JsonObject
 
 
 def main() -> None:
@@ -25,9 +29,9 @@ def main() -> None:
     answers = _own_output()
     load_error = _load_plugins()
     for line in sys.stdin:
-        answer: JsonObject = {"error": load_error} if load_error else _answer(json.loads(line))
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        for answer in _answers(json.loads(line), load_error):
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
 
 
 def _own_output() -> TextIO:
@@ -45,20 +49,28 @@ def _load_plugins() -> str:
     return ""
 
 
-def _answer(request: JsonObject) -> JsonObject:
+def _answers(request: Message, load_error: str) -> Iterator[JsonObject]:
+    parts = request["parts"]
+    for part in [None] if parts is None else parts:
+        yield {"error": load_error} if load_error else _answer(request, part)
+
+
+def _answer(request: Message, part: Message | None) -> JsonObject:
     try:
-        function = ADVANTAGES.get(str(request["name"]))
-        if request["rewards"] is None:
-            return {}
-        arguments = request["arguments"]
-        assert isinstance(arguments, dict)
-        advantages = function(np.array(request["rewards"], dtype=np.float64), **arguments)
-        values: JsonValue = np.asarray(advantages, dtype=np.float64).tolist()
+        function = ADVANTAGES.get(request["name"])
+        if part is None:
+            return dataclasses.asdict(needs_of(function, request["arguments"]))
+        advantages = function(samples_from_json(part), **request["arguments"])
+        if not isinstance(advantages, Advantages):
+            raise TypeError(
+                f"it gave {type(advantages).__name__}, where Advantages of "
+                "trinity.algorithm.advantage.samples is expected"
+            )
+        return advantages_to_json(advantages)
     except UserError as error:
         return {"error": str(error)}
     except Exception as error:  # whatever a user's function raises
         return {"error": f"{type(error).__name__}: {error}"}
-    return {"advantages": values}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""From figures of single groups to those of a batch."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+PREFIX = "experience_pipeline"
+COUNT, RATIO = "_count", "_ratio"
+
+
+def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Counts are summed up and ratios averaged; of everything else mean, min and max."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for figures in groups:
+        for name, value in figures.items():
+            if np.isfinite(value):
+                values[name].append(value)
+    merged: dict[str, float] = {}
+    for name in sorted(values):
+        merged |= _merged(f"{PREFIX}/{name}", values[name])
+    return merged
+
+
+def _merged(name: str, values: list[float]) -> dict[str, float]:
+    if name.endswith(COUNT):
+        return {name: float(np.sum(values))}
+    if name.endswith(RATIO):
+        return {name: float(np.mean(values))}
+    return {
+        f"{name}/mean": float(np.mean(values)),
+        f"{name}/min": float(np.min(values)),
+        f"{name}/max": float(np.max(values)),
+    }

@@ -1,0 +1,51 @@
+"""Made-up results of runs."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams, VersionSpan
+from trinity.types import Sequence as TokenSequence
+
+
+@dataclass(slots=True)
+class Made:
+    """What a made-up run gives."""
+
+    reward: float | None = 1.0
+    finish_reason: FinishReason = FinishReason.STOP
+    num_tokens: int = 3
+    metrics: dict[str, float] = field(default_factory=dict)
+    info: JsonObject = field(default_factory=dict)
+    logprob: float = -0.5
+
+
+def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experience:
+    """A sample whose prompt and response say where it comes from."""
+    length = made.num_tokens
+    return Experience(
+        body=TokenSequence(
+            tokens=np.arange(2 + length, dtype=np.int32),
+            prompt_length=2,
+            action_mask=np.ones(length, dtype=np.bool_),
+            rollout_logprobs=np.full(length, made.logprob, dtype=np.float32),
+            prompt_text=assignment.task_json,
+            response_text=f"{eid.explore_step}/{eid.position}/{eid.run}",
+        ),
+        eid=eid,
+        reward=made.reward,
+        reward_parts={} if made.reward is None else {"accuracy": made.reward},
+        finish_reason=made.finish_reason,
+        version_spans=(
+            VersionSpan(
+                start=0,
+                end=length,
+                version=assignment.required_version,
+                incarnation=assignment.required_incarnation,
+            ),
+        ),
+        sampling=SamplingParams(),
+        metrics=made.metrics,
+        info=made.info,
+    )

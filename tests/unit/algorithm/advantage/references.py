@@ -1,0 +1,180 @@
+"""The formulas once more, as slow and plain as they can be written."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from trinity.algorithm.advantage.samples import FloatVector, Samples
+
+Groups = list[list[int]]
+
+
+def groups_of(samples: Samples) -> Groups:
+    """Indexes of each group's samples."""
+    return [
+        [i for i in range(len(samples.groups)) if samples.groups[i] == group]
+        for group in range(samples.num_groups)
+    ]
+
+
+def runs_of(samples: Samples, group: Iterable[int]) -> Groups:
+    """Indexes of each run's samples, in order of their steps."""
+    runs: dict[int, list[int]] = {}
+    for i in group:
+        runs.setdefault(int(samples.runs[i]), []).append(i)
+    return [sorted(run, key=lambda i: int(samples.steps[i])) for run in runs.values()]
+
+
+def mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: list[float], ddof: int = 1) -> float:
+    middle = mean(values)
+    return math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - ddof))
+
+
+def each_group(samples: Samples, score: Callable[[list[float]], list[float]]) -> FloatVector:
+    """Scores of each group from its rewards alone."""
+    scores = np.zeros(len(samples.rewards))
+    for group in groups_of(samples):
+        scores[group] = score([float(samples.rewards[i]) for i in group])
+    return scores
+
+
+def grpo(
+    samples: Samples,
+    *,
+    epsilon: float = 1e-6,
+    rank_penalty: float | None = None,
+    std_cal_level: str = "group",
+) -> FloatVector:
+    rewards = [float(r) for r in samples.rewards]
+    scores = np.zeros(len(rewards))
+    for group in groups_of(samples):
+        compared = [rewards[i] for i in group]
+        if rank_penalty is not None:
+            logprobs = [float(samples.mean_logprobs[i]) for i in group]
+            ranks = [sum(other < own for other in logprobs) for own in logprobs]
+            compared = [
+                reward * (1 - rank_penalty * rank / len(group))
+                for reward, rank in zip(compared, ranks, strict=True)
+            ]
+        middle, spread = 0.0, 1.0
+        if len(group) > 1:
+            middle, spread = mean(compared), deviation(compared)
+        if std_cal_level == "batch":
+            spread = deviation(rewards) if len(rewards) > 1 else 1.0
+        for i in group:
+            scores[i] = (rewards[i] - middle) / (spread + epsilon)
+    return scores
+
+
+def step_wise_grpo(
+    samples: Samples,
+    *,
+    epsilon: float = 1e-6,
+    enable_step_norm: bool = False,
+    std_cal_level: str = "group",
+) -> FloatVector:
+    scores = np.zeros(len(samples.rewards))
+    all_runs = [run for group in groups_of(samples) for run in runs_of(samples, group)]
+    last_rewards = [float(samples.rewards[run[-1]]) for run in all_runs]
+    for group in groups_of(samples):
+        runs = runs_of(samples, group)
+        rewards = [float(samples.rewards[run[-1]]) for run in runs]
+        middle, spread = 0.0, 1.0
+        if len(runs) > 1:
+            middle, spread = mean(rewards), deviation(rewards)
+        if std_cal_level == "batch":
+            spread = deviation(last_rewards) if len(last_rewards) > 1 else 1.0
+        for run, reward in zip(runs, rewards, strict=True):
+            score = reward - middle
+            if std_cal_level != "none":
+                score /= spread + epsilon
+            scores[run] = score / len(run) if enable_step_norm else score
+    return scores
+
+
+def dr_grpo(samples: Samples) -> FloatVector:
+    return each_group(samples, lambda r: r if len(r) == 1 else [one - mean(r) for one in r])
+
+
+def opmd(samples: Samples, *, opmd_baseline: str = "mean", tau: float = 1.0) -> FloatVector:
+    def score(rewards: list[float]) -> list[float]:
+        baseline = 0.0
+        if len(rewards) > 1 and opmd_baseline == "mean":
+            baseline = mean(rewards)
+        elif len(rewards) > 1:
+            baseline = tau * math.log(mean([math.exp(r / tau) for r in rewards]))
+        return [r - baseline for r in rewards]
+
+    return each_group(samples, score)
+
+
+def asymre(samples: Samples, *, baseline_shift: float = -0.1) -> FloatVector:
+    return each_group(
+        samples,
+        lambda r: r if len(r) == 1 else [one - (mean(r) + baseline_shift) for one in r],
+    )
+
+
+def rec(samples: Samples, *, epsilon: float = 1e-6, std_normalize: bool = False) -> FloatVector:
+    def score(rewards: list[float]) -> list[float]:
+        middle, spread = 0.0, 1.0
+        if len(rewards) > 1:
+            middle, spread = mean(rewards), deviation(rewards, ddof=0)
+        scale = spread + epsilon if std_normalize else 1.0
+        return [(r - middle) / scale for r in rewards]
+
+    return each_group(samples, score)
+
+
+def grpo_passk(samples: Samples, *, epsilon: float = 1e-6, norm: bool = True) -> FloatVector:
+    def score(rewards: list[float]) -> list[float]:
+        if len(rewards) == 1:
+            return [0.0]
+        first, second = sorted(rewards, reverse=True)[:2]
+        lead = (first - second) / (deviation(rewards) + epsilon if norm else 1.0)
+        best = rewards.index(first)
+        return [lead if i == best else 0.0 for i in range(len(rewards))]
+
+    return each_group(samples, score)
+
+
+def gigpo(
+    samples: Samples,
+    *,
+    omega: float = 1.0,
+    gamma: float = 1.0,
+    fnorm: str = "none",
+    epsilon: float = 1e-6,
+) -> FloatVector:
+    def compared(values: list[float]) -> list[float]:
+        middle, spread = 0.0, 1.0
+        if len(values) > 1:
+            middle = mean(values)
+            spread = deviation(values) if fnorm == "std" else 1.0
+        return [(v - middle) / (spread + epsilon) for v in values]
+
+    whole, returns = np.zeros(len(samples.rewards)), np.zeros(len(samples.rewards))
+    for group in groups_of(samples):
+        runs = runs_of(samples, group)
+        totals = []
+        for run in runs:
+            given = [float(samples.step_rewards[i]) for i in run]
+            rewards = [0.0 if math.isnan(one) else one for one in given]
+            if all(map(math.isnan, given)):
+                rewards[-1] = float(samples.rewards[run[-1]])
+            totals.append(math.fsum(rewards))
+            for t, i in enumerate(run):
+                returns[i] = sum(gamma ** (k - t) * rewards[k] for k in range(t, len(run)))
+        for run, score in zip(runs, compared(totals), strict=True):
+            whole[run] = score
+    single = np.zeros(len(samples.rewards))
+    for state in set(samples.states.tolist()) - {-1}:
+        same = [i for i in range(len(single)) if samples.states[i] == state]
+        if len(same) > 1:
+            single[same] = compared([float(returns[i]) for i in same])
+    return whole + omega * single

@@ -1,0 +1,21 @@
+"""AsymRE: the reward over the group's mean, shifted so that good samples weigh more than bad."""
+
+import numpy as np
+
+from trinity.algorithm.advantage.samples import Advantages, Samples
+
+
+def asymre(samples: Samples, *, baseline_shift: float = -0.1) -> Advantages:
+    """A_i = r_i - (mean(r of i's group) + baseline_shift), [N]; a sample alone has baseline 0.
+
+    https://arxiv.org/abs/2506.20520.
+    """
+    means_G = samples.group_means(samples.rewards)
+    baselines_G = np.where(samples.group_sizes > 1, means_G + baseline_shift, 0.0)
+    return Advantages(
+        samples.rewards - baselines_G[samples.groups],
+        metrics={
+            "group_advantages/group_baseline": baselines_G,
+            "group_advantages/reward_mean": means_G,
+        },
+    )

@@ -1,0 +1,113 @@
+"""GiGPO: whole runs compared with each other, and single steps with those from the same state."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.needs import Arguments, Needs, needs
+from trinity.algorithm.advantage.samples import (
+    Advantages,
+    FloatVector,
+    IntVector,
+    Samples,
+    sums_by,
+)
+
+STEP_REWARD_KEY = "step_reward"
+STATE_KEY = "env_state_hash"
+
+
+def _needs(arguments: Arguments) -> Needs:
+    return Needs(
+        whole_step=True,
+        step_reward_key=str(arguments.get("step_reward_key", STEP_REWARD_KEY)),
+        state_key=str(arguments.get("env_state_hash_key", STATE_KEY)),
+    )
+
+
+@needs(_needs)
+def gigpo(
+    samples: Samples,
+    *,
+    omega: float = 1.0,
+    gamma: float = 1.0,
+    fnorm: Literal["none", "std"] = "none",
+    epsilon: float = 1e-6,
+    step_reward_key: str = "step_reward",  # noqa: ARG001 - the pipeline reads them by these keys
+    env_state_hash_key: str = "env_state_hash",  # noqa: ARG001
+) -> Advantages:
+    """A_i = A_E + omega A_S, [N].
+
+    A_E = (R - mean) / (F + epsilon), R the sum of the step rewards of i's run, mean over the runs
+    of the group. A_S is the same of the discounted return R_t = sum over k of gamma^k r_(t+k),
+    compared with all steps of the explore step from the same state. F is 1, or the unbiased std
+    with fnorm "std"; who is alone has A_E = R / (1 + epsilon) and A_S = 0.
+
+    A run without step rewards has its last sample's reward in its last step.
+
+    https://arxiv.org/abs/2505.10978.
+    """
+    check_choice("gigpo", "fnorm", fnorm, ("none", "std"))
+    rewards_N = _step_rewards(samples)
+    runs = samples.chosen(samples.is_last_step)
+    totals_R = sums_by(samples.run_numbers, rewards_N, len(runs.rewards))
+    means_G = runs.group_baselines(totals_R)
+    whole_N = _compared(runs, totals_R, fnorm, epsilon)[samples.run_numbers]
+    returns_N = _discounted_returns(samples, rewards_N, gamma)
+    anchors = replace(samples, groups=_anchors(samples.states))
+    is_shared_N = anchors.group_sizes[anchors.groups] > 1
+    single_N = np.where(is_shared_N, _compared(anchors, returns_N, fnorm, epsilon), 0.0)
+    return Advantages(
+        whole_N + omega * single_N,
+        metrics={
+            "gigpo/episode_reward_mean": means_G,
+            "gigpo/episode_reward_std": runs.group_deviations(totals_R),
+            "gigpo/anchor_group_hit_ratio": samples.group_means(is_shared_N.astype(np.float64)),
+            "gigpo/mean_abs_A_E": samples.group_means(np.abs(whole_N)),
+            "gigpo/mean_abs_A_S": samples.group_means(np.abs(single_N)),
+        },
+    )
+
+
+def _step_rewards(samples: Samples) -> FloatVector:
+    """What each step gave, [N]."""
+    is_given_N = ~np.isnan(samples.step_rewards)
+    run_numbers = samples.run_numbers
+    has_any_R = np.bincount(run_numbers, weights=is_given_N) > 0
+    given_N = np.where(is_given_N, samples.step_rewards, 0.0)
+    last_N = np.where(samples.is_last_step, samples.rewards, 0.0)
+    return np.where(has_any_R[run_numbers], given_N, last_N)
+
+
+def _discounted_returns(samples: Samples, rewards_N: FloatVector, gamma: float) -> FloatVector:
+    """Backwards through the runs, all of them together, one step at a time, [N]."""
+    returns_N = rewards_N.copy()
+    is_last_N = samples.is_last_step
+    left_N = np.flatnonzero(is_last_N)[samples.run_numbers] - np.arange(len(is_last_N))
+    order_N = np.argsort(left_N, kind="stable")
+    ends = np.cumsum(np.bincount(left_N))
+    for start, end in pairwise(ends):
+        own = order_N[start:end]
+        returns_N[own] += gamma * returns_N[own + 1]
+    return returns_N
+
+
+def _anchors(states_N: IntVector) -> IntVector:
+    """A number for each state, from 0; an unknown one is like no other, [N]."""
+    _, numbers_N = np.unique(states_N, return_inverse=True)
+    is_unknown_N = states_N < 0
+    fresh_N = len(states_N) + np.arange(len(states_N))
+    _, dense_N = np.unique(np.where(is_unknown_N, fresh_N, numbers_N), return_inverse=True)
+    return dense_N.astype(np.int64)
+
+
+def _compared(samples: Samples, values_N: FloatVector, fnorm: str, epsilon: float) -> FloatVector:
+    """Over the mean of the group, in its standard deviations if wanted, [N]."""
+    scales_G = samples.group_deviations(values_N)
+    if fnorm == "none":
+        scales_G = np.ones_like(scales_G)
+    baselines_G = samples.group_baselines(values_N)
+    return (values_N - baselines_G[samples.groups]) / (scales_G[samples.groups] + epsilon)

@@ -1,0 +1,33 @@
+"""GRPO for pass@k: only the best sample of a group counts, by how far it is ahead of the next."""
+
+import numpy as np
+
+from trinity.algorithm.advantage.order import ranks_within
+from trinity.algorithm.advantage.samples import Advantages, Samples
+
+
+def grpo_passk(
+    samples: Samples, *, epsilon: float = 1e-6, norm_adv_by_std_in_grpo: bool = True
+) -> Advantages:
+    """A = (r_max - r_second) / (std + epsilon) for the best sample of a group, else 0, [N].
+
+    The std is the group's unbiased one; without norm_adv_by_std_in_grpo nothing is divided. A
+    sample alone is ahead of nobody: 0.
+
+    https://arxiv.org/abs/2503.19595.
+    """
+    ranks_N = ranks_within(samples.groups, -samples.rewards)
+    is_best_N, is_second_N = ranks_N == 0, ranks_N == 1
+    best_G = samples.group_sums(np.where(is_best_N, samples.rewards, 0.0))
+    second_G = samples.group_sums(np.where(is_second_N, samples.rewards, 0.0))
+    leads_G = np.where(samples.group_sizes > 1, best_G - second_G, 0.0)
+    deviations_G = samples.group_deviations(samples.rewards)
+    if norm_adv_by_std_in_grpo:
+        leads_G = leads_G / (deviations_G + epsilon)
+    return Advantages(
+        np.where(is_best_N, leads_G[samples.groups], 0.0),
+        metrics={
+            "group_advantages/reward_mean": samples.group_means(samples.rewards),
+            "group_advantages/reward_std": deviations_G,
+        },
+    )

@@ -1,0 +1,59 @@
+"""What an advantage function asks of the pipeline, said where the function is defined.
+
+@needs(Needs(whole_step=True))
+def above_everyone(samples: Samples) -> Advantages: ...
+
+Where it depends on the arguments, a function of them stands in place of `Needs`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from trinity.types import JsonValue
+
+Arguments = Mapping[str, JsonValue]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a function needs; nothing of it is what costs least.
+
+    Without `whole_step` a function may be called with any number of groups at once, and must give
+    for each what it would give for that one alone.
+    """
+
+    whole_step: bool = False
+    """All groups of an explore step in one call, once all of them have ended."""
+    mean_logprobs: bool = False
+    """`Samples.mean_logprobs`."""
+    step_reward_key: str = ""
+    """Where samples keep `Samples.step_rewards`: a key of their info, metrics or arrays."""
+    state_key: str = ""
+    """Where they keep `Samples.states`; what lies there is only compared."""
+
+    @property
+    def reads_samples(self) -> bool:
+        """Whether something is needed that only the whole samples have."""
+        return self.mean_logprobs or bool(self.step_reward_key or self.state_key)
+
+
+NOTHING = Needs()
+_NEEDS: dict[Callable[..., Any], Needs | Callable[[Arguments], Needs]] = {}
+
+
+def needs(what: Needs | Callable[[Arguments], Needs]) -> Callable[[Function], Function]:
+    """Decorator that notes what the function below it needs."""
+
+    def note(function: Function) -> Function:
+        _NEEDS[function] = what
+        return function
+
+    return note
+
+
+def needs_of(function: Callable[..., Any], arguments: Arguments) -> Needs:
+    """What a function needs when it is called with these arguments."""
+    what = _NEEDS.get(function, NOTHING)
+    return what if isinstance(what, Needs) else what(arguments)

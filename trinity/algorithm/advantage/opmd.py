@@ -1,0 +1,44 @@
+"""OPMD: the reward over a baseline of the group, by its mean or its soft maximum."""
+
+from typing import Literal
+
+import numpy as np
+
+from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
+from trinity.errors import UserError
+
+
+def opmd(
+    samples: Samples,
+    *,
+    opmd_baseline: Literal["mean", "logavgexp"] = "mean",
+    tau: float = 1.0,
+) -> Advantages:
+    """A_i = r_i - b, [N], with b = mean(r) or b = tau log mean exp(r / tau) of i's group.
+
+    A sample alone has baseline 0.
+
+    https://arxiv.org/abs/2505.17826, appendix; Kimi k1.5, https://arxiv.org/abs/2501.12599.
+    """
+    check_choice("opmd", "opmd_baseline", opmd_baseline, ("mean", "logavgexp"))
+    if not tau > 0:
+        raise UserError(f"tau of advantage function opmd is {tau}; in advantage_fn_args give > 0")
+    baselines_G = samples.group_baselines(samples.rewards)
+    if opmd_baseline == "logavgexp":
+        soft_maxima_G = _soft_maxima(samples, tau)
+        baselines_G = np.where(samples.group_sizes > 1, soft_maxima_G, 0.0)
+    return Advantages(
+        samples.rewards - baselines_G[samples.groups],
+        metrics={
+            "group_advantages/group_baseline": baselines_G,
+            "group_advantages/reward_mean": samples.group_means(samples.rewards),
+        },
+    )
+
+
+def _soft_maxima(samples: Samples, tau: float) -> FloatVector:
+    """tau log mean exp(r / tau) of each group, [G], without an overflow."""
+    maxima_G = samples.group_maxima(samples.rewards)
+    parts_N = np.exp((samples.rewards - maxima_G[samples.groups]) / tau)
+    return maxima_G + tau * np.log(samples.group_means(parts_N))

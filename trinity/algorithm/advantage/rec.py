@@ -1,0 +1,55 @@
+"""REC: REINFORCE over the group's mean, optionally with no more bad samples than good ones."""
+
+from typing import Literal
+
+import numpy as np
+
+from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.order import ranks_within
+from trinity.algorithm.advantage.samples import Advantages, BoolVector, Samples
+
+
+def rec(
+    samples: Samples,
+    *,
+    epsilon: float = 1e-6,
+    std_normalize: bool = False,
+    drop: Literal["balance"] | None = None,
+) -> Advantages:
+    """A_i = r_i - mean(r of i's group), [N]; a sample alone keeps its reward.
+
+    std_normalize: divided by the group's population std + epsilon.
+    drop "balance": where a group has more samples below its mean than others, the surplus of them,
+        drawn by lot, gets A = 0; mean and std are then those of the remaining samples.
+
+    https://arxiv.org/abs/2509.24203.
+    """
+    if drop is not None:
+        check_choice("rec", "drop", drop, ("balance",))
+    is_kept_N = np.ones(len(samples.rewards), dtype=np.bool_)
+    if drop == "balance":
+        is_kept_N = _balanced(samples)
+    kept = samples.chosen(is_kept_N)
+    means_G = kept.group_baselines(kept.rewards)
+    deviations_G = kept.group_deviations(kept.rewards, ddof=0)
+    values_N = samples.rewards - means_G[samples.groups]
+    if std_normalize:
+        values_N = values_N / (deviations_G[samples.groups] + epsilon)
+    return Advantages(
+        np.where(is_kept_N, values_N, 0.0),
+        metrics={
+            "group_advantages/reward_mean": means_G,
+            "group_advantages/reward_std": deviations_G,
+            "group_advantages/drop_balance": samples.group_means(np.where(is_kept_N, 0.0, 1.0)),
+        },
+    )
+
+
+def _balanced(samples: Samples) -> BoolVector:
+    """Samples that remain when no group has more of them below its mean than others, [N]."""
+    is_bad_N = samples.rewards < samples.group_means(samples.rewards)[samples.groups]
+    num_good_G = samples.group_sums(np.where(is_bad_N, 0.0, 1.0))
+    is_kept_N = np.ones(len(is_bad_N), dtype=np.bool_)
+    bad_groups = samples.groups[is_bad_N]
+    is_kept_N[is_bad_N] = ranks_within(bad_groups, samples.lots[is_bad_N]) < num_good_G[bad_groups]
+    return is_kept_N

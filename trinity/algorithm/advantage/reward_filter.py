@@ -1,0 +1,20 @@
+"""RAFT's choice: samples that did well are trained on, all others are left out."""
+
+from trinity.algorithm.advantage.samples import Advantages, Samples
+
+
+def reward_filter(samples: Samples, *, threshold: float | None = None) -> Advantages:
+    """A_i = 1 where r_i is good enough, else 0 and left out, [N].
+
+    Good enough is r_i >= threshold; without one, r_i > mean(r of i's group), so that a group whose
+    samples all did alike is left out whole. A sample alone is compared with 0.
+    https://arxiv.org/abs/2304.06767.
+    """
+    if threshold is None:
+        means_G = samples.group_baselines(samples.rewards)
+        is_good_N = samples.rewards > means_G[samples.groups]
+        reason = "its reward is not above its group's mean"
+    else:
+        is_good_N = samples.rewards >= threshold
+        reason = f"its reward is below {threshold:g}"
+    return Advantages(is_good_N.astype(float), left_out=~is_good_N, reason=reason)
