@@ -48,18 +48,11 @@ class PairEncoder:
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
         form = self._format
-        with_messages = form.prompt_type == "messages"
-        prompt = (
-            _messages(row, form.messages_key, index)
-            if with_messages
-            else prompt_of(row, form, index)
-        )
-        answers = [
-            _messages(row, key, index)
-            if with_messages
-            else [_text_message("assistant", _column(row, key, index))]
-            for key in (form.chosen_key, form.rejected_key)
-        ]
+        if form.prompt_type == "messages":
+            prompt = _messages(row, form.messages_key, index)
+        else:
+            prompt = prompt_of(row, form, index)
+        answers = [_answer(row, key, index) for key in (form.chosen_key, form.rejected_key)]
         return [self._chat.encode(prompt, answer, index=index) for answer in answers]
 
 
@@ -90,6 +83,14 @@ def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
 
 def _text_message(role: str, content: object) -> Message:
     return {"role": role, "content": content}
+
+
+def _answer(row: JsonObject, key: str, index: int) -> list[Message]:
+    """A list of messages, its JSON text, or the text of one answer."""
+    found = _column(row, key, index)
+    if isinstance(found, str) and not found.startswith("[{"):
+        return [_text_message("assistant", found)]
+    return _messages(row, key, index)
 
 
 def _messages(row: JsonObject, key: str, index: int) -> list[Message]:
