@@ -67,7 +67,7 @@ def make_plan(
                 **(trainer or {}),
             },
             "cluster": {"node_num": 1, "gpu_per_node": 0},
-            "buffer": {"batch_size": 2, "train_batch_size": 16, "total_steps": 10, **source},
+            "buffer": {"batch_size": 2, "train_batch_size": 16, "total_steps": 1000, **source},
         }
     )
     return plan_experiment(config).stages[0]
