@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from services.trainer import cpu_platform
 
 cpu_platform.install()
@@ -64,7 +62,6 @@ def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWor
 def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
     """The worker that learns values; its head begins at random, the same in every life."""
     critic = plan.config.trainer.critic
-    torch.manual_seed(plan.config.seed)
     optimizer = _optimizer_config(critic.optimizer, critic.grad_clip)
     return _build(plan, model_directory, "value_model", optimizer)
 

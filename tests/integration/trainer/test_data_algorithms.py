@@ -89,21 +89,30 @@ def test_a_step_on_pairs_is_the_same_in_one_call_or_in_several(
     assert_close(whole, parts)
 
 
+def cut_to_prompt(row: TrainRow) -> TrainRow:
+    return replace(
+        row,
+        tokens=row.tokens[: row.prompt_length],
+        mask=row.mask[:0],
+        old_logprobs=row.old_logprobs[:0],
+        advantages=row.advantages[:0],
+    )
+
+
+def test_when_all_pairs_are_cut_down_to_their_prompts_the_step_teaches_nothing(
+    learner_of: Build, model: Path
+) -> None:
+    pairs = random_pairs(3, seed=3)
+    empty = replace(pairs, rows=[cut_to_prompt(row) for row in pairs.rows])
+    metrics = stepped(learner_of(make_plan(model, {"algorithm_type": "dpo"})), empty)
+    assert (metrics["actor/loss"], metrics["actor/grad_norm"]) == (0.0, 0.0)
+
+
 def test_a_pair_cut_down_to_its_prompt_changes_no_direction(learner_of: Build, model: Path) -> None:
     """It is in no micro-batch, and no mean counts it."""
     plan = make_plan(model, {"algorithm_type": "dpo"})
     pairs = random_pairs(4, seed=3)
-    cut = [
-        replace(
-            row,
-            position=9,
-            tokens=row.tokens[: row.prompt_length],
-            mask=row.mask[:0],
-            old_logprobs=row.old_logprobs[:0],
-            advantages=row.advantages[:0],
-        )
-        for row in random_pairs(1, seed=4).rows
-    ]
+    cut = [replace(cut_to_prompt(row), position=9) for row in random_pairs(1, seed=4).rows]
     left, right = learner_of(plan), learner_of(plan)
     with_cut = stepped(left, replace(pairs, rows=[*pairs.rows, *cut]))
     assert with_cut["actor/dpo_loss"] == stepped(right, pairs)["actor/dpo_loss"]

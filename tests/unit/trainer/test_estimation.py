@@ -56,6 +56,22 @@ def test_the_advantage_sees_the_mask_that_the_correction_left() -> None:
     assert not found.advantages_NT[~found.mask_NT].any()
 
 
+def test_a_reward_is_seen_on_the_last_token_that_the_correction_left() -> None:
+    last_BT = PREPARED.mask_BT & (np.cumsum(PREPARED.mask_BT[:, ::-1], -1)[:, ::-1] == 1)
+    far_BT = PREPARED.rollout_logprobs_BT + 5.0 * last_BT
+    settings = CorrectionSettings(rollout_rs="token_k1", rollout_rs_threshold="0.5_2.0")
+
+    def reached(batch: TokenBatch) -> TokenAdvantages:
+        return TokenAdvantages(advantages_BT=batch.rewards_BT)
+
+    recipe = replace(PLAIN, correction=settings, advantage=reached)
+    found = estimate(recipe, rollouts_with(proximal_BT=far_BT), kl_coef=0.0)
+    left_B = found.mask_NT.any(-1)
+    scores_B = np.array([row.run_reward.reward for row in PREPARED.rows if row.run_reward])
+    assert left_B.sum() > 4
+    assert np.array_equal(found.advantages_NT.sum(-1)[left_B], scores_B[left_B])
+
+
 def test_the_advantage_sees_rewards_with_the_penalty_taken_off() -> None:
     reference_BT = PREPARED.rollout_logprobs_BT - 1.0
     recipe = replace(PLAIN, penalty="k1", advantage=scores)
