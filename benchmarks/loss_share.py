@@ -145,7 +145,7 @@ def _random_batch() -> TrainBatch:
             tokens=draw.integers(2, VOCABULARY, PROMPT + RESPONSE).astype(np.int32),
             prompt_length=PROMPT,
             mask=np.ones(RESPONSE, dtype=np.bool_),
-            old_logprobs=draw.normal(-9, 0.2, RESPONSE).astype(np.float32),
+            rollout_logprobs=draw.normal(-9, 0.2, RESPONSE).astype(np.float32),
             advantages=np.full(RESPONSE, draw.normal(), dtype=np.float32),
         )
         for position in range(NUM_ROWS)

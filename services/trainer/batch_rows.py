@@ -82,7 +82,7 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         tokens=sequence.tokens,
         prompt_length=sequence.prompt_length,
         mask=mask,
-        old_logprobs=sequence.rollout_logprobs,
+        rollout_logprobs=sequence.rollout_logprobs,
         advantages=advantages,
         weight=message.weight,
         temperature=temperature if temperature > 0 else 1.0,

@@ -62,7 +62,7 @@ class Formatter:
             tokens=np.asarray(tokens, dtype=np.int32),
             prompt_length=prompt_length,
             mask=np.ones(response_length, dtype=np.bool_),
-            old_logprobs=np.zeros(response_length, dtype=np.float32),
+            rollout_logprobs=np.zeros(response_length, dtype=np.float32),
             advantages=np.zeros(response_length, dtype=np.float32),
             weight=weight,
             side=side,

@@ -53,7 +53,7 @@ class PreparedBatch:
         """The batch as it comes."""
         layout = Layout(batch.rows)
         mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
-        rollout_BT = layout.stack((row.old_logprobs for row in batch.rows), np.float64)
+        rollout_BT = layout.stack((row.rollout_logprobs for row in batch.rows), np.float64)
         rollout_BT = np.where(mask_BT, rollout_BT, 0.0)
         advantages_BT = layout.stack((row.advantages for row in batch.rows), np.float64)
         return cls(

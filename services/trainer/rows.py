@@ -32,7 +32,7 @@ class TrainRow:
     prompt_length: int
     mask: BoolArray
     """True where the token is trained on."""
-    old_logprobs: npt.NDArray[np.float32]
+    rollout_logprobs: npt.NDArray[np.float32]
     """Of the policy that made the tokens, as its engine gave them; 0 for training data."""
     advantages: npt.NDArray[np.float32]
     weight: float = 1.0

@@ -92,5 +92,5 @@ def make_deterministic(num_threads: int) -> None:
 
 def _take_in(update: Callable[[bytes], None], row: TrainRow) -> None:
     update(f"{row.position} {row.prompt_length} {row.weight!r}".encode())
-    for array in (row.tokens, row.mask, row.old_logprobs, row.advantages):
+    for array in (row.tokens, row.mask, row.rollout_logprobs, row.advantages):
         update(array.tobytes())

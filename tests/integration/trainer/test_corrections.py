@@ -108,7 +108,7 @@ def as_if_on_policy(learner: "Learner", batch: TrainBatch) -> TrainBatch:
     """The batch as if the learner's own weights had made it."""
     logprobs_BT = learner._roles.actor.infer(PreparedBatch.of(batch), ["logprobs"])["logprobs"]
     rows = [
-        replace(row, old_logprobs=logprobs_BT[number, : row.response_length].astype(np.float32))
+        replace(row, rollout_logprobs=logprobs_BT[number, : row.response_length].astype(np.float32))
         for number, row in enumerate(batch.rows)
     ]
     return replace(batch, rows=rows)
@@ -123,7 +123,7 @@ def test_a_rejected_row_is_as_if_it_had_been_masked(learner_of: Build, model: Pa
     rejecting, masking = learner_of(plan), learner_of(plan)
     batch = as_if_on_policy(masking, BATCH)
     row = batch.rows[3]
-    impossible = replace(row, old_logprobs=np.full_like(row.old_logprobs, -80.0))
+    impossible = replace(row, rollout_logprobs=np.full_like(row.rollout_logprobs, -80.0))
     silent = replace(row, mask=np.zeros_like(row.mask))
     metrics = stepped(rejecting, with_row(batch, 3, impossible))
     stepped(masking, with_row(batch, 3, silent))
@@ -136,7 +136,10 @@ def test_when_every_row_is_rejected_nothing_moves(learner_of: Build, model: Path
     plan = plan_of(model, bypass_old_logprobs=False, rollout_correction=REJECTION)
     learner = learner_of(plan)
     before = weights_of(learner)
-    rows = [replace(row, old_logprobs=np.full_like(row.old_logprobs, -80.0)) for row in BATCH.rows]
+    rows = [
+        replace(row, rollout_logprobs=np.full_like(row.rollout_logprobs, -80.0))
+        for row in BATCH.rows
+    ]
     metrics = learner.train_step(replace(BATCH, rows=rows), 0.0).metrics
     assert (metrics["actor/grad_norm"], metrics["actor/loss"]) == (0.0, 0.0)
     assert_same(weights_of(learner), before)

@@ -94,7 +94,7 @@ def cut_to_prompt(row: TrainRow) -> TrainRow:
         row,
         tokens=row.tokens[: row.prompt_length],
         mask=row.mask[:0],
-        old_logprobs=row.old_logprobs[:0],
+        rollout_logprobs=row.rollout_logprobs[:0],
         advantages=row.advantages[:0],
     )
 

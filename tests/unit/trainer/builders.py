@@ -114,7 +114,7 @@ def data_row(
         tokens=np.concatenate([prompt, answer]).astype(np.int32),
         prompt_length=len(prompt),
         mask=np.ones(len(answer), dtype=np.bool_),
-        old_logprobs=np.zeros(len(answer), dtype=np.float32),
+        rollout_logprobs=np.zeros(len(answer), dtype=np.float32),
         advantages=np.zeros(len(answer), dtype=np.float32),
         side=side,
     )
@@ -130,6 +130,6 @@ def _random_row(position: int, generator: np.random.Generator, max_response: int
         tokens=generator.integers(2, VOCABULARY, prompt + response).astype(np.int32),
         prompt_length=prompt,
         mask=mask,
-        old_logprobs=generator.normal(-3.9, 0.2, response).astype(np.float32),
+        rollout_logprobs=generator.normal(-3.9, 0.2, response).astype(np.float32),
         advantages=np.full(response, generator.normal(), dtype=np.float32),
     )

@@ -52,7 +52,7 @@ def test_a_row_without_tokens_puts_nothing_into_the_padding() -> None:
         tokens=BATCH.rows[0].tokens[:2],
         prompt_length=2,
         mask=np.zeros(0, dtype=np.bool_),
-        old_logprobs=np.zeros(0, dtype=np.float32),
+        rollout_logprobs=np.zeros(0, dtype=np.float32),
         advantages=np.zeros(0, dtype=np.float32),
     )
     rollouts = rollouts_of([empty, BATCH.rows[1]])
