@@ -55,24 +55,16 @@ class Actor:
         A gradient that is not finite moves nothing; `actor/grad_norm` then says so.
         """
         started = time.perf_counter()
-        ranks = self._calls.ranks
-        totals = prepared.totals(prepared.mask_BT, self._max_response_tokens)
-        loss = BatchLoss(
-            self._recipe,
-            totals,
-            step=prepared.batch.step,
-            kl_coef=kl_coef,
-            num_ranks=ranks.num_ranks,
-        )
+        loss = self._loss_of(prepared, kl_coef)
         outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
-        gatherer = Gatherer(prepared.layout, ranks)
+        gatherer = Gatherer(prepared.layout, self._calls.ranks)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
             for name, values_NC in loss.seen.items():
                 gatherer.add(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})
-        sums = loss.sums.over(ranks)
+        sums = loss.sums.over(self._calls.ranks)
         metrics = {
             **{f"actor/{name}": value for name, value in sums.items()},
             "actor/grad_norm": float(step["grad_norm"]),
@@ -91,6 +83,15 @@ class Actor:
         for name, tensor in parameters:
             if name not in tied:
                 yield name, tensor.detach().cpu()
+
+    def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
+        return BatchLoss(
+            self._recipe,
+            prepared.totals(prepared.mask_BT, self._max_response_tokens),
+            step=prepared.batch.step,
+            kl_coef=kl_coef,
+            num_ranks=self._calls.ranks.num_ranks,
+        )
 
     def save(self, directory: Path, step: int) -> None:
         """Write this rank's part of the full state: weights, optimizer, random states."""

@@ -11,7 +11,6 @@ from services.trainer.batch_rows import RowReader
 from services.trainer.batch_source import BatchSource
 from services.trainer.buffer_client import BufferClient
 from services.trainer.checkpoints import CheckpointStore
-from services.trainer.formatter import load_formatter
 from services.trainer.incarnation import Incarnation, begin_incarnation
 from services.trainer.learner import Learner
 from services.trainer.messages import StageEnded, StageOrder
@@ -23,7 +22,7 @@ from services.trainer.ranks import Ranks
 from services.trainer.stage_run import StageParts, StageRun
 from services.trainer.starting_weights import starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
-from services.trainer.training_data import training_data_format
+from services.trainer.training_data import row_reader
 from services.trainer.weights import PublishedWeights, WeightsStore
 from trinity.config import StagePlan
 from trinity.errors import ManifestError, Superseded
@@ -101,7 +100,7 @@ class StageSetup:
             life=life,
             learner=learner,
             buffer=self._buffer,
-            source=self._source(life, self._reader(start)),
+            source=self._source(life, row_reader(self._plan, start)),
             publisher=self._publisher(life, start),
             checkpoints=self._checkpoints(life),
             total_steps=total_steps,
@@ -155,20 +154,6 @@ class StageSetup:
         if path is None or not self._plan.config.model.critic_model_path:
             return start
         return starting_directory(path, "", ranks=self._ranks, waits=self._link.waits)
-
-    def _reader(self, model_directory: Path) -> RowReader:
-        """Training data is formatted by the model's tokenizer; rollouts are tokens already."""
-        row_format = training_data_format(self._plan)
-        formatter = None
-        if row_format is not None:
-            formatter = load_formatter(
-                model_directory,
-                schema=self._plan.algorithm.row_schema,
-                chat_template=self._plan.chat_template,
-                row_format=row_format,
-                max_length=self._plan.max_model_len,
-            )
-        return RowReader(formatter=formatter, among_rollouts=self._plan.needs_rollout)
 
     def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
         source = BatchSource(
