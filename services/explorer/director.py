@@ -1,4 +1,7 @@
-"""Decides what this explorer works on: the oldest running experiment."""
+"""Decides what this explorer works on: the oldest of the experiments with the fewest explorers."""
+
+import logging
+from collections.abc import Sequence
 
 from services.explorer.engines import Engines
 from services.explorer.experiment_work import ExperimentWork
@@ -6,8 +9,11 @@ from services.explorer.feed import Feed
 from services.explorer.stage_setup import StageSetup
 from services.explorer.synchronizer_client import ExperimentView, SynchronizerClient
 from services.explorer.unconfirmed import Unconfirmed
+from trinity.errors import RpcError
 from trinity.members import Heartbeats
 from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
 
 IDLE = "idle"
 
@@ -45,7 +51,7 @@ class Director:
         while not self._stopping:
             self._beats.set_activity(IDLE)
             seen = await self._next_state(seen)
-            await self._work_on(next(filter(_has_work, seen)))
+            await self._work_on(await self._choice([one for one in seen if _has_work(one)]))
 
     def stop(self) -> bool:
         """Take no more work; says whether there are runs that may still end."""
@@ -59,6 +65,17 @@ class Director:
         return await self._experiments.wait_for(
             lambda now: now is not seen and any(map(_has_work, now))
         )
+
+    async def _choice(self, waiting: Sequence[ExperimentView]) -> ExperimentView:
+        """Explorers that find several experiments spread over them."""
+        if len(waiting) == 1:
+            return waiting[0]
+        try:
+            others = await self._synchronizer.num_others(self._beats.member)
+        except RpcError as error:
+            logger.info("other explorers cannot be seen", extra={"reason": str(error)})
+            return waiting[0]
+        return min(waiting, key=lambda one: others[one.id])
 
     async def _work_on(self, experiment: ExperimentView) -> None:
         """Results of a stage that has ended otherwise than by `stop` serve nobody any more."""

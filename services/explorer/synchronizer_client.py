@@ -1,5 +1,6 @@
 """The synchronizer as the explorer calls it: domain values in and out."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
 
 SERVICE = "trinity.api.v1.SynchronizerService"
+LIVE_SECONDS = 10.0
+"""A member silent for longer counts as gone."""
 STREAM_SECONDS = 600.0
 """Streams are opened anew now and then: a broken one that nobody noticed ends by it."""
 
@@ -93,6 +96,24 @@ class SynchronizerClient:
     async def experiment(self, experiment_id: str) -> ExperimentView:
         """An experiment as it is now."""
         return _experiment((await self._get(experiment_id)).experiment)
+
+    async def num_others(self, own: pb.Member) -> Counter[str]:
+        """How many other explorers are alive and work on each experiment.
+
+        Who was heard from this explorer's own address is the one whose place it has taken.
+        """
+        with calling("synchronizer"):
+            response: pb.GetStatusResponse = await self.stub.GetStatus(
+                pb.GetStatusRequest(), timeout=CALL_SECONDS
+            )
+        return Counter(
+            member.experiment_id
+            for member in response.members
+            if member.role == pb.ROLE_EXPLORER
+            and member.id != own.id
+            and not (own.address and member.address == own.address)
+            and member.silent_seconds <= LIVE_SECONDS
+        )
 
     async def finish_role(self, experiment_id: str, stage: str) -> None:
         """Say that the explorer's part of a stage is done."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.trainer.batch_rows import RowReader
@@ -46,16 +47,19 @@ class BatchSource:
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._next: tuple[int, Future[BatchAnswer]] | None = None
 
-    def get(self, step: int, *, is_last: bool) -> BatchAnswer:
+    def get(
+        self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
+    ) -> BatchAnswer:
         """The step's batch, or that there will be none. Collective.
 
-        Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop.
+        Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
+        what `check` raises, which is asked while there is none.
         """
         answer = BatchAnswer(None)
         code = READY
         if self._ranks.is_first:
             try:
-                answer = self._wait_for(step)
+                answer = self._wait_for(step, check)
                 code = READY if answer.state is None else CODES[answer.state]
             except StopRequested:
                 code = STOP
@@ -65,7 +69,7 @@ class BatchSource:
         if code != READY:
             return BatchAnswer(None, STATES[code], answer.reason)
         if not self._ranks.is_first:
-            answer = self._wait_for(step)
+            answer = self._wait_for(step, check)
         if not is_last:
             self._fetch_ahead(step + 1)
         return answer
@@ -75,13 +79,14 @@ class BatchSource:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _wait_for(self, step: int) -> BatchAnswer:
+    def _wait_for(self, step: int, check: Callable[[], None]) -> BatchAnswer:
         deadline = time.monotonic() + self._patience_seconds
         self._say_wait(f"the batch of train step {step}")
         try:
             while True:
                 if self._stop.is_set():
                     raise StopRequested
+                check()
                 answer = self._ask(step, max(deadline - time.monotonic(), 0.0))
                 if answer.state is not NoBatch.WAITING:
                     return answer

@@ -1,12 +1,10 @@
 """Publishing weights: files first, then the synchronizer's word, then the buffer's leases."""
 
-import torch
-
 from services.trainer.buffer_client import BufferClient
 from services.trainer.learner import Learner
 from services.trainer.ranks import Ranks
 from services.trainer.synchronizer_client import SynchronizerClient
-from services.trainer.weights import PublishedWeights, WeightsStore
+from services.trainer.weights import Exported, PublishedWeights, WeightsStore
 
 
 class Publisher:
@@ -33,12 +31,25 @@ class Publisher:
 
     def publish(self, learner: Learner, version: int) -> None:
         """Every rank gives its part of the weights, the first writes and announces. Collective."""
+        self.announce(self.collect(learner), version)
+
+    def collect(self, learner: Learner, *, copied: bool = False) -> Exported | None:
+        """The weights as they are published, on the first rank; None elsewhere. Collective.
+
+        Unless they are `copied`, they change with the next train step.
+        """
         tensors = learner.weights()
-        if not self._ranks.is_first:
-            for _ in tensors:
-                pass
+        if self._ranks.is_first:
+            return self._store.as_exported(tensors, copied=copied)
+        for _ in tensors:
+            pass
+        return None
+
+    def announce(self, exported: Exported | None, version: int) -> None:
+        """Write what was collected and make it known; elsewhere than on the first rank nothing."""
+        if exported is None:
             return
-        self._announce(self._store.write(tensors, version=version, incarnation=self._incarnation))
+        self._announce(self._store.write(exported, version=version, incarnation=self._incarnation))
 
     def adopt(self, version: int) -> bool:
         """Publish an earlier life's copy of a version; False when none is intact. Collective."""
@@ -54,7 +65,7 @@ class Publisher:
         self.newest = weights
         self.note_evaluations(self._buffer.record_version(weights))
 
-    def as_published(self, learner: Learner) -> dict[str, torch.Tensor]:
+    def as_published(self, learner: Learner) -> Exported:
         """The weights as they would be published now. Collective."""
         return self._store.as_exported(learner.weights())
 

@@ -9,6 +9,10 @@ The order within a step is: batch, train, publish (if due), report, checkpoint (
                                 says again that it is done, or trains up to it and says so.
 As the batch of step s+1 is asked for only after version s is published, a life that has trained all
 recorded batches again owes the explorers at most one version: the newest due.
+
+Where rollouts run ahead of training (`sync_offset` above 0), publishing and the report go on beside
+the next step, one step's at most: then a version may be owed that is one step older. The next life
+publishes every version due that none before it has recorded: an evaluation may need that very one.
 """
 
 import logging
@@ -16,10 +20,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.trainer.batch_metrics import batch_metrics
 from services.trainer.batch_source import BatchSource
 from services.trainer.buffer_client import BufferClient, NoBatch
 from services.trainer.checkpoints import CheckpointStore
+from services.trainer.follow_up import FollowUp
 from services.trainer.incarnation import Incarnation
 from services.trainer.learner import Learner, StepOutcome
 from services.trainer.messages import StageEnded
@@ -27,6 +31,7 @@ from services.trainer.publisher import Publisher
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainBatch
 from services.trainer.step_watch import StepWatch
+from services.trainer.trained_step import TrainedStep
 from services.trainer.weights import weights_hash
 from trinity.config import StagePlan
 
@@ -62,8 +67,10 @@ class StageRun:
     def __init__(self, parts: StageParts) -> None:
         self._parts = parts
         self._watch = StepWatch()
-        self._interval = parts.plan.config.synchronizer.sync_interval
-        self._step = parts.life.step
+        sync = parts.plan.config.synchronizer
+        self._interval = sync.sync_interval
+        self._follow_up = FollowUp(beside=parts.plan.needs_rollout and sync.sync_offset > 0)
+        self._step = self._reported = parts.life.step
         self._published = -1
         self._saved = parts.life.step if parts.life.checkpoint else -1
 
@@ -72,10 +79,20 @@ class StageRun:
 
         Raises: whatever ends a run early; nothing is lost by it.
         """
+        try:
+            return self._run()
+        finally:
+            self._follow_up.close()
+
+    def _run(self) -> StageEnded:
         self._resume()
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
             asked = time.perf_counter()
-            answer = self._parts.source.get(self._step + 1, is_last=self._is_last(self._step + 1))
+            answer = self._parts.source.get(
+                self._step + 1,
+                is_last=self._is_last(self._step + 1),
+                check=self._follow_up.check,
+            )
             if answer.state is NoBatch.CANCELLED:
                 return StageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
@@ -125,29 +142,46 @@ class StageRun:
         self._step = batch.step
         trained = time.perf_counter()
         self._compare_with_known()
+        weights = None
         if self._is_due(batch.step):
-            self._publish()
-        finished = time.perf_counter()
-        figures = outcome.metrics | batch_metrics(batch)
-        step_seconds = waited_seconds + finished - started
-        figures["time/read_experience"] = waited_seconds
-        figures["time/train_step"] = trained - started
-        figures["time/sync_weight"] = finished - trained
-        figures["time/step"] = step_seconds
-        figures["perf/throughput"] = figures["perf/total_num_tokens"] / step_seconds
-        checked = self._watch.check(batch, figures)
-        self._report(StepOutcome(metrics=checked, rows=outcome.rows))
+            weights = self._parts.publisher.collect(learner, copied=self._follow_up.is_beside)
+        self._follow_up.wait()
+        done = TrainedStep(
+            batch=batch,
+            outcome=outcome,
+            weights=weights,
+            waited_seconds=waited_seconds,
+            train_seconds=trained - started,
+            busy_seconds=time.perf_counter() - started,
+        )
+        self._follow_up.begin(lambda: self._publish_and_report(done))
         if (
             plan.config.trainer.save_interval
             and batch.step % plan.config.trainer.save_interval == 0
         ):
+            self._follow_up.wait()
             self._save()
 
-    def _report(self, outcome: StepOutcome) -> None:
+    def _publish_and_report(self, done: TrainedStep) -> None:
+        started = time.perf_counter()
+        if done.weights is not None:
+            if not self._follow_up.is_beside:
+                self._say("publishing weights")
+            self._parts.publisher.announce(done.weights, done.batch.step)
+        if self._is_due(done.batch.step):
+            self._published = done.batch.step
+        figures = done.figures(
+            publish_seconds=time.perf_counter() - started, is_beside=self._follow_up.is_beside
+        )
+        checked = self._watch.check(done.batch, figures)
+        self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
+
+    def _report(self, step: int, outcome: StepOutcome) -> None:
         """The first rank speaks for all."""
         if self._parts.ranks.is_first:
-            pinned = self._parts.buffer.report_step(self._step, self._parts.life.number, outcome)
+            pinned = self._parts.buffer.report_step(step, self._parts.life.number, outcome)
             self._parts.publisher.note_evaluations(pinned)
+        self._reported = step
         self._say("training")
 
     def _is_last(self, step: int) -> bool:
@@ -157,8 +191,11 @@ class StageRun:
         """Whether explorers need this version from this life; `_finish` sees to the final one."""
         if not self._parts.plan.needs_rollout:
             return False
-        if step < self._parts.life.recorded_step:
-            return step == self._parts.life.version_to_republish(self._interval)
+        life = self._parts.life
+        if step < life.recorded_step:
+            is_owed = step > life.known_version
+            newest = step == life.version_to_republish(self._interval)
+            return step % self._interval == 0 and (is_owed or newest)
         return step % self._interval == 0 or self._is_last(step)
 
     def _publish(self) -> None:
@@ -177,6 +214,7 @@ class StageRun:
             self._parts.checkpoints.remove(removable)
 
     def _finish(self) -> None:
+        self._follow_up.wait()
         if self._published != self._step:
             self._publish()
         if self._saved != self._step:
@@ -200,4 +238,4 @@ class StageRun:
         )
 
     def _say(self, activity: str) -> None:
-        self._parts.report(activity, self._step, max(self._published, 0))
+        self._parts.report(activity, self._reported, max(self._published, 0))

@@ -22,6 +22,8 @@ WEIGHTS_NAME = "model.safetensors"
 MIN_KEPT_VERSIONS = 2
 NO_PARENT = -1
 """Parent of a stage's starting weights."""
+Exported = dict[str, torch.Tensor]
+"""Whole weights by their Hugging Face names, in the type that is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -50,7 +52,7 @@ def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
 class WeightsStore:
     """The published versions of one stage; one writer at a time, the newest incarnation.
 
-    published = store.write(tensors, version=4, incarnation=1)
+    published = store.write(store.as_exported(tensors), version=4, incarnation=1)
     removed = store.prune(pinned={2})
     """
 
@@ -67,11 +69,8 @@ class WeightsStore:
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
-    def write(
-        self, tensors: Iterable[tuple[str, torch.Tensor]], *, version: int, incarnation: int
-    ) -> PublishedWeights:
+    def write(self, exported: Exported, *, version: int, incarnation: int) -> PublishedWeights:
         """A complete Hugging Face directory; it has its name only once it is whole and durable."""
-        exported = self.as_exported(tensors)
         temporary = self._new_directory(version, incarnation)
         save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
@@ -133,9 +132,11 @@ class WeightsStore:
         self._published.append(weights)
         return weights
 
-    def as_exported(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        """In the type that is published; float32 ones still alias what they were made from."""
-        return {name: tensor.to(self._dtype).contiguous() for name, tensor in tensors}
+    def as_exported(
+        self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
+    ) -> Exported:
+        """In the type that is published; unless copied, float32 ones alias what they came from."""
+        return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
 
     def _parent_of(self, version: int) -> int:
         """That of an earlier incarnation's copy, else the newest of the older versions."""

@@ -55,7 +55,13 @@ class Arena:
         return (secrets / name).read_text().strip()
 
     async def run(
-        self, name: str, *, num_steps: int, seed: int = 7, end_seconds: float = END_SECONDS
+        self,
+        name: str,
+        *,
+        num_steps: int,
+        seed: int = 7,
+        sync_offset: int = 0,
+        end_seconds: float = END_SECONDS,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
@@ -66,6 +72,7 @@ class Arena:
             name=name,
             seed=seed,
             buffer={"total_steps": num_steps},
+            synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
         )
         address = self.stack.addresses.synchronizer
