@@ -1,6 +1,6 @@
 """What must hold for every loss, whatever the batch."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from tests.unit.algorithm.policy_loss.batches import (
     Age,
     outcome,
     random_inputs,
+    totals_of,
 )
 from tests.unit.algorithm.policy_loss.cutting import outcome_in_parts, random_cut
 from tests.unit.algorithm.policy_loss.variants import POLICY_GRADIENTS, VARIANTS
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.dpo import dpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
+from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-13
@@ -142,6 +144,23 @@ def test_a_batch_without_tokens_is_worth_nothing(name: str) -> None:
     assert found.loss == 0
     assert not found.gradient_BT.any()
     assert not any(found.figures.values())
+
+
+@every_loss
+def test_no_loss_leaves_the_device_or_waits_for_it(name: str) -> None:
+    """Tensors of the meta device hold no numbers: asking for one, or mixing devices, fails."""
+    inputs = random_inputs(1, with_experts=True)
+    on_device = {
+        field.name: values.to("meta")
+        for field in fields(inputs)
+        if isinstance(values := getattr(inputs, field.name), torch.Tensor)
+    }
+    there = replace(inputs, **on_device)
+    totals = totals_of(inputs)
+    there.logprobs_BT.requires_grad_()
+    loss = VARIANTS[name](there)
+    loss_share(loss, there, totals, "seq-mean-token-mean", there.mask_BT * 0.5).backward()
+    assert all(value.is_meta for value in metric_shares(loss, there, totals).values())
 
 
 @few
