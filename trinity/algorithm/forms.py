@@ -23,9 +23,10 @@ class Form:
         )
 
     def fits(self, signature: Signature) -> bool:
-        """Whether it may be called so; annotations that are missing are no contradiction."""
-        given, gives = signature.given, signature.gives
-        return given is not None and _same(given, self.given) and _same(gives, self.gives)
+        """Whether it says that it is called so; what it gives, it need not say."""
+        return _last(signature.given or "") == self.given and (
+            _last(signature.gives) in ("", self.gives)
+        )
 
 
 GROUP_ADVANTAGE = Form(
@@ -66,8 +67,9 @@ def form_of(function: object, forms: tuple[Form, ...]) -> tuple[Form, Signature]
     raise UserError(f"is `{_shown(signature)}`: write {expected}")
 
 
-def _same(annotation: str, wanted: str) -> bool:
-    return annotation.strip("\"'").split(".")[-1] in ("", wanted)
+def _last(annotation: str) -> str:
+    """The type's name without its module."""
+    return annotation.strip("\"'").split(".")[-1]
 
 
 def _shown(signature: Signature) -> str:

@@ -55,8 +55,12 @@ ALGORITHM_TYPES.register(
 )
 
 
-def bare(samples):
+def silent(samples: "trinity.algorithm.advantage.samples.Samples"):
     return None
+
+
+def bare(rewards, *, scale=1.0):
+    return rewards
 
 
 def of_rewards(rewards: list[float], epsilon: float = 1e-6) -> list[float]:
@@ -111,7 +115,7 @@ def test_a_dotted_path_leads_to_an_advantage_of_either_kind(mine: str) -> None:
     assert not group.advantage_in_trainer
     token = planned(advantage_fn=f"{mine}.token", advantage_fn_args={"gamma": 0.5})
     assert token.advantage_in_trainer
-    assert not planned(advantage_fn=f"{mine}.bare").advantage_in_trainer
+    assert not planned(advantage_fn=f"{mine}.silent").advantage_in_trainer
 
 
 def test_plugins_are_found_by_name(plugged_in: str) -> None:
@@ -148,7 +152,7 @@ def test_a_type_is_a_declaration_and_its_arguments_are_checked_too() -> None:
     assert "did you mean `clip_range`?" in refusal(algorithm_type=name)
 
 
-@pytest.mark.parametrize("function", ["of_rewards", "of_nothing", "gives_something_else"])
+@pytest.mark.parametrize("function", ["of_rewards", "of_nothing", "gives_something_else", "bare"])
 def test_a_wrong_signature_is_refused_with_the_right_ones(mine: str, function: str) -> None:
     said = refusal(advantage_fn=f"{mine}.{function}")
     assert f"`algorithm.advantage_fn: {mine}.{function}` is `def {function}(" in said
