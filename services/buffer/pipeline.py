@@ -12,14 +12,9 @@ from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.shaping import Shaper
+from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
 from services.buffer.store.database import SCOPES_TOPIC, Database
-from services.buffer.store.scopes import (
-    Claim,
-    claim_groups,
-    claim_step,
-    renew_claims,
-    stages_with_work,
-)
+from services.buffer.store.scopes import stages_with_work
 from services.buffer.store.stages import get_stage
 from trinity.errors import Unavailable
 from trinity.notifications import Listener

@@ -14,9 +14,9 @@ from services.buffer.domain.group import Detail, Group, Outcome
 from services.buffer.domain.operator import Operator
 from services.buffer.domain.stage import Stage
 from services.buffer.handlers.grouping import Shaped
+from services.buffer.store.claims import Claim
 from services.buffer.store.database import Database
 from services.buffer.store.experiences import load_bodies, load_raw_samples
-from services.buffer.store.scopes import Claim
 from trinity.algorithm.advantage import samples as contract
 from trinity.types import StageKey
 from trinity.waits import Waits

@@ -13,11 +13,12 @@ from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
 from services.buffer.store.assignments import first_explore_step
+from services.buffer.store.claims import Claim, end_claims, finish_claims
 from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.progress import log_event
-from services.buffer.store.scopes import Claim, end_claims, finish_claims
 from services.buffer.store.stages import lock_stage
+from trinity.types import StageKey
 
 DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
 MAX_ATTEMPTS = 3
@@ -50,11 +51,15 @@ def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
 
 
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
-    """Commit the groups of one stage whose claims still hold."""
+    """Commit the groups of one stage whose claims still hold.
+
+    The stage is locked last: nobody else touches these rows, and nobody sees them before the end.
+    """
     if not shaped:
         return
-    stage = await lock_stage(connection, shaped[0].claim.key)
-    await _commit_outcomes(connection, stage, [one for one in shaped if not one.outcome.error])
+    key = shaped[0].claim.key
+    await _commit_outcomes(connection, key, [one for one in shaped if not one.outcome.error])
+    stage = await lock_stage(connection, key)
     await _commit_errors(connection, stage, [one for one in shaped if one.outcome.error])
     await notify(connection, batch_topic(stage.key))
     if any(len(one.outcome.rows) < stage.repeat_times for one in shaped):
@@ -63,7 +68,7 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
 
 
 async def _commit_outcomes(
-    connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
+    connection: AsyncConnection, key: StageKey, shaped: Sequence[Shaped]
 ) -> None:
     metrics = {one.claim: one.outcome.metrics for one in shaped}
     held = await finish_claims(connection, metrics)
@@ -73,8 +78,8 @@ async def _commit_outcomes(
         for sample in one.outcome.left_out:
             left_out[sample.reason].append(sample.experience_id)
     for reason, ids in left_out.items():
-        await set_states(connection, stage.key, ids, ExperienceState.FILTERED, storable(reason))
-    await insert_derived(connection, stage.key, [row for one in own for row in one.derived])
+        await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
+    await insert_derived(connection, key, [row for one in own for row in one.derived])
 
 
 async def _commit_errors(

@@ -9,7 +9,7 @@ import numpy as np
 import psycopg
 import pytest
 
-from services.buffer.store.scopes import claim_step
+from services.buffer.store.claims import claim_step
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
