@@ -144,7 +144,9 @@ class StageRun:
         self._compare_with_known()
         weights = None
         if self._is_due(batch.step):
-            weights = self._parts.publisher.collect(learner, copied=self._follow_up.is_beside)
+            weights = self._parts.publisher.collect(
+                self._parts.learner, copied=self._follow_up.is_beside
+            )
         self._follow_up.wait()
         done = TrainedStep(
             batch=batch,
