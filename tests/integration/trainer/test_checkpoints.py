@@ -137,7 +137,7 @@ def test_published_weights_are_a_model_that_transformers_loads(
 
     learner = learner_of(grpo_plan(model))
     learner.train_step(random_batch(8), 1e-3)
-    published = weights.write(learner.weights(), version=1, incarnation=1)
+    published = weights.write(weights.as_exported(learner.weights()), version=1, incarnation=1)
     verify(published.path, published.manifest_sha256)
     loaded = AutoModelForCausalLM.from_pretrained(published.path).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in learner.weights())
@@ -148,7 +148,7 @@ def test_a_flipped_bit_in_published_weights_is_found(
     learner_of: Build, model: Path, weights: "WeightsStore"
 ) -> None:
     learner = learner_of(grpo_plan(model))
-    published = weights.write(learner.weights(), version=0, incarnation=1)
+    published = weights.write(weights.as_exported(learner.weights()), version=0, incarnation=1)
     path = published.path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -160,7 +160,7 @@ def test_a_flipped_bit_in_published_weights_is_found(
 def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
     for version in range(5):
-        weights.write(tensors.items(), version=version, incarnation=1)
+        weights.write(tensors, version=version, incarnation=1)
     removed = weights.prune(pinned={1})
     assert sorted(gone.version for gone in removed) == [0, 2]
     assert all(not gone.path.exists() for gone in removed)
@@ -168,7 +168,7 @@ def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore"
 
 def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
-    old = weights.write(tensors.items(), version=4, incarnation=1)
+    old = weights.write(tensors, version=4, incarnation=1)
     adopted = weights.adopt(4, incarnation=2)
     assert adopted is not None
     assert adopted.weights_sha256 == old.weights_sha256
@@ -177,11 +177,11 @@ def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "Weight
 
 def test_a_version_written_again_names_the_parent_it_had(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
-    first = [weights.write(tensors.items(), version=v, incarnation=1) for v in (0, 2, 4)]
+    first = [weights.write(tensors, version=v, incarnation=1) for v in (0, 2, 4)]
     assert [written.parent for written in first] == [-1, 0, 2]
-    weights.write(tensors.items(), version=4, incarnation=2)
+    weights.write(tensors, version=4, incarnation=2)
     weights.prune(pinned=set())
-    again = weights.write(tensors.items(), version=4, incarnation=3)
+    again = weights.write(tensors, version=4, incarnation=3)
     assert again.parent == 2
 
 
