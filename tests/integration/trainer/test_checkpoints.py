@@ -186,6 +186,6 @@ def test_a_version_written_again_names_the_parent_it_had(weights: "WeightsStore"
 
 
 def test_a_damaged_version_is_not_adopted(weights: "WeightsStore") -> None:
-    old = weights.write({"a": torch.ones(2)}.items(), version=4, incarnation=1)
+    old = weights.write({"a": torch.ones(2)}, version=4, incarnation=1)
     (old.path / "config.json").unlink()
     assert weights.adopt(4, incarnation=2) is None
