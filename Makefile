@@ -9,7 +9,7 @@ SCRATCH := build
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare demo test test-fast faults bench check format types protos proto proto-drift \
-	proto-baseline lock clean
+	proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -41,7 +41,7 @@ bench: setup  ## Every benchmark, about an hour; the results go to benchmarks/re
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
 
-check: setup format types protos proto-drift  ## Formatting, lint, types, import rules, contracts
+check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"
 
 format:
@@ -69,6 +69,12 @@ proto-drift:
 
 proto-baseline:  ## Make the contracts as they are the ones that later ones must not break
 	$(BIN)/buf build proto --output $(BASELINE)
+
+docs:  ## Write the tables of docs/algorithms.md from the code
+	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
+
+docs-drift:
+	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
 
 lock:  ## Write requirements/cpu.lock from .venv as it is
 	@requirements/freeze.sh $(VENV)

@@ -40,6 +40,11 @@ class Registry(Generic[T]):
         self._parts: dict[str, T] = {}
         self._resolved: dict[str, T] = {}
 
+    @property
+    def builtins(self) -> Mapping[str, str]:
+        """Dotted paths of the parts that come with the system, by name, in their order."""
+        return self._builtins
+
     def register(self, name: str, part: T) -> None:
         """Give `part` a name.
 

@@ -163,7 +163,7 @@ def _batch(tokenizer: HuggingFaceTokenizer, groups: list[Group], step: int) -> T
                     tokens=np.array([*group.prompt.token_ids, *made.token_ids], dtype=np.int32),
                     prompt_length=len(group.prompt.token_ids),
                     mask=np.ones(num_tokens, dtype=np.bool_),
-                    old_logprobs=np.array(made.logprobs, dtype=np.float32),
+                    rollout_logprobs=np.array(made.logprobs, dtype=np.float32),
                     advantages=np.full(num_tokens, advantage, dtype=np.float32),
                     run_reward=RunReward(
                         assignment_id=str(number), run=run, reward=float(rewards[run])

@@ -1,6 +1,8 @@
-"""Rows of a batch as they come from the buffer, turned into rows to train on."""
+"""Rows of batches as they come from the buffer, turned into rows to train on."""
 
 import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -9,33 +11,57 @@ from services.trainer.rows import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed
-from trinity.types import FloatArray, JsonObject
+from trinity.types import ArrayData, FloatArray, JsonObject
 
 ADVANTAGES = "advantages"
+TOKEN_REWARDS = "token_rewards"
+TEACHER_LOGPROBS = "teacher_logprobs"
+REWARD_BASELINE = "reward_baseline"
 NEVER_TRAINED = frozenset(
     {experience_pb2.FINISH_REASON_ABORT, experience_pb2.FINISH_REASON_PROMPT_TRUNCATED}
 )
 
 
 class RowFormatter(Protocol):
-    """Makes tokens of a row of training data."""
+    """Makes tokens of a row of training data: one row, or the two of a pair."""
 
     def __call__(
         self, row: JsonObject, *, index: int, position: int, weight: float
-    ) -> TrainRow: ...
+    ) -> Sequence[TrainRow]: ...
 
 
-def train_row(message: buffer_pb2.BatchRow, formatter: RowFormatter | None) -> TrainRow:
-    """The row, tokens and all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """Reads the rows of a stage's batches.
 
-    Raises: RunFailed when the row is of a kind that the stage cannot train on.
+    rows = RowReader(formatter=formatter, among_rollouts=False).read(messages)
     """
-    if message.WhichOneof("source") == "experience":
-        return _from_experience(message)
-    if formatter is None:
-        raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
-    row = json.loads(message.row_json)
-    return formatter(row, index=message.row_index, position=message.position, weight=message.weight)
+
+    formatter: RowFormatter | None
+    """For training data; None where there is none."""
+    among_rollouts: bool
+    """Whether training data stands beside rollouts."""
+
+    def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
+        """In order of position, tokens and all.
+
+        Raises: RunFailed when a row is of a kind that the stage cannot train on.
+        """
+        ordered = sorted(messages, key=lambda message: message.position)
+        return [row for message in ordered for row in self._read(message)]
+
+    def _read(self, message: buffer_pb2.BatchRow) -> Sequence[TrainRow]:
+        if message.WhichOneof("source") == "experience":
+            return [_from_experience(message)]
+        if self.formatter is None:
+            raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
+        rows = self.formatter(
+            json.loads(message.row_json),
+            index=message.row_index,
+            position=message.position,
+            weight=message.weight,
+        )
+        return [replace(row, is_expert=self.among_rollouts) for row in rows]
 
 
 def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
@@ -47,16 +73,24 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
     if experience.finish_reason in NEVER_TRAINED:
         mask = np.zeros_like(mask)
     temperature = experience.sampling.temperature
+    length = sequence.response_length
+    advantages = _of_tokens(experience, ADVANTAGES, length)
+    if advantages is None:
+        advantages = np.full(length, message.advantage, dtype=np.float32)
     return TrainRow(
         position=message.position,
         tokens=sequence.tokens,
         prompt_length=sequence.prompt_length,
         mask=mask,
-        old_logprobs=sequence.rollout_logprobs,
-        advantages=_advantages(message, sequence.response_length),
+        rollout_logprobs=sequence.rollout_logprobs,
+        advantages=advantages,
         weight=message.weight,
         temperature=temperature if temperature > 0 else 1.0,
         run_reward=_run_reward(experience),
+        token_rewards=_of_tokens(experience, TOKEN_REWARDS, length),
+        teacher_logprobs=_of_tokens(experience, TEACHER_LOGPROBS, length),
+        reward_baseline=_of_sequence(experience, REWARD_BASELINE),
+        oldest_version=min((span.version for span in experience.version_spans), default=None),
     )
 
 
@@ -68,14 +102,33 @@ def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
     )
 
 
-def _advantages(message: buffer_pb2.BatchRow, response_length: int) -> FloatArray:
-    """Token by token where the pipeline gave them so, else the sequence's for all."""
-    if ADVANTAGES not in message.experience.arrays:
-        return np.full(response_length, message.advantage, dtype=np.float32)
-    data = tensor_from_proto(message.experience.arrays[ADVANTAGES]).data
+def _of_tokens(
+    experience: experience_pb2.Experience, name: str, response_length: int
+) -> FloatArray | None:
+    """A further array of the experience, one number a response token; None without such."""
+    data = _array(experience, name)
+    if data is None:
+        return None
     if data.shape != (response_length,):
         raise RunFailed(
-            f"experience {message.experience.id} has advantages of shape {list(data.shape)} "
+            f"experience {experience.id} has {name} of shape {list(data.shape)} "
             f"for {response_length} response tokens"
         )
     return data.astype(np.float32)
+
+
+def _of_sequence(experience: experience_pb2.Experience, name: str) -> float | None:
+    data = _array(experience, name)
+    if data is None:
+        return None
+    if data.size != 1:
+        raise RunFailed(
+            f"experience {experience.id} has {name} of shape {list(data.shape)}: it is one number"
+        )
+    return float(data.reshape(()).astype(np.float64))
+
+
+def _array(experience: experience_pb2.Experience, name: str) -> ArrayData | None:
+    if name not in experience.arrays:
+        return None
+    return tensor_from_proto(experience.arrays[name]).data

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from services.trainer.batch_rows import RowFormatter
+from services.trainer.batch_rows import RowReader
 from services.trainer.buffer_client import BatchAnswer, BufferClient, NoBatch
 from services.trainer.patience import StopRequested
 from services.trainer.rank_waits import NamedWaits
@@ -31,7 +31,8 @@ class BatchSource:
         buffer: BufferClient,
         ranks: Ranks,
         incarnation: int,
-        formatter: RowFormatter | None,
+        reader: RowReader,
+        fetches_ahead: bool,
         patience_seconds: float,
         stop: threading.Event,
         waits: NamedWaits,
@@ -39,11 +40,11 @@ class BatchSource:
         self._buffer = buffer
         self._ranks = ranks
         self._incarnation = incarnation
-        self._formatter = formatter
+        self._reader = reader
         self._patience_seconds = patience_seconds
         self._stop = stop
         self._waits = waits
-        self._executor = ThreadPoolExecutor(1, "next-batch") if formatter else None
+        self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._next: tuple[int, Future[BatchAnswer]] | None = None
 
     def get(
@@ -113,12 +114,12 @@ class BatchSource:
             answer = future.result()
             if ahead == step:
                 return answer
-        return self._buffer.get_batch(step, self._incarnation, self._formatter, wait_seconds)
+        return self._buffer.get_batch(step, self._incarnation, self._reader, wait_seconds)
 
     def _fetch_ahead(self, step: int) -> None:
         if self._executor is None:
             return
         future = self._executor.submit(
-            self._buffer.get_batch, step, self._incarnation, self._formatter
+            self._buffer.get_batch, step, self._incarnation, self._reader
         )
         self._next = (step, future)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from services.trainer.batch_rows import RowFormatter, train_row
+from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints import WrittenCheckpoint
 from services.trainer.learner import StepOutcome
 from services.trainer.patience import Patience
@@ -77,7 +77,7 @@ class BufferClient:
         self,
         step: int,
         incarnation: int,
-        formatter: RowFormatter | None,
+        reader: RowReader,
         wait_seconds: float = POLL_SECONDS,
     ) -> BatchAnswer:
         """The batch of a step, or why there is none after a long poll."""
@@ -90,10 +90,9 @@ class BufferClient:
         head, rows = self._patience.call(lambda: self._receive(request))
         if head.state in NO_BATCH:
             return BatchAnswer(None, NO_BATCH[head.state], head.reason)
-        ordered = sorted(rows, key=lambda row: row.position)
         batch = TrainBatch(
             step=step,
-            rows=[train_row(row, formatter) for row in ordered],
+            rows=reader.read(rows),
             metrics=dict(head.metrics),
             replayed=head.replayed,
         )

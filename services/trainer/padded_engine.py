@@ -1,7 +1,9 @@
-"""verl's engine, which takes packed rows, taught to take right-padded ones as well.
+"""verl's engines, which take packed rows, taught to take right-padded ones as well.
 
 Where there is no flash attention, verl unpacks its rows again, token by token in Python. Causal
 attention never looks to the right, so padding there needs no mask and costs only its own flops.
+
+N rows, C columns from `first_token` on, V tokens of the vocabulary.
 """
 
 from collections.abc import Callable
@@ -10,26 +12,29 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.engine.fsdp.transformer_impl import (
+    FSDPEngineWithLMHead,
+    FSDPEngineWithValueHead,
+)
 
 
 class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
-    """Padded rows come as `input_ids` [B, L], `temperature` [B] and the number `first_token`.
+    """Padded rows come as `input_ids` [N, L], `temperature` [N] and the number `first_token`.
 
-    Their outputs have T = L - first_token columns; column t belongs to token first_token + t.
+    Their outputs have C = L - first_token columns; column c belongs to token first_token + c.
     """
 
     def prepare_model_inputs(
         self, micro_batch: TensorDict
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        tokens_BL = micro_batch["input_ids"]
-        if tokens_BL.is_nested:
+        tokens_NL = micro_batch["input_ids"]
+        if tokens_NL.is_nested:
             inputs, output_args = super().prepare_model_inputs(micro_batch)
             return inputs, output_args
         first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
-        predicting_T = torch.arange(first - 1, tokens_BL.shape[1] - 1, device=tokens_BL.device)
-        padded = {"input_ids": tokens_BL, "attention_mask": None, "logits_to_keep": predicting_T}
-        return padded, {"labels_BT": tokens_BL[:, first:]}
+        predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
+        padded = {"input_ids": tokens_NL, "attention_mask": None, "logits_to_keep": predicting_C}
+        return padded, {"labels_NC": tokens_NL[:, first:]}
 
     def prepare_model_outputs(
         self,
@@ -38,25 +43,24 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
         micro_batch: TensorDict,
         logits_processor_func: object,
     ) -> dict[str, torch.Tensor]:
-        if "labels_BT" not in output_args:
+        if "labels_NC" not in output_args:
             outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
                 output, output_args, micro_batch, logits_processor_func
             )
             return outputs
-        logits_BTV = output.logits.float()
-        temperature_B = micro_batch["temperature"]
-        if not torch.all(temperature_B == 1.0):
-            logits_BTV = logits_BTV / temperature_B[:, None, None]
-        all_BTV = torch.log_softmax(logits_BTV, dim=-1)
-        chosen_BT = all_BTV.gather(-1, output_args["labels_BT"][..., None]).squeeze(-1)
+        logits_NCV = output.logits.float()
+        temperature_N = micro_batch["temperature"]
+        if not torch.all(temperature_N == 1.0):
+            logits_NCV = logits_NCV / temperature_N[:, None, None]
+        all_NCV = torch.log_softmax(logits_NCV, dim=-1)
+        chosen_NC = all_NCV.gather(-1, output_args["labels_NC"][..., None]).squeeze(-1)
         with torch.set_grad_enabled(
-            torch.is_grad_enabled()
-            and tensordict_utils.get_non_tensor_data(
-                micro_batch, "calculate_entropy", default=False
-            )
+            torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
         ):
-            entropy_BT = -(all_BTV.exp() * all_BTV).sum(-1)
-        return {"log_probs": chosen_BT, "entropy": entropy_BT}
+            entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
+        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_figures(
+            all_NCV, entropy_NC, micro_batch
+        )
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
@@ -65,3 +69,60 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
         loss, result = super().forward_step(micro_batch, loss_function, forward_only)
         result["model_output"] = {}
         return loss, result
+
+
+class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl carries no types
+    """The same for the critic: column c is the value of what stands before token first_token + c.
+
+    It is `values` [N, C].
+    """
+
+    def prepare_model_inputs(
+        self, micro_batch: TensorDict
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        tokens_NL = micro_batch["input_ids"]
+        if tokens_NL.is_nested:
+            inputs, output_args = super().prepare_model_inputs(micro_batch)
+            return inputs, output_args
+        return {"input_ids": tokens_NL, "attention_mask": None}, {}
+
+    def prepare_model_outputs(
+        self,
+        output: Any,  # the output class of whichever model was loaded
+        output_args: dict[str, Any],
+        micro_batch: TensorDict,
+        logits_processor_func: object,
+    ) -> dict[str, torch.Tensor]:
+        if micro_batch["input_ids"].is_nested:
+            outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return outputs
+        first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
+        return {"values": output.logits[:, first - 1 : -1, 0].float()}
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """As the policy's."""
+        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
+        result["model_output"] = {}
+        return loss, result
+
+
+def _distribution_figures(
+    all_NCV: torch.Tensor, entropy_NC: torch.Tensor, micro_batch: TensorDict
+) -> dict[str, torch.Tensor]:
+    """What some advantages ask for; S = p (H + log p) is the entropy discriminator of a token."""
+    found = {}
+    with torch.no_grad():
+        if _is_set(micro_batch, "calculate_sum_pi_squared"):
+            found["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
+        if _is_set(micro_batch, "calculate_discriminator"):
+            surprise_NCV = entropy_NC[..., None] + all_NCV
+            found["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
+    return found
+
+
+def _is_set(micro_batch: TensorDict, name: str) -> bool:
+    return bool(tensordict_utils.get_non_tensor_data(micro_batch, name, default=False))

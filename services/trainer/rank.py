@@ -48,6 +48,10 @@ class PrintedLines:
     def flush(self) -> None:
         """Nothing is held back."""
 
+    def isatty(self) -> bool:
+        """Libraries ask before they choose colours."""
+        return False
+
 
 def main() -> int:
     """Serve orders until told to stop; the exit code is then 0, after a reported failure 1."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed
 
@@ -30,6 +32,15 @@ class Ranks:
         tensor = torch.tensor(values, dtype=torch.float64)
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
         return [float(value) for value in tensor.tolist()]
+
+    def sum_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Entry by entry, in one message; the ranks' matrices have one shape."""
+        if self.num_ranks == 1:
+            return matrix
+        tensor = torch.from_numpy(matrix.copy())
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        summed: npt.NDArray[np.float64] = tensor.numpy()
+        return summed
 
     def max(self, value: float) -> float:
         """The largest of the ranks' values."""

@@ -1,12 +1,15 @@
-"""What a train step takes: rows of tokens with what the loss needs, as numpy arrays."""
+"""What a train step takes: rows of tokens with what was known of them before, as numpy arrays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from trinity.types import BoolArray, IntArray
+from trinity.types import BoolArray, FloatArray, IntArray
+
+PairSide = Literal["chosen", "rejected"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +24,16 @@ class RunReward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRow:
-    """One sequence; the last three arrays run over the R tokens after the prompt."""
+    """One sequence; arrays but the tokens run over the R tokens after the prompt."""
 
     position: int
-    """Place in the batch."""
+    """Place in the batch; the two rows of a pair have the same."""
     tokens: IntArray
     prompt_length: int
     mask: BoolArray
     """True where the token is trained on."""
-    old_logprobs: npt.NDArray[np.float32]
+    rollout_logprobs: npt.NDArray[np.float32]
+    """Of the policy that made the tokens, as its engine gave them; 0 for training data."""
     advantages: npt.NDArray[np.float32]
     weight: float = 1.0
     """Factor on the row's loss."""
@@ -37,6 +41,18 @@ class TrainRow:
     """The rollout's; log-probabilities are compared at the same one."""
     run_reward: RunReward | None = None
     """None where there is none, as with training data."""
+    token_rewards: FloatArray | None = None
+    """Where the workflow rewards tokens; else the run's reward is the last token's."""
+    teacher_logprobs: FloatArray | None = None
+    """A teacher's, for distillation."""
+    reward_baseline: float | None = None
+    """Reward of a greedy rollout of the same task."""
+    oldest_version: int | None = None
+    """The oldest weights that made one of its tokens."""
+    side: PairSide | None = None
+    """Which half of a pair it is; the chosen one comes first, its other right after."""
+    is_expert: bool = False
+    """Whether it is training data in a batch of rollouts."""
     is_truncated: bool = False
     """Whether the formatter had to cut it."""
 
@@ -71,22 +87,3 @@ class TrainBatch:
     def num_trained_rows(self) -> int:
         """Rows with at least one such token."""
         return sum(bool(row.mask.any()) for row in self.rows)
-
-
-def rank_slice(rows: Sequence[TrainRow], rank: int, num_ranks: int) -> Sequence[TrainRow]:
-    """The rank's share: neighbouring rows, shares differing by one row at most."""
-    return rows[len(rows) * rank // num_ranks : len(rows) * (rank + 1) // num_ranks]
-
-
-def micro_batches(rows: Sequence[TrainRow], max_tokens: int) -> list[list[TrainRow]]:
-    """Rows of similar length together, so that padded none has more than `max_tokens` tokens.
-
-    A row that is longer than that is on its own.
-    """
-    batches: list[list[TrainRow]] = []
-    for row in sorted(rows, key=lambda row: (row.length, row.position)):
-        if batches and (len(batches[-1]) + 1) * row.length <= max_tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches

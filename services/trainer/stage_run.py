@@ -133,15 +133,20 @@ class StageRun:
         """One step, in the order the module describes."""
         started = time.perf_counter()
         self._say("training again" if batch.replayed else "training")
-        plan, learner = self._parts.plan, self._parts.learner
-        rate = plan.learning_rate(batch.step, self._parts.total_steps)
-        outcome = learner.train_step(batch, rate)
+        plan, total_steps = self._parts.plan, self._parts.total_steps
+        outcome = self._parts.learner.train_step(
+            batch,
+            plan.learning_rate(batch.step, total_steps),
+            plan.critic_learning_rate(batch.step, total_steps),
+        )
         self._step = batch.step
         trained = time.perf_counter()
         self._compare_with_known()
         weights = None
         if self._is_due(batch.step):
-            weights = self._parts.publisher.collect(learner, copied=self._follow_up.is_beside)
+            weights = self._parts.publisher.collect(
+                self._parts.learner, copied=self._follow_up.is_beside
+            )
         self._follow_up.wait()
         done = TrainedStep(
             batch=batch,

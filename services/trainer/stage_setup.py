@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from services.trainer.batch_rows import RowReader
 from services.trainer.batch_source import BatchSource
 from services.trainer.buffer_client import BufferClient
 from services.trainer.checkpoints import CheckpointStore
-from services.trainer.formatter import SftFormatter, load_formatter
 from services.trainer.incarnation import Incarnation, begin_incarnation
 from services.trainer.learner import Learner
 from services.trainer.messages import StageEnded, StageOrder
@@ -22,6 +22,7 @@ from services.trainer.ranks import Ranks
 from services.trainer.stage_run import StageParts, StageRun
 from services.trainer.starting_weights import starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
+from services.trainer.training_data import row_reader
 from services.trainer.weights import PublishedWeights, WeightsStore
 from trinity.config import StagePlan
 from trinity.errors import ManifestError, Superseded
@@ -90,6 +91,7 @@ class StageSetup:
             plan=self._plan,
             model_directory=start,
             ranks=self._ranks,
+            critic_directory=self._critic_start(start),
             on_part=self._link.report_alive,
         )
         parts = StageParts(
@@ -98,7 +100,7 @@ class StageSetup:
             life=life,
             learner=learner,
             buffer=self._buffer,
-            source=self._source(life, self._formatter(start)),
+            source=self._source(life, row_reader(self._plan, start)),
             publisher=self._publisher(life, start),
             checkpoints=self._checkpoints(life),
             total_steps=total_steps,
@@ -146,22 +148,20 @@ class StageSetup:
                 return weights
         return None
 
-    def _formatter(self, model_directory: Path) -> SftFormatter | None:
-        if self._plan.needs_rollout:
-            return None
-        return load_formatter(
-            model_directory,
-            chat_template=self._plan.chat_template,
-            row_format=self._plan.experience_buffer.format,
-            max_length=self._plan.max_model_len,
-        )
+    def _critic_start(self, start: Path) -> Path:
+        """The actor's start, unless the user gave the critic a model of its own."""
+        path = self._plan.critic_model_path
+        if path is None or not self._plan.config.model.critic_model_path:
+            return start
+        return starting_directory(path, "", ranks=self._ranks, waits=self._link.waits)
 
-    def _source(self, life: Incarnation, formatter: SftFormatter | None) -> BatchSource:
+    def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
         source = BatchSource(
             buffer=self._buffer,
             ranks=self._ranks,
             incarnation=life.number,
-            formatter=formatter,
+            reader=reader,
+            fetches_ahead=not self._plan.needs_rollout,
             patience_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
             waits=self._link.waits,

@@ -15,6 +15,8 @@ MIN_MEDIAN_STEPS = 5
 SPIKE_FACTOR = 10.0
 SMALLEST_SPIKE = 0.05
 """A divergence below this is no spike, however small the median."""
+GRADIENT_NORMS = ("actor/grad_norm", "critic/grad_norm")
+"""Of what moved in the step."""
 DIVERGENCES = ("actor/ppo_kl", "actor/kl_loss")
 
 
@@ -49,7 +51,8 @@ class StepWatch:
 
     def _warnings(self, batch: TrainBatch, metrics: dict[str, float]) -> list[StepWarning]:
         found = []
-        if not math.isfinite(metrics["actor/grad_norm"]):
+        norms = [metrics[name] for name in GRADIENT_NORMS if name in metrics]
+        if not all(math.isfinite(norm) for norm in norms):
             found.append(StepWarning.NON_FINITE_GRADIENT)
         if _has_equal_rewards(batch):
             found.append(StepWarning.ZERO_REWARD_VARIANCE)

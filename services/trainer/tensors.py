@@ -1,9 +1,7 @@
-"""Rows as the tensors that verl's engines take.
+"""Micro-batches as the tensors that verl's engines take; see `layout` for what the columns are."""
 
-Tokens are padded on the right; T columns begin at the earliest response token of any row.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,53 +9,94 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
+from services.trainer.layout import Layout
+from services.trainer.parts import Part
 from services.trainer.rows import TrainRow
 from trinity.types import IntArray
 
 PAD = 0
 """Any token does: nothing looks at it."""
+Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 
 
-def to_tensors(rows: Sequence[TrainRow], *, packed: bool, calculate_entropy: bool) -> TensorDict:
-    """One micro-batch; with `packed`, tokens without padding, for engines with flash attention.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What an engine shall compute besides the log-probabilities of the tokens taken."""
 
-    Without rows it is one row that nothing is learned from: every rank must take part in each call.
+    entropy_gradient: bool = False
+    entropies: bool = False
+    collision: bool = False
+    """Sum of the squared probabilities at each token."""
+    discriminator: bool = False
+    """The policy's mean of its entropy discriminator at each token."""
+
+
+class TensorMaker:
+    """Makes the micro-batches of one batch.
+
+    maker = TensorMaker(batch.rows, layout, packed=False)
+    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, Outputs())
     """
-    longest = max((row.length for row in rows), default=2)
-    first = min((row.prompt_length for row in rows), default=1)
-    num_rows = max(len(rows), 1)
-    tokens_BL = np.full((num_rows, longest), PAD, dtype=np.int64)
-    mask_BT = np.zeros((num_rows, longest - first), dtype=np.bool_)
-    old_BT = np.zeros(mask_BT.shape, dtype=np.float32)
-    advantages_BT = np.zeros(mask_BT.shape, dtype=np.float32)
-    weights_B = np.ones(num_rows, dtype=np.float32)
-    temperature_B = np.ones(num_rows, dtype=np.float32)
-    for index, row in enumerate(rows):
-        response = slice(row.prompt_length - first, row.length - first)
-        tokens_BL[index, : row.length] = row.tokens
-        mask_BT[index, response] = row.mask
-        old_BT[index, response] = np.where(row.mask, row.old_logprobs, 0)
-        advantages_BT[index, response] = np.where(row.mask, row.advantages, 0)
-        weights_B[index] = row.weight
-        temperature_B[index] = row.temperature
-    tensors = {
-        "input_ids": torch.from_numpy(tokens_BL),
-        "loss_mask": torch.from_numpy(mask_BT),
-        "old_logprobs": torch.from_numpy(old_BT),
-        "advantages": torch.from_numpy(advantages_BT),
-        "row_weights": torch.from_numpy(weights_B),
-        "temperature": torch.from_numpy(temperature_B),
-    }
-    if packed:
-        tensors |= _packed([row.tokens for row in rows] or [tokens_BL[0]])
-    settings = {
-        "first_token": first,
-        "calculate_entropy": calculate_entropy,
-        "use_remove_padding": packed,
-        "use_dynamic_bsz": False,
-        "micro_batch_size_per_gpu": num_rows,
-    }
-    return tensordict_utils.get_tensordict(tensors, settings)
+
+    def __init__(self, rows: Sequence[TrainRow], layout: Layout, *, packed: bool) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._packed = packed
+        self._has_experts = any(row.is_expert for row in rows)
+        self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
+
+    def tensors(self, part: Part, matrices: Mapping[str, Matrix], outputs: Outputs) -> TensorDict:
+        """One micro-batch with these matrices of the batch, numbers in single precision.
+
+        A part without rows is as many as never part that nothing is learned from: every rank must
+        take part in each call.
+        """
+        tokens_NL = self._tokens(part)
+        tensors = {"input_ids": torch.from_numpy(tokens_NL)}
+        for name, matrix_BT in matrices.items():
+            tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
+        tensors |= self._of_rows(part, len(tokens_NL))
+        if self._packed:
+            tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
+        settings = {
+            "first_token": self._layout.first_token(part),
+            "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
+            "entropy_gradient": outputs.entropy_gradient,
+            "calculate_sum_pi_squared": outputs.collision,
+            "calculate_discriminator": outputs.discriminator,
+            "use_remove_padding": self._packed,
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": len(tokens_NL),
+        }
+        return tensordict_utils.get_tensordict(tensors, settings)
+
+    def _tokens(self, part: Part) -> npt.NDArray[np.int64]:
+        rows = [self._rows[number] for number in part]
+        longest = max((row.length for row in rows), default=2)
+        tokens_NL = np.full((len(rows) or self._num_rows_of_empty, longest), PAD, dtype=np.int64)
+        for index, row in enumerate(rows):
+            tokens_NL[index, : row.length] = row.tokens
+        return tokens_NL
+
+    def _columns(self, matrix_BT: Matrix, part: Part, num_rows: int) -> torch.Tensor:
+        dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32
+        if not len(part):
+            return torch.from_numpy(np.zeros((num_rows, 1), dtype=dtype))
+        placed_NC: npt.NDArray[np.generic] = self._layout.place(matrix_BT, part)
+        return torch.from_numpy(placed_NC.astype(dtype))
+
+    def _of_rows(self, part: Part, num_rows: int) -> dict[str, torch.Tensor]:
+        rows = [self._rows[number] for number in part]
+        weights = [row.weight for row in rows] or [1.0] * num_rows
+        temperatures = [row.temperature for row in rows] or [1.0] * num_rows
+        found = {
+            "row_weights": torch.tensor(weights, dtype=torch.float32),
+            "temperature": torch.tensor(temperatures, dtype=torch.float32),
+        }
+        if self._has_experts:
+            experts = [row.is_expert for row in rows] or [False] * num_rows
+            found["is_expert"] = torch.tensor(experts)
+        return found
 
 
 def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
@@ -71,8 +110,8 @@ def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, tor
 
 
 def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torch.Tensor:
-    """An engine's output by token as [B, T], whether it came padded or packed."""
+    """An engine's output by token as [N, C], whether it came padded or packed."""
     if not values.is_nested:
         return values
-    predicted_BL = values.to_padded_tensor(0.0)
-    return predicted_BL[:, first - 1 : first - 1 + num_columns]
+    predicted_NL = values.to_padded_tensor(0.0)
+    return predicted_NL[:, first - 1 : first - 1 + num_columns]

@@ -1,6 +1,7 @@
-"""verl's training worker, set up for a stage: as the actor or as the reference."""
+"""verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
 from pathlib import Path
+from typing import Literal
 
 from services.trainer import cpu_platform
 
@@ -17,22 +18,30 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
-from services.trainer.padded_engine import PaddedEngine  # noqa: E402
+from services.trainer.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
+from services.trainer.recipe import actor_outputs  # noqa: E402
 from trinity.config import StagePlan  # noqa: E402
+from trinity.config.optimizer import OptimizerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 FULL_STATE = ["model", "optimizer", "extra"]
+ModelKind = Literal["language_model", "value_model"]
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 # An engine of a vendor goes before the device's own.
-EngineRegistry.register("language_model", "fsdp2", get_device_name(), get_vendor())(PaddedEngine)
+for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedValueEngine)):
+    EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
 
 
 def packs_rows(plan: StagePlan) -> bool:
-    """Whether rows travel without padding, which only flash attention makes worth while."""
+    """Whether rows travel without padding, which only flash attention makes worth while.
+
+    verl computes no discriminator of packed rows.
+    """
     has_flash = cpu_platform.attention_kernel() == "flash_attention_2"
-    return plan.config.trainer.use_remove_padding and has_flash
+    is_possible = "discriminator" not in actor_outputs(plan)
+    return plan.config.trainer.use_remove_padding and has_flash and is_possible
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -40,22 +49,34 @@ def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
 
     Raises: UserError when the model cannot be read.
     """
-    return _build(plan, model_directory, forward_only=False)
+    trainer = plan.config.trainer
+    optimizer = _optimizer_config(plan.config.algorithm.optimizer, trainer.grad_clip)
+    return _build(plan, model_directory, "language_model", optimizer)
 
 
 def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
     """A worker that only computes log-probabilities, sharded as the actor is."""
-    return _build(plan, model_directory, forward_only=True)
+    return _build(plan, model_directory, "language_model", None)
 
 
-def _build(plan: StagePlan, model_directory: Path, *, forward_only: bool) -> TinkerTrainingWorker:
+def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
+    """The worker that learns values; its head begins at random, the same in every life."""
+    critic = plan.config.trainer.critic
+    optimizer = _optimizer_config(critic.optimizer, critic.grad_clip)
+    return _build(plan, model_directory, "value_model", optimizer)
+
+
+def _build(
+    plan: StagePlan, model_directory: Path, kind: ModelKind, optimizer: FSDPOptimizerConfig | None
+) -> TinkerTrainingWorker:
+    """Without an optimizer it only computes."""
     try:
         worker = TinkerTrainingWorker(
             TrainingWorkerConfig(
-                model_type="language_model",
+                model_type=kind,
                 model_config=_model_config(plan, model_directory),
-                engine_config=_engine_config(plan, forward_only=forward_only),
-                optimizer_config=_optimizer_config(plan),
+                engine_config=_engine_config(plan, forward_only=optimizer is None),
+                optimizer_config=optimizer,
                 checkpoint_config=CheckpointConfig(
                     save_contents=FULL_STATE, load_contents=FULL_STATE
                 ),
@@ -97,9 +118,8 @@ def _engine_config(plan: StagePlan, *, forward_only: bool) -> FSDPEngineConfig:
     )
 
 
-def _optimizer_config(plan: StagePlan) -> FSDPOptimizerConfig:
+def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
     """The schedule is given step by step, so verl's own stays constant and is never asked."""
-    optimizer = plan.config.algorithm.optimizer
     return FSDPOptimizerConfig(
         optimizer="AdamW",
         lr=optimizer.lr,
@@ -108,6 +128,6 @@ def _optimizer_config(plan: StagePlan) -> FSDPOptimizerConfig:
         total_training_steps=1,
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
-        clip_grad=plan.config.trainer.grad_clip,
+        clip_grad=grad_clip,
         override_optimizer_config={"fused": True},
     )

@@ -48,15 +48,19 @@ class Learner:
         plan: StagePlan,
         model_directory: Path,
         ranks: Ranks,
+        critic_directory: Path | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
-        del plan, ranks
+        del plan, ranks, critic_directory
         self._on_part = on_part
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
 
-    def train_step(self, batch: TrainBatch, learning_rate: float) -> StepOutcome:
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
         """Take in the step's number, its rate and its rows, in their order."""
+        del critic_learning_rate
         time.sleep(self._seconds)
         digest = hashlib.sha256(self._digest)
         digest.update(f"{batch.step} {learning_rate!r}".encode())
@@ -88,5 +92,5 @@ def make_deterministic(num_threads: int) -> None:
 
 def _take_in(update: Callable[[bytes], None], row: TrainRow) -> None:
     update(f"{row.position} {row.prompt_length} {row.weight!r}".encode())
-    for array in (row.tokens, row.mask, row.old_logprobs, row.advantages):
+    for array in (row.tokens, row.mask, row.rollout_logprobs, row.advantages):
         update(array.tobytes())

@@ -5,8 +5,10 @@ whole optimizer batch, so parts of a batch add up to exactly the batch.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 LossAggMode = Literal[
@@ -14,9 +16,24 @@ LossAggMode = Literal[
 ]
 
 
+class TrainedRows(Protocol):
+    """Rows of an optimizer batch, or of a part of it, and which of their tokens are trained on."""
+
+    @property
+    def mask_BT(self) -> torch.Tensor:
+        """Bool."""
+
+    @property
+    def is_expert_B(self) -> torch.Tensor | None:
+        """Bool: true for rows of training data among rollouts; None where there are none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Counts over the whole optimizer batch, all calls and ranks."""
+    """Counts over the whole optimizer batch, all calls and ranks.
+
+    totals = BatchTotals.of(mask_BT.sum(-1), max_response_tokens=1024, is_expert_B=is_expert_B)
+    """
 
     num_tokens: int
     """Tokens that are trained on."""
@@ -24,6 +41,45 @@ class BatchTotals:
     """Rows with at least one such token."""
     max_response_tokens: int
     """Longest response that could have been; what `seq-mean-token-sum-norm` divides by."""
+    num_expert_tokens: int = 0
+    """Of these tokens, those of expert rows."""
+    num_expert_sequences: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        num_tokens_B: npt.NDArray[np.int64],
+        *,
+        max_response_tokens: int,
+        is_expert_B: npt.NDArray[np.bool_] | None = None,
+    ) -> "BatchTotals":
+        """Count all rows of the batch, each given by how many of its tokens are trained on."""
+        expert_B = np.zeros(len(num_tokens_B), bool) if is_expert_B is None else is_expert_B
+        return cls(
+            num_tokens=int(num_tokens_B.sum()),
+            num_sequences=int((num_tokens_B > 0).sum()),
+            max_response_tokens=max_response_tokens,
+            num_expert_tokens=int(num_tokens_B[expert_B].sum()),
+            num_expert_sequences=int((num_tokens_B[expert_B] > 0).sum()),
+        )
+
+    @property
+    def expert(self) -> "BatchTotals":
+        """Of the expert rows alone."""
+        return BatchTotals(
+            num_tokens=self.num_expert_tokens,
+            num_sequences=self.num_expert_sequences,
+            max_response_tokens=self.max_response_tokens,
+        )
+
+    @property
+    def usual(self) -> "BatchTotals":
+        """Of the other rows alone."""
+        return BatchTotals(
+            num_tokens=self.num_tokens - self.num_expert_tokens,
+            num_sequences=self.num_sequences - self.num_expert_sequences,
+            max_response_tokens=self.max_response_tokens,
+        )
 
 
 def token_weights(
@@ -41,3 +97,23 @@ def token_weights(
     if mode == "seq-mean-token-mean":
         return weights_BT / (num_sequences * weights_BT.sum(-1, keepdim=True).clamp(min=1))
     raise ValueError(f"unknown loss_agg_mode: {mode}")
+
+
+def token_weights_by_kind(
+    rows: TrainedRows,
+    mode: LossAggMode,
+    expert_mode: LossAggMode,
+    totals: BatchTotals,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """The same for expert rows and the others, each normalised among themselves."""
+    usual_BT = token_weights(rows.mask_BT, mode, totals.usual, dtype)
+    if rows.is_expert_B is None:
+        return usual_BT
+    expert_BT = token_weights(rows.mask_BT, expert_mode, totals.expert, dtype)
+    return torch.where(rows.is_expert_B[:, None], expert_BT, usual_BT)
+
+
+def row_weights(rows: TrainedRows, totals: BatchTotals, dtype: torch.dtype) -> torch.Tensor:
+    """Weight of each row's loss, [B]: the mean over rows that have tokens to train on."""
+    return rows.mask_BT.any(-1).to(dtype) / max(totals.num_sequences, 1)

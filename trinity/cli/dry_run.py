@@ -25,6 +25,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
     lines = [
         f"stage {stage.index + 1}: {stage.name} (mode {stage.mode}, {algorithm.algorithm_type})",
         f"  starts from    {start}",
+        f"  algorithm      {_parts(stage)}",
         f"  train steps    {steps}, {stage.train_batch_size} rows each",
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
         f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
@@ -46,3 +47,20 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         every = stage.config.explorer.eval_interval
         lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")
     return lines
+
+
+def _parts(stage: StagePlan) -> str:
+    """What makes the gradient, with whoever makes the advantages."""
+    algorithm = stage.algorithm
+    parts = [f"loss {algorithm.policy_loss_fn}"]
+    if stage.needs_rollout:
+        where = "trainer" if algorithm.advantage_in_trainer else "buffer"
+        parts.insert(0, f"advantage {algorithm.advantage_fn} (of the {where})")
+    for word, name in (
+        ("KL penalty", algorithm.kl_penalty_fn),
+        ("KL loss", algorithm.kl_loss_fn),
+        ("critic", stage.critic_model_path or "none"),
+    ):
+        if name != "none":
+            parts.append(f"{word} {name}")
+    return ", ".join(parts)

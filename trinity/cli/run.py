@@ -33,7 +33,10 @@ MaxStepsOption = Annotated[
 ]
 PluginDirOption = Annotated[
     Path | None,
-    typer.Option("--plugin-dir", help="Directory of Python files with workflows and rewards."),
+    typer.Option(
+        "--plugin-dir",
+        help="Directory of Python files with workflows, rewards, advantages, losses.",
+    ),
 ]
 
 

@@ -1,5 +1,6 @@
 """The experiment's configuration, and the plan that services act on."""
 
+from trinity.config.advice import advice
 from trinity.config.load import load_config
 from trinity.config.model_files import local_model_directory
 from trinity.config.plan import (
@@ -26,6 +27,7 @@ __all__ = [
     "Sampling",
     "Selector",
     "StagePlan",
+    "advice",
     "check_inputs",
     "load_config",
     "local_model_directory",

@@ -11,7 +11,7 @@ from trinity.config.section import Args, Positive, Section
 LossAggMode = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
-KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3"]
+KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
 EntropyLossFn = Literal["none", "default", "mix"]
 
 
@@ -19,21 +19,21 @@ class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
     algorithm_type: str = "grpo"
-    """`grpo` (mode both) or `sft` (mode train)."""
-    repeat_times: Positive = 1
-    """Rollouts of one task, the size of its group; grpo compares them and needs 2 or more."""
+    """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
+    repeat_times: Positive | None = None
+    """Rollouts of one task, the size of its group; else what the algorithm usually has."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW and its schedule."""
     sample_strategy: str | None = None
-    """`default` trains on what the explorer makes."""
+    """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
     sample_strategy_args: Args = Field(default_factory=dict)
     """Arguments laid over the strategy's own."""
     advantage_fn: str | None = None
-    """`grpo`, or the dotted path of a function."""
+    """By name, or the dotted path of a function of your own."""
     advantage_fn_args: Args = Field(default_factory=dict)
     """Arguments laid over the function's own."""
     policy_loss_fn: str | None = None
-    """`ppo`, `sft`, or the dotted path of a function."""
+    """By name, or the dotted path of a function of your own."""
     policy_loss_fn_args: Args = Field(default_factory=dict)
     """Arguments laid over the function's own: `clip_range`, `clip_range_low`, `clip_ratio_c`..."""
     kl_penalty_fn: KlFn | None = None
@@ -45,11 +45,11 @@ class AlgorithmConfig(Section):
     kl_loss_fn_args: Args = Field(default_factory=dict)
     """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
     entropy_loss_fn: EntropyLossFn | None = None
-    """`default` subtracts `entropy_coef` times the entropy from the loss."""
+    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` the rollouts'."""
     entropy_loss_fn_args: Args = Field(default_factory=dict)
     """`entropy_coef`."""
     loss_agg_mode: LossAggMode | None = None
-    """How the tokens' losses become one number."""
+    """How the tokens' losses become one number; else as the algorithm has it."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
     rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()

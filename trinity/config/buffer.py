@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.section import NonNegative, Positive, Section
 from trinity.config.taskset import TasksetConfig
@@ -27,6 +29,8 @@ class TrainerInput(Section):
 
     experience_buffer: ExperienceBufferConfig = ExperienceBufferConfig()
     """Where they come from."""
+    auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
+    """Rows of data beside them, by name, for `sample_strategy: mix`."""
 
 
 class BufferConfig(Section):

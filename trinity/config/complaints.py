@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from trinity.config.known_keys import section_at, similar_key
 from trinity.config.lines import lines_of
-from trinity.config.unsupported import is_foreseen_key, is_foreseen_value
+from trinity.config.unsupported import MOVED_KEYS, is_foreseen_key, is_foreseen_value
 from trinity.errors import UserError
 
 
@@ -73,6 +73,8 @@ def _unknown_key(location: tuple[int | str, ...], where: str) -> str:
     section, _, _ = _global_key(location).rpartition(".")
     if is_foreseen_key(section, name):
         return f"`{key}` in {where} is not supported yet: remove it"
+    if moved := MOVED_KEYS.get(f"{section}.{name}"):
+        return f"unknown key `{key}` in {where}: here it is `{moved}`"
     prefix = _dotted(location[:-1])
     valid = section_at(location[:-1])
     similar = similar_key(valid, prefix, name) if valid else None

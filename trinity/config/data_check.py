@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
@@ -34,18 +35,34 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
     if buffer.path is None:
         return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
-    row = first_row(files)
-    if buffer.format.prompt_type == "messages":
-        _check_messages(row, buffer.format)
-    else:
-        for key, column in {
-            "prompt_key": buffer.format.prompt_key,
-            "response_key": buffer.format.response_key,
-            "system_prompt_key": buffer.format.system_prompt_key,
-        }.items():
-            _check_column(row, key, column)
+    _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
     if stage.total_train_steps is None:
         _check_size(count_rows(files), stage)
+
+
+def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
+    """Its files and their first row: expert rows are as those of `sft`."""
+    assert buffer.path is not None
+    files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
+    _check_row(first_row(files), buffer.format, "sft")
+
+
+def _check_row(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
+    if schema == "cpt":
+        _check_text(row, "prompt_key", columns.prompt_key)
+    elif columns.prompt_type == "messages":
+        _check_messages(row, columns, schema)
+    else:
+        answers = _answer_keys(columns, schema)
+        for key, column in {"prompt_key": columns.prompt_key, **answers}.items():
+            _check_text(row, key, column)
+        _check_column(row, "system_prompt_key", columns.system_prompt_key)
+
+
+def _answer_keys(columns: FormatConfig, schema: RowSchema) -> dict[str, str]:
+    if schema == "dpo":
+        return {"chosen_key": columns.chosen_key, "rejected_key": columns.rejected_key}
+    return {"response_key": columns.response_key}
 
 
 def _check_column(row: Row, key: str, column: str | None) -> None:
@@ -55,13 +72,31 @@ def _check_column(row: Row, key: str, column: str | None) -> None:
         )
 
 
-def _check_messages(row: Row, columns: FormatConfig) -> None:
+def _check_text(row: Row, key: str, column: str) -> None:
+    _check_column(row, key, column)
+    if isinstance(row[column], list | Mapping):
+        raise UserError(
+            f"column `{column}` of its first row is no text: set `format.{key}`, "
+            "or `format.prompt_type: messages`"
+        )
+
+
+def _check_messages(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
+    answers = _answer_keys(columns, schema)
     key = columns.messages_key
     if key not in row:
         advice = f"its rows have no column `{key}`, only {_columns(row)}: set `format.messages_key`"
-        if columns.prompt_key in row and columns.response_key in row:
+        if {columns.prompt_key, *answers.values()} <= row.keys():
             advice += ", or `format.prompt_type: plaintext`"
         raise UserError(advice)
+    _check_list(row, key)
+    if schema == "dpo":
+        for name, column in answers.items():
+            _check_column(row, name, column)
+            _check_list(row, column)
+
+
+def _check_list(row: Row, key: str) -> None:
     messages = row[key]
     if isinstance(messages, str):
         try:

@@ -1,7 +1,7 @@
 """Which keys the configuration has, to offer the nearest one for a key that it has not."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from trinity.config.near import nearest
 from trinity.config.root import Config
@@ -11,10 +11,20 @@ from trinity.config.section import Section
 def section_at(location: tuple[int | str, ...]) -> type[Section] | None:
     """The section that a location inside `Config` leads to."""
     section: type[Section] | None = Config
+    is_name = False
     for part in location:
-        if isinstance(part, str):
-            section = _subsections(section).get(part) if section else None
+        if is_name:
+            is_name = False
+        elif isinstance(part, str) and section is not None:
+            is_name = part in _by_name(section)
+            section = _subsections(section).get(part)
     return section
+
+
+def _by_name(section: type[Section]) -> set[str]:
+    """Keys below which there are sections by names that the user chooses."""
+    fields = section.model_fields.items()
+    return {name for name, field in fields if get_origin(field.annotation) is dict}
 
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:

@@ -27,6 +27,7 @@ class _Architecture(BaseModel):
     head_dim: int | None = None
     max_position_embeddings: int | None = None
     rope_scaling: object = None
+    vocab_size: int | None = None
 
     @property
     def head_size(self) -> int | None:
@@ -47,6 +48,26 @@ def check_model(stage: StagePlan) -> None:
     _check_weights(directory)
     _check_tokenizer(directory, stage)
     _check_architecture(architecture, stage)
+
+
+def check_critic(stage: StagePlan) -> None:
+    """The same for a critic with a model of its own: it must read the policy's tokens."""
+    path = stage.critic_model_path
+    if path is None or path == stage.model_path:
+        return
+    directory, policy = local_model_directory(path), local_model_directory(stage.model_path)
+    if directory is None:
+        return
+    critic = _read_architecture(directory)
+    _check_weights(directory)
+    if policy is None:
+        return
+    own, wanted = critic.vocab_size, _read_architecture(policy).vocab_size
+    if own and wanted and own < wanted:
+        raise UserError(
+            f"`model.critic_model_path: {path}` knows {own} tokens, the policy {wanted}: "
+            "give a model with the policy's tokenizer"
+        )
 
 
 def _read_architecture(directory: Path) -> _Architecture:

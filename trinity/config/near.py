@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+FEW = 4
+
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name most like `name`, if any is."""
@@ -17,4 +19,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
         return f": did you mean `{near}`?"
     if not names:
         return ": remove it"
-    return ": give " + " or ".join(f"`{n}`" for n in names)
+    shown = [f"`{n}`" for n in names]
+    return (
+        ": give " + " or ".join(shown) if len(names) <= FEW else f": give one of {', '.join(shown)}"
+    )

@@ -102,7 +102,7 @@ class ResolvedAlgorithm(_Derived):
     """The same."""
     entropy_loss_fn: EntropyLossFn
     entropy_loss_fn_args: Args
-    """`entropy_coef`."""
+    """`entropy_coef`, but of `none`."""
     loss_agg_mode: LossAggMode
     needs_critic: bool
     can_balance_batch: bool
@@ -164,6 +164,8 @@ class StagePlan(_Derived):
     """What the explorer trains on; None in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
     experience_buffer: ResolvedExperienceBuffer
+    auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
+    """Rows of data that are mixed in."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""

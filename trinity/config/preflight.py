@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from trinity.config.data_check import check_experience_buffer, check_taskset
-from trinity.config.model_check import check_model
+from trinity.config.data_check import check_auxiliary_buffer, check_experience_buffer, check_taskset
+from trinity.config.model_check import check_critic, check_model
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 
@@ -30,9 +30,13 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "", partial(_check_writable, Path(plan.job_dir))
     for stage in plan.stages:
         yield "", partial(check_model, stage)
+        yield "", partial(check_critic, stage)
         buffer = stage.experience_buffer
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)
+        for buffer in stage.auxiliary_buffers:
+            what = f"stage `{stage.name}`, auxiliary buffer `{buffer.name}`: "
+            yield what, partial(check_auxiliary_buffer, buffer)
         for taskset in (stage.taskset, *stage.eval_tasksets):
             if taskset is not None:
                 what = f"stage `{stage.name}`, taskset `{taskset.name}`: "

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from trinity.config.buffer import ExplorerInput
 from trinity.config.data_format import DataSelectorConfig
+from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.lengths import Lengths
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
@@ -18,7 +19,9 @@ def absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def resolve_train_taskset(config: Config, lengths: Lengths, stage: str) -> ResolvedTaskset:
+def resolve_train_taskset(
+    config: Config, lengths: Lengths, repeat_times: int, stage: str
+) -> ResolvedTaskset:
     """The tasks to train on."""
     given = config.buffer.explorer_input
     if given.taskset is None:
@@ -32,6 +35,7 @@ def resolve_train_taskset(config: Config, lengths: Lengths, stage: str) -> Resol
         lengths=lengths,
         key=f"stage `{stage}`: `buffer.explorer_input.taskset",
         default_name="taskset",
+        repeat_times=repeat_times,
         is_eval=False,
     )
 
@@ -47,6 +51,7 @@ def resolve_eval_tasksets(
             lengths=lengths,
             key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
             default_name=f"eval_taskset_{i}",
+            repeat_times=taskset.repeat_times,
             is_eval=True,
         )
         for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
@@ -75,14 +80,33 @@ def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> Resolve
             f"give `storage_type: {needed}`"
         )
     _check_path(given.path, wanted=needed == "file", key=key, storage_type=needed)
+    return _resolve_buffer(given, given.name or "experience_buffer", config.seed)
+
+
+def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
+    """Rows of data that go into batches beside the explorer's, called by their keys."""
+    buffers = config.buffer.trainer_input.auxiliary_buffers
+    for name, given in buffers.items():
+        key = f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}"
+        if given.storage_type != "file":
+            raise UserError(
+                f"{key}.storage_type: {given.storage_type}` is not supported: give file"
+            )
+        _check_path(given.path, wanted=True, key=key, storage_type="file")
+    return tuple(_resolve_buffer(given, name, config.seed) for name, given in buffers.items())
+
+
+def _resolve_buffer(
+    given: ExperienceBufferConfig, name: str, seed: int
+) -> ResolvedExperienceBuffer:
     return ResolvedExperienceBuffer(
-        name=given.name or "experience_buffer",
+        name=name,
         storage_type=given.storage_type,
         path=absolute(given.path) if given.path else None,
         split=given.split,
         subset_name=given.subset_name,
         format=given.format,
-        selector=_selector(given.data_selector, config.seed),
+        selector=_selector(given.data_selector, seed),
         max_read_timeout=given.max_read_timeout,
     )
 
@@ -94,6 +118,7 @@ def _resolve(
     lengths: Lengths,
     key: str,
     default_name: str,
+    repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
     _check_path(
@@ -113,7 +138,7 @@ def _resolve(
         split=given.split,
         subset_name=given.subset_name,
         is_eval=is_eval,
-        repeat_times=given.repeat_times if is_eval else config.algorithm.repeat_times,
+        repeat_times=repeat_times,
         workflow=workflow,
         workflow_args=given.workflow_args,
         reward=given.default_reward_fn_type or defaults.default_reward_fn_type,

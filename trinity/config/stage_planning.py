@@ -1,15 +1,17 @@
 """From the merged configuration of one stage to its plan."""
 
-from trinity.config.algorithm_defaults import resolve_algorithm
+from trinity.config.algorithm_check import check_algorithm
+from trinity.config.algorithm_planning import resolve_algorithm
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
 from trinity.config.model_files import chat_template_of, located_critic, located_model
 from trinity.config.optimizer import OptimizerConfig
-from trinity.config.plan import ResolvedTaskset, Role, StagePlan
+from trinity.config.plan import ResolvedAlgorithm, ResolvedTaskset, Role, StagePlan
 from trinity.config.ranks import resolve_rank_num
 from trinity.config.resolve_data import (
     check_names,
+    resolve_auxiliary_buffers,
     resolve_eval_tasksets,
     resolve_experience_buffer,
     resolve_train_taskset,
@@ -27,11 +29,11 @@ def plan_stage(stage: Stage) -> StagePlan:
     algorithm = resolve_algorithm(config.algorithm, config.mode, name)
     _check_engine_num(config, name)
     lengths = resolve_lengths(config.model, name)
-    batch = _train_batch_size(config, name)
-    rows = _rows_per_explore_step(config)
+    rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
+    batch = _train_batch_size(config, rows, name)
     steps = total_steps(config, train_batch_size=batch, rows_per_explore_step=rows)
-    taskset, eval_tasksets = _tasksets(config, lengths, name)
-    return StagePlan(
+    taskset, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
+    plan = StagePlan(
         index=stage.index,
         name=name,
         mode=config.mode,
@@ -50,41 +52,38 @@ def plan_stage(stage: Stage) -> StagePlan:
         total_explore_steps=steps.explore,
         total_train_steps=steps.train,
         trainer_rank_num=resolve_rank_num(config, batch, name),
-        max_token_len_per_gpu=_max_token_len(config, lengths, name),
+        max_token_len_per_gpu=_max_token_len(config, lengths, algorithm, name),
         taskset=taskset,
         eval_tasksets=eval_tasksets,
         experience_buffer=resolve_experience_buffer(config, config.mode, name),
+        auxiliary_buffers=resolve_auxiliary_buffers(config, name),
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
         critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
     )
+    check_algorithm(plan)
+    return plan
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
     return ("trainer", "explorer") if config.mode == "both" else ("trainer",)
 
 
-def _rows_per_explore_step(config: Config) -> int:
-    if config.mode != "both":
-        return 0
-    return config.buffer.batch_size * config.algorithm.repeat_times
-
-
-def _train_batch_size(config: Config, stage: str) -> int:
+def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
     given = config.buffer.train_batch_size
     if given == 0 and config.mode == "train":
         raise UserError(
             f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
             "explore step to derive it from, give the rows of one train step"
         )
-    return given or _rows_per_explore_step(config)
+    return given or rows_per_explore_step
 
 
 def _tasksets(
-    config: Config, lengths: Lengths, stage: str
+    config: Config, lengths: Lengths, repeat_times: int, stage: str
 ) -> tuple[ResolvedTaskset | None, tuple[ResolvedTaskset, ...]]:
     if config.mode != "both":
         return None, ()
-    taskset = resolve_train_taskset(config, lengths, stage)
+    taskset = resolve_train_taskset(config, lengths, repeat_times, stage)
     eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
     check_names((taskset, *eval_tasksets), stage)
     if eval_tasksets:
@@ -112,12 +111,19 @@ def _check_engine_num(config: Config, stage: str) -> None:
         )
 
 
-def _max_token_len(config: Config, lengths: Lengths, stage: str) -> int:
+def _max_token_len(
+    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm, stage: str
+) -> int:
     given = config.trainer.max_token_len_per_gpu
-    if given is not None and given < lengths.model:
+    is_paired = algorithm.row_schema == "dpo"
+    least = 2 * lengths.model if is_paired else lengths.model
+    if given is not None and given < least:
+        what = (
+            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
+        )
         raise UserError(
-            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than one sequence "
-            f"of {lengths.model} tokens: give {lengths.model} or more"
+            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than {what} "
+            f"tokens: give {least} or more"
         )
     return given or _usual_token_len(config, lengths)
 

@@ -8,7 +8,6 @@ FORESEEN_KEYS = {
     "lora_configs rope_scaling rope_theta tinker external_model",
     "buffer.explorer_input": "tasksets",
     "buffer.explorer_input.taskset": "index task_selector",
-    "buffer.trainer_input": "auxiliary_buffers",
     "buffer.trainer_input.experience_buffer": "capacity replay_buffer",
     "explorer": "auxiliary_models over_rollout dynamic_timeout env_vars concurrent_mode "
     "max_repeat_times_per_runner bench_on_latest_checkpoint proxy_port max_inflight_batches",
@@ -20,6 +19,13 @@ FORESEEN_KEYS = {
     "monitor": "monitor_args detailed_stats",
 }
 """Section to its keys; what is neither here nor a field is taken for a slip of the pen."""
+
+MOVED_KEYS = {
+    "algorithm.optimizer.warmup_style": "algorithm.optimizer.lr_scheduler_type",
+    "algorithm.rollout_correction.bypass_mode": "algorithm.bypass_old_logprobs",
+    "algorithm.rollout_correction.loss_type": "algorithm.policy_loss_fn",
+}
+"""Keys of Trinity-RFT or verl that are called otherwise here."""
 
 FORESEEN_VALUES = {
     "mode": "explore bench serve colocate",

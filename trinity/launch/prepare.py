@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity.config import ExperimentPlan, check_inputs, load_config, plan_experiment
+from trinity.config import ExperimentPlan, advice, check_inputs, load_config, plan_experiment
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 
@@ -38,6 +38,7 @@ def prepare(path: Path, max_steps: int | None) -> Prepared:
     check_inputs(plan)
     check_names(plan)
     check_resumable(plan)
+    notes = (*notes, *advice(plan))
     return Prepared(plan=plan, resumes=holds_run(plan.job_path), notes=notes)
 
 

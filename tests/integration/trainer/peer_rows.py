@@ -39,7 +39,7 @@ def _experience(
     experience = Experience(
         body=sequence,
         eid=EID(stage="rft", explore_step=step, position=position, run=0),
-        reward=0.0,
+        reward=float(position % 2),
         sampling=SamplingParams(),
     )
     ref = SampleRef(

@@ -21,13 +21,15 @@ ROWS, VOCABULARY, STEPS = 16, 256, 6
 def plan_in(
     directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: object
 ) -> ExperimentPlan:
-    """A supervised stage, then one on rollouts."""
+    """A supervised stage, then one on rollouts with all that a checkpoint can hold."""
     data = directory / "rows.jsonl"
     data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
     rows = {"name": "rows", "storage_type": "file", "path": str(data)}
     rows |= {"format": {"prompt_type": "plaintext"}}
     tasks = {"name": "tasks", "path": str(data), "default_workflow_type": "math_workflow"}
     adam = {"lr": 1e-3}
+    steered = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 10 * ROWS}
+    ppo = {"algorithm_type": "ppo", "kl_penalty_fn": "k2", "kl_penalty_fn_args": steered}
     sft = {
         "stage_name": "sft",
         "mode": "train",
@@ -41,7 +43,7 @@ def plan_in(
     rft = {
         "stage_name": "rft",
         "mode": "both",
-        "algorithm": {"algorithm_type": "grpo", "repeat_times": 8, "optimizer": adam},
+        "algorithm": {**ppo, "repeat_times": 8, "optimizer": adam},
         "buffer": {
             "batch_size": 2,
             "total_steps": STEPS,

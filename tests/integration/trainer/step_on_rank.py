@@ -2,13 +2,18 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from tests.unit.trainer.builders import make_plan, random_batch
+from services.trainer.rows import TrainBatch
+from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
+from trinity.config import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner import Learner
@@ -18,49 +23,123 @@ NUM_STEPS = 4
 SAVED_STEP = 2
 NUM_ROWS = 9
 RATE = 1e-3
-FIGURES = ("actor/loss", "actor/grad_norm", "actor/ppo_kl", "actor/kl_loss")
+STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 90}
+POLICY_FIGURES = ("actor/loss", "actor/grad_norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An algorithm to be split over ranks."""
+
+    algorithm: Mapping[str, object]
+    trainer: Mapping[str, object] = field(default_factory=dict)
+    figures: tuple[str, ...] = POLICY_FIGURES
+    of_pairs: bool = False
+
+    def plan(self, model: Path, max_tokens: int) -> StagePlan:
+        trainer = {**self.trainer, "max_token_len_per_gpu": max_tokens}
+        return make_plan(model, self.algorithm, trainer)
+
+    def batch(self, step: int) -> TrainBatch:
+        make = random_pairs if self.of_pairs else random_batch
+        return make(NUM_ROWS, seed=step, step=step)
+
+
+CASES = {
+    "grpo": Case(
+        algorithm={"algorithm_type": "grpo", "repeat_times": 8},
+        figures=(*POLICY_FIGURES, "actor/ppo_kl", "actor/kl_loss", "off_policy/ratio/p90"),
+    ),
+    "corrected": Case(
+        algorithm={
+            "algorithm_type": "grpo",
+            "repeat_times": 8,
+            "bypass_old_logprobs": False,
+            "rollout_correction": {
+                "rollout_is": "sequence",
+                "rollout_is_batch_normalize": True,
+                "rollout_rs": "token_k1",
+                "rollout_rs_threshold": "0.2_5.0",
+            },
+        },
+        figures=(*POLICY_FIGURES, "off_policy/mask_fraction", "rollout_corr/rollout_is_mean"),
+    ),
+    "ppo": Case(
+        algorithm={
+            "algorithm_type": "ppo",
+            "kl_penalty_fn": "k2",
+            "kl_penalty_fn_args": STEERED,
+            "kl_loss_fn": "k2",
+            "kl_loss_fn_args": STEERED,
+        },
+        trainer={"critic_warmup": 1},
+        figures=(
+            "critic/vf_loss",
+            "critic/grad_norm",
+            "critic/returns/mean",
+            "advantage/kl",
+            "advantage/kl_coef",
+        ),
+    ),
+    "dpo": Case(
+        algorithm={"algorithm_type": "dpo"},
+        figures=(*POLICY_FIGURES, "actor/accuracy_mean"),
+        of_pairs=True,
+    ),
+}
 
 
 def main(model: Path, output: Path) -> None:
-    """All steps, then those after the checkpoint again; the first rank saves what they gave."""
+    """Every case: all steps, then those after the checkpoint again. The first rank saves it all."""
     warnings.simplefilter("ignore")
-    from services.trainer.learner import Learner, make_deterministic
+    from services.trainer.learner import make_deterministic
     from services.trainer.ranks import join_gang
-    from services.trainer.weights import weights_hash
 
     make_deterministic(num_threads=1)
     ranks = join_gang(timedelta(seconds=60))
-    plan = make_plan(
-        model, {"algorithm_type": "grpo", "repeat_times": 8}, {"max_token_len_per_gpu": 64}
-    )
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name, case in CASES.items():
+        arrays = _train_twice(case, model, output.parent / name, ranks)
+        found |= {f"{name}/{key}": array for key, array in arrays.items()}
+    if ranks.is_first:
+        np.savez(output, **found)  # type: ignore[arg-type]
+    ranks.barrier()
+
+
+def _train_twice(
+    case: Case, model: Path, directory: Path, ranks: "Ranks"
+) -> dict[str, npt.NDArray[np.generic]]:
+    from services.trainer.learner import Learner
+    from services.trainer.weights import weights_hash
+
+    plan = case.plan(model, max_tokens=100)
     learner = Learner(plan=plan, model_directory=model, ranks=ranks)
-    figures, checkpoint = _train(learner, ranks, output.parent)
+    figures, checkpoint = _train(case, learner, ranks, directory)
     weights = dict(learner.weights())
     resumed = Learner(plan=plan, model_directory=model, ranks=ranks)
     resumed.load(checkpoint)
     for step in range(SAVED_STEP + 1, NUM_STEPS + 1):
-        outcome = resumed.train_step(random_batch(NUM_ROWS, seed=step, step=step), RATE)
+        outcome = resumed.train_step(case.batch(step), RATE, RATE)
     is_same = weights_hash(dict(resumed.weights())) == weights_hash(weights)
-    if ranks.is_first:
-        arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-        arrays |= {name: np.array(values) for name, values in figures.items()}
-        arrays |= {"rows": np.array(sorted(outcome.rows)), "resumed_is_same": np.array(is_same)}
-        np.savez(output, **arrays)
-    ranks.barrier()
+    return {
+        **{name: np.array(values) for name, values in figures.items()},
+        "rows": np.array(sorted(outcome.rows)),
+        "resumed_is_same": np.array(is_same),
+    }
 
 
 def _train(
-    learner: "Learner", ranks: "Ranks", directory: Path
+    case: Case, learner: "Learner", ranks: "Ranks", directory: Path
 ) -> tuple[dict[str, list[float]], Path]:
     """Figures of every step, and the checkpoint on the way."""
     from services.trainer.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
     checkpoint = directory
-    figures: dict[str, list[float]] = {name: [] for name in FIGURES}
+    figures: dict[str, list[float]] = {name: [] for name in case.figures}
     for step in range(1, NUM_STEPS + 1):
-        outcome = learner.train_step(random_batch(NUM_ROWS, seed=step, step=step), RATE)
-        for name in FIGURES:
+        outcome = learner.train_step(case.batch(step), RATE, RATE)
+        for name in case.figures:
             figures[name].append(outcome.metrics[name])
         if step == SAVED_STEP:
             checkpoint = store.write(learner, step=step, incarnation=1).path

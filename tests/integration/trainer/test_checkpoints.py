@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from services.trainer.model_files import ModelFiles
-from tests.unit.trainer.builders import grpo_plan, random_batch
+from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
+from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from trinity.config import StagePlan
 from trinity.errors import ManifestError
 from trinity.manifest import verify
@@ -62,6 +63,48 @@ def test_the_step_after_a_checkpoint_is_the_same_bit_for_bit(
     assert hash_of(restored) == hash_of(learner)
 
 
+STEERED = {"kl_coef": 0.1, "adaptive": True, "target_kl": 1e-3, "horizon": 80}
+
+
+def test_critic_and_steered_coefficients_go_on_bit_for_bit(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    algorithm = {
+        "algorithm_type": "ppo",
+        "kl_penalty_fn": "k2",
+        "kl_penalty_fn_args": STEERED,
+        "kl_loss_fn": "k2",
+        "kl_loss_fn_args": STEERED,
+    }
+    plan = make_plan(model, algorithm)
+    learner, restored = learner_of(plan), learner_of(plan)
+    for step in (1, 2):
+        stepped(learner, random_batch(8, seed=step, step=step))
+    written = store.write(learner, step=2, incarnation=1)
+    expected = stepped(learner, random_batch(8, seed=3, step=3))
+    verify(written.path, written.manifest_sha256)
+    restored.load(written.path)
+    found = stepped(restored, random_batch(8, seed=3, step=3))
+    assert expected["advantage/kl_coef"] not in (STEERED["kl_coef"], 0.0)
+    assert expected["actor/kl_coef"] != STEERED["kl_coef"]
+    assert {name: value for name, value in found.items() if not name.startswith("time/")} == {
+        name: value for name, value in expected.items() if not name.startswith("time/")
+    }
+    assert hash_of(restored) == hash_of(learner)
+    assert_same(critic_weights_of(restored), critic_weights_of(learner))
+
+
+def test_a_checkpoint_is_damaged_when_the_critics_part_is(
+    learner_of: Build, model: Path, store: "CheckpointStore"
+) -> None:
+    learner = learner_of(make_plan(model, {"algorithm_type": "ppo"}))
+    written = store.write(learner, step=1, incarnation=1)
+    (part,) = (written.path / "critic").glob("model_*.pt")
+    part.unlink()
+    with pytest.raises(ManifestError, match="critic"):
+        verify(written.path, written.manifest_sha256)
+
+
 def test_a_death_while_writing_leaves_no_visible_checkpoint(
     learner_of: Build, model: Path, store: "CheckpointStore", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +137,7 @@ def test_published_weights_are_a_model_that_transformers_loads(
 
     learner = learner_of(grpo_plan(model))
     learner.train_step(random_batch(8), 1e-3)
-    published = weights.write(learner.weights(), version=1, incarnation=1)
+    published = weights.write(weights.as_exported(learner.weights()), version=1, incarnation=1)
     verify(published.path, published.manifest_sha256)
     loaded = AutoModelForCausalLM.from_pretrained(published.path).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in learner.weights())
@@ -105,7 +148,7 @@ def test_a_flipped_bit_in_published_weights_is_found(
     learner_of: Build, model: Path, weights: "WeightsStore"
 ) -> None:
     learner = learner_of(grpo_plan(model))
-    published = weights.write(learner.weights(), version=0, incarnation=1)
+    published = weights.write(weights.as_exported(learner.weights()), version=0, incarnation=1)
     path = published.path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -117,7 +160,7 @@ def test_a_flipped_bit_in_published_weights_is_found(
 def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
     for version in range(5):
-        weights.write(tensors.items(), version=version, incarnation=1)
+        weights.write(tensors, version=version, incarnation=1)
     removed = weights.prune(pinned={1})
     assert sorted(gone.version for gone in removed) == [0, 2]
     assert all(not gone.path.exists() for gone in removed)
@@ -125,7 +168,7 @@ def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore"
 
 def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
-    old = weights.write(tensors.items(), version=4, incarnation=1)
+    old = weights.write(tensors, version=4, incarnation=1)
     adopted = weights.adopt(4, incarnation=2)
     assert adopted is not None
     assert adopted.weights_sha256 == old.weights_sha256
@@ -134,15 +177,15 @@ def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "Weight
 
 def test_a_version_written_again_names_the_parent_it_had(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
-    first = [weights.write(tensors.items(), version=v, incarnation=1) for v in (0, 2, 4)]
+    first = [weights.write(tensors, version=v, incarnation=1) for v in (0, 2, 4)]
     assert [written.parent for written in first] == [-1, 0, 2]
-    weights.write(tensors.items(), version=4, incarnation=2)
+    weights.write(tensors, version=4, incarnation=2)
     weights.prune(pinned=set())
-    again = weights.write(tensors.items(), version=4, incarnation=3)
+    again = weights.write(tensors, version=4, incarnation=3)
     assert again.parent == 2
 
 
 def test_a_damaged_version_is_not_adopted(weights: "WeightsStore") -> None:
-    old = weights.write({"a": torch.ones(2)}.items(), version=4, incarnation=1)
+    old = weights.write({"a": torch.ones(2)}, version=4, incarnation=1)
     (old.path / "config.json").unlink()
     assert weights.adopt(4, incarnation=2) is None

@@ -1,22 +1,23 @@
 """A train step is the whole optimizer batch, however it is cut."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from services.trainer.rows import TrainBatch, micro_batches
+from services.trainer.parts import micro_batches, units_of
+from tests.integration.trainer.learners import (
+    Build,
+    assert_close,
+    assert_same,
+    gradients_of,
+    stepped,
+    weights_of,
+)
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from trinity.config import StagePlan
 
-if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-
-Build = Callable[[StagePlan], "Learner"]
 BATCH = random_batch(16, seed=5)
 AGG_MODES = [
     "token-mean",
@@ -31,70 +32,37 @@ def plan_of(model: Path, max_tokens: int = 8192, **algorithm: object) -> StagePl
     return make_plan(model, grpo, {"max_token_len_per_gpu": max_tokens})
 
 
-Arrays = dict[str, npt.NDArray[np.float32]]
-
-
-def weights_of(learner: "Learner") -> Arrays:
-    return {name: tensor.clone().numpy() for name, tensor in learner.weights()}
-
-
-def stepped(learner: "Learner", batch: TrainBatch = BATCH, rate: float = 1e-3) -> dict[str, float]:
-    return learner.train_step(batch, rate).metrics
-
-
-def gradients_of(learner: "Learner", batch: TrainBatch = BATCH) -> Arrays:
-    """The gradients of a step, as the optimizer is about to use them."""
-    engine = learner._actor.engine
-    found: Arrays = {}
-    take_step = engine.optimizer_step
-
-    def watch() -> float:
-        for name, parameter in engine.module.named_parameters():
-            found[name] = parameter.grad.full_tensor().clone().numpy()
-        norm: float = take_step()
-        return norm
-
-    engine.optimizer_step = watch
-    stepped(learner, batch)
-    engine.optimizer_step = take_step
-    return found
-
-
-def assert_same(left: "Learner", right: "Learner") -> None:
-    for name, tensor in weights_of(left).items():
-        np.testing.assert_array_equal(weights_of(right)[name], tensor)
-
-
 @pytest.mark.parametrize("mode", AGG_MODES)
 @pytest.mark.parametrize("max_tokens", [190, 80])
 def test_one_step_is_the_same_in_one_call_or_in_several(
     learner_of: Build, model: Path, mode: str, max_tokens: int
 ) -> None:
     algorithm = {"loss_agg_mode": mode, "entropy_loss_fn_args": {"entropy_coef": 0.01}}
-    whole = gradients_of(learner_of(plan_of(model, **algorithm)))
-    parts = gradients_of(learner_of(plan_of(model, max_tokens=max_tokens, **algorithm)))
-    for name, gradient in whole.items():
-        np.testing.assert_allclose(parts[name], gradient, rtol=1e-4, atol=1e-6)
+    whole = gradients_of(learner_of(plan_of(model, **algorithm)), BATCH)
+    parts = gradients_of(learner_of(plan_of(model, max_tokens=max_tokens, **algorithm)), BATCH)
+    assert_close(whole, parts)
 
 
 def test_figures_are_of_the_whole_batch_however_it_is_cut(learner_of: Build, model: Path) -> None:
-    at_once, in_parts = (stepped(learner_of(plan_of(model, max_tokens=n))) for n in (8192, 80))
+    at_once, in_parts = (
+        stepped(learner_of(plan_of(model, max_tokens=n)), BATCH) for n in (8192, 80)
+    )
     for name in ("actor/loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
         assert in_parts[name] == pytest.approx(at_once[name], rel=1e-4, abs=1e-6)
 
 
 def test_the_same_step_twice_is_the_same_bit_for_bit(learner_of: Build, model: Path) -> None:
     left, right = learner_of(plan_of(model)), learner_of(plan_of(model))
-    assert stepped(left)["actor/loss"] == stepped(right)["actor/loss"]
-    assert_same(left, right)
+    assert stepped(left, BATCH)["actor/loss"] == stepped(right, BATCH)["actor/loss"]
+    assert_same(weights_of(left), weights_of(right))
 
 
 def test_rows_without_trained_tokens_change_nothing(learner_of: Build, model: Path) -> None:
     with_dummies, without = learner_of(plan_of(model)), learner_of(plan_of(model))
     dummies = [replace(row, mask=np.zeros_like(row.mask)) for row in random_batch(3, seed=9).rows]
     stepped(with_dummies, replace(BATCH, rows=[*BATCH.rows, *dummies]))
-    stepped(without)
-    assert_same(with_dummies, without)
+    stepped(without, BATCH)
+    assert_same(weights_of(with_dummies), weights_of(without))
 
 
 def test_a_rows_weight_scales_its_loss(learner_of: Build, model: Path) -> None:
@@ -109,7 +77,7 @@ def test_the_learning_rate_is_exactly_the_given_one(learner_of: Build, model: Pa
     plan = plan_of(model, optimizer={"lr": 1e-3, "lr_warmup_steps": 4, "weight_decay": 0.0})
     learner = learner_of(plan)
     before = weights_of(learner)
-    metrics = stepped(learner, rate=plan.learning_rate(1, 10))
+    metrics = stepped(learner, BATCH, rate=plan.learning_rate(1, 10))
     moved = max(np.abs(weights_of(learner)[name] - before[name]).max() for name in before)
     assert metrics["actor/lr"] == 1e-3 / 4
     assert moved == pytest.approx(1e-3 / 4, rel=1e-2)  # Adam's first step moves by the rate
@@ -127,12 +95,12 @@ def test_a_gradient_that_is_not_finite_moves_nothing(learner_of: Build, model: P
 def test_a_long_gradient_is_clipped(learner_of: Build, model: Path) -> None:
     plan = make_plan(model, {"algorithm_type": "grpo", "repeat_times": 8}, {"grad_clip": 1e-6})
     learner = learner_of(plan)
-    assert stepped(learner)["actor/grad_norm"] > 1e-6
+    assert stepped(learner, BATCH)["actor/grad_norm"] > 1e-6
 
 
 def test_the_reference_stays_at_the_starting_weights(learner_of: Build, model: Path) -> None:
     learner = learner_of(plan_of(model, kl_loss_fn="k2", kl_loss_fn_args={"kl_coef": 0.1}))
-    first, second = stepped(learner), stepped(learner)
+    first, second = stepped(learner, BATCH), stepped(learner, BATCH)
     assert first["actor/kl_loss"] == pytest.approx(0.0, abs=1e-10)
     assert second["actor/kl_loss"] > 1e-6
     assert second["actor/loss"] == pytest.approx(
@@ -151,7 +119,7 @@ def test_feedback_names_every_trained_row(learner_of: Build, model: Path) -> Non
 
 def test_logprobs_are_taken_at_the_rollouts_temperature(learner_of: Build, model: Path) -> None:
     hot = [replace(row, temperature=2.0) for row in BATCH.rows]
-    cold = stepped(learner_of(plan_of(model)))["actor/entropy"]
+    cold = stepped(learner_of(plan_of(model)), BATCH)["actor/entropy"]
     assert stepped(learner_of(plan_of(model)), replace(BATCH, rows=hot))["actor/entropy"] > cold
 
 
@@ -166,16 +134,15 @@ def test_exported_weights_are_the_models_own_names(learner_of: Build, model: Pat
 
 @pytest.mark.parametrize(("max_tokens", "num_calls"), [(8192, 1), (190, 2), (80, 4)])
 def test_the_budget_decides_the_number_of_calls(max_tokens: int, num_calls: int) -> None:
-    assert len(micro_batches(BATCH.rows, max_tokens)) == num_calls
+    assert len(micro_batches(BATCH.rows, units_of(BATCH.rows), max_tokens)) == num_calls
 
 
+@pytest.mark.parametrize("algorithm_type", ["grpo", "ppo"])
 def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
-    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch
+    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch, algorithm_type: str
 ) -> None:
-    padded = learner_of(plan_of(model))
+    plan = make_plan(model, {"algorithm_type": algorithm_type, "repeat_times": 8})
+    padded = gradients_of(learner_of(plan), BATCH)
     for module in ("learner", "worker"):
         monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
-    packed = learner_of(plan_of(model))
-    ours, theirs = stepped(padded), stepped(packed)
-    assert ours["actor/grad_norm"] == pytest.approx(theirs["actor/grad_norm"], rel=1e-4)
-    assert ours["actor/loss"] == pytest.approx(theirs["actor/loss"], rel=1e-4, abs=1e-6)
+    assert_close(padded, gradients_of(learner_of(plan), BATCH))

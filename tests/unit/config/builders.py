@@ -39,6 +39,10 @@ SFT: dict[str, object] = {
 }
 
 
+DPO: dict[str, object] = {**SFT, "algorithm": {"algorithm_type": "dpo"}}
+CPT: dict[str, object] = {**SFT, "algorithm": {"algorithm_type": "cpt"}}
+
+
 def config(base: Mapping[str, object] = GRPO, /, **changes: object) -> Config:
     """`base` with `changes` laid deeply over it."""
     return Config.model_validate(deep_merge(base, changes))

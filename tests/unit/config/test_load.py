@@ -80,6 +80,21 @@ def test_an_unknown_key_inside_a_stage_and_a_list_is_named_with_its_place(tmp_pa
     )
 
 
+def test_keys_below_names_of_ones_own_are_known(tmp_path: Path) -> None:
+    text = "buffer: {trainer_input: {auxiliary_buffers: {experts: {pth: x}}}}"
+    assert complaint(tmp_path, text).endswith(
+        "did you mean `buffer.trainer_input.auxiliary_buffers.experts.path`?"
+    )
+
+
+def test_a_key_that_is_called_otherwise_here_says_how(tmp_path: Path) -> None:
+    text = "stages: [{stage_name: a, algorithm: {rollout_correction: {bypass_mode: true}}}]"
+    assert complaint(tmp_path, text) == (
+        "unknown key `stages[0].algorithm.rollout_correction.bypass_mode` in DIR/x.yaml:1: "
+        "here it is `algorithm.bypass_old_logprobs`"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

@@ -7,12 +7,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.unit.config.builders import GRPO, SFT, config, write_model, write_rows
+from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, write_model, write_rows
 from trinity.config import check_inputs, plan_experiment
 from trinity.errors import UserError
 
 TASK: object = {"prompt": "1+1=", "response": "2"}
 MESSAGES: object = {"message": [{"role": "user", "content": "1+1="}]}
+PAIR = {
+    "message": [{"role": "user", "content": "1+1="}],
+    "chosen": [{"role": "assistant", "content": "2"}],
+    "rejected": json.dumps([{"role": "assistant", "content": "3"}]),
+}
 
 
 def check(root: Path, base: dict[str, object] = GRPO, /, **changes: object) -> str:
@@ -145,6 +150,61 @@ def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None
     path = write_rows(tmp_path / "sft.jsonl", TASK)
     plaintext: object = {"prompt_type": "plaintext"}
     assert check(tmp_path, SFT, **sft(model, path=path, format=plaintext)) == ""
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "said"),
+    [
+        ({"prompt": "1+1=", "chosen": "2", "rejected": "3"}, {"prompt_type": "plaintext"}, ""),
+        ({"prompt": "x", "chosen": "2"}, {"prompt_type": "plaintext"}, "set `format.rejected_key`"),
+        (
+            {"prompt": "x", "good": "2", "rejected": "3"},
+            {"prompt_type": "plaintext", "chosen_key": "good"},
+            "",
+        ),
+        ({"prompt": "x", "chosen": "2", "rejected": "3"}, {}, "`format.prompt_type: plaintext`"),
+        (
+            {"prompt": MESSAGES, "chosen": "2", "rejected": "3"},
+            {"prompt_type": "plaintext"},
+            "column `prompt` of its first row is no text",
+        ),
+        ({**PAIR}, {}, ""),
+        (
+            {**PAIR, "rejected": [{"text": "x"}]},
+            {},
+            "column `rejected` of its first row is no list",
+        ),
+    ],
+)
+def test_pairs_hold_a_prompt_and_two_answers(
+    tmp_path: Path, model: str, row: object, form: dict[str, object], said: str
+) -> None:
+    path = write_rows(tmp_path / "dpo.jsonl", row)
+    answer = check(tmp_path, DPO, **sft(model, path=path, format=form))
+    assert said in answer
+    assert bool(answer) == bool(said)
+
+
+def test_texts_to_read_on_stand_in_one_column(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "cpt.jsonl", {"text": "Once upon a time"})
+    assert "set `format.prompt_key`" in check(tmp_path, CPT, **sft(model, path=path))
+    column: object = {"prompt_key": "text"}
+    assert check(tmp_path, CPT, **sft(model, path=path, format=column)) == ""
+
+
+def test_a_critics_own_model_is_looked_at(tmp_path: Path, model: str) -> None:
+    def said(critic: str) -> str:
+        changes = grpo(model, {"path": write_rows(tmp_path / "train.jsonl", TASK)})
+        changes["model"] = {"model_path": model, "critic_model_path": critic}
+        return check(tmp_path, **changes, algorithm={"algorithm_type": "ppo"})
+
+    described = {"hidden_size": 128, "num_attention_heads": 4, "vocab_size": 100}
+    small = write_model(tmp_path / "small", **{**described, "vocab_size": 50})
+    config_json = Path(model) / "config.json"
+    config_json.write_text(json.dumps({"model_type": "qwen2", **described}))
+    assert said(model) == ""
+    assert "knows 50 tokens, the policy 100" in said(small)
+    assert f"there is no model directory {tmp_path / 'none'}" in said(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(

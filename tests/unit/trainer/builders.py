@@ -1,14 +1,19 @@
 """Models, plans and batches small enough for a test."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.rows import PairSide, RunReward, TrainBatch, TrainRow
+from trinity.algorithm.token_advantage.token_batch import IntVector
 from trinity.config import Config, StagePlan, plan_experiment
 
 VOCABULARY = 48
+GROUP_SIZE = 4
+DATA_ALGORITHMS = frozenset({"sft", "dpo", "cpt"})
+PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 def save_tiny_model(directory: Path, seed: int = 0) -> Path:
@@ -45,12 +50,13 @@ def make_plan(
     model: Path, algorithm: Mapping[str, object], trainer: Mapping[str, object] | None = None
 ) -> StagePlan:
     """The one stage of an experiment with these sections."""
-    is_sft = algorithm["algorithm_type"] == "sft"
+    is_data = algorithm["algorithm_type"] in DATA_ALGORITHMS
     taskset = {"name": "tasks", "path": str(model), "default_workflow_type": "math_workflow"}
     data = {"experience_buffer": {"name": "rows", "storage_type": "file", "path": str(model)}}
+    source = {"trainer_input": data} if is_data else {"explorer_input": {"taskset": taskset}}
     config = Config.model_validate(
         {
-            "mode": "train" if is_sft else "both",
+            "mode": "train" if is_data else "both",
             "checkpoint_root_dir": str(model.parent / "checkpoints"),
             "algorithm": {"optimizer": {"lr": 1e-3}, **algorithm},
             "model": {"model_path": str(model), "max_prompt_tokens": 16, "max_response_tokens": 16},
@@ -61,21 +67,57 @@ def make_plan(
                 **(trainer or {}),
             },
             "cluster": {"node_num": 1, "gpu_per_node": 0},
-            "buffer": {
-                "batch_size": 2,
-                "total_steps": 10,
-                **({"trainer_input": data} if is_sft else {"explorer_input": {"taskset": taskset}}),
-            },
+            "buffer": {"batch_size": 2, "train_batch_size": 16, "total_steps": 1000, **source},
         }
     )
     return plan_experiment(config).stages[0]
 
 
 def random_batch(num_rows: int, seed: int = 0, step: int = 1, max_response: int = 12) -> TrainBatch:
-    """Rows of all lengths, with gaps in their masks."""
+    """Rows of all lengths, with gaps in their masks, in groups of four with rewards of 0 and 1."""
     generator = np.random.default_rng(seed)
     rows = [_random_row(position, generator, max_response) for position in range(num_rows)]
+    rewards = generator.integers(0, 2, num_rows)
+    rewarded = [
+        replace(
+            row,
+            run_reward=RunReward(
+                assignment_id=f"task {row.position // GROUP_SIZE}",
+                run=row.position % GROUP_SIZE,
+                reward=float(reward),
+            ),
+            oldest_version=max(step - 1 - row.position % 3, 0),
+        )
+        for row, reward in zip(rows, rewards, strict=True)
+    ]
+    return TrainBatch(step=step, rows=rewarded, metrics={}, replayed=False)
+
+
+def random_pairs(num_pairs: int, seed: int = 0, step: int = 1) -> TrainBatch:
+    """Two answers of different lengths to each of the prompts, the better one first."""
+    generator = np.random.default_rng(seed)
+    rows: list[TrainRow] = []
+    for position in range(num_pairs):
+        prompt = generator.integers(2, VOCABULARY, int(generator.integers(2, 9)))
+        for side in PAIR:
+            answer = generator.integers(2, VOCABULARY, int(generator.integers(2, 12)))
+            rows.append(data_row(position, prompt, answer, side))
     return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
+
+
+def data_row(
+    position: int, prompt: IntVector, answer: IntVector, side: PairSide | None = None
+) -> TrainRow:
+    """A row of training data."""
+    return TrainRow(
+        position=position,
+        tokens=np.concatenate([prompt, answer]).astype(np.int32),
+        prompt_length=len(prompt),
+        mask=np.ones(len(answer), dtype=np.bool_),
+        rollout_logprobs=np.zeros(len(answer), dtype=np.float32),
+        advantages=np.zeros(len(answer), dtype=np.float32),
+        side=side,
+    )
 
 
 def _random_row(position: int, generator: np.random.Generator, max_response: int) -> TrainRow:
@@ -88,6 +130,6 @@ def _random_row(position: int, generator: np.random.Generator, max_response: int
         tokens=generator.integers(2, VOCABULARY, prompt + response).astype(np.int32),
         prompt_length=prompt,
         mask=mask,
-        old_logprobs=generator.normal(-3.9, 0.2, response).astype(np.float32),
+        rollout_logprobs=generator.normal(-3.9, 0.2, response).astype(np.float32),
         advantages=np.full(response, generator.normal(), dtype=np.float32),
     )

@@ -1,14 +1,19 @@
 """Rows of training data become tokens whose mask covers the answer and its end, nothing else."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import SftFormatter, load_formatter
+from services.trainer.formatter import Formatter, load_formatter
+from services.trainer.rows import TrainRow
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
+from trinity.types import JsonObject, JsonValue
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -31,66 +36,144 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+Load = Callable[..., Formatter]
+
+
+@pytest.fixture(scope="module")
 def formatter_of(
-    tokenizer: PreTrainedTokenizerFast, max_length: int = 64, **row_format: object
-) -> SftFormatter:
-    return SftFormatter(
-        tokenizer=tokenizer,
-        end_tokens=frozenset({tokenizer.eos_token_id}),
-        row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
-        max_length=max_length,
-    )
+    tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
+) -> Load:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(directory)
+
+    def load(schema: RowSchema = "sft", max_length: int = 64, **row_format: object) -> Formatter:
+        return load_formatter(
+            directory,
+            schema=schema,
+            chat_template=None,
+            row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
+            max_length=max_length,
+        )
+
+    return load
+
+
+def only_row(formatter: Formatter, row: JsonObject, index: int = 0) -> TrainRow:
+    (found,) = formatter(row, index=index, position=0, weight=1.0)
+    return found
+
+
+def answer_of(tokenizer: PreTrainedTokenizerFast, row: TrainRow) -> str:
+    return decoded(tokenizer, row.tokens[row.prompt_length :])
 
 
 def decoded(tokenizer: PreTrainedTokenizerFast, tokens: object) -> str:
     return "".join(tokenizer.convert_ids_to_tokens(list(tokens)))  # type: ignore[call-overload]
 
 
-def test_the_mask_covers_exactly_the_answer_and_its_end(tokenizer: PreTrainedTokenizerFast) -> None:
-    row = formatter_of(tokenizer)(
-        {"prompt": "1+2=", "response": "3"}, index=0, position=0, weight=1.0
-    )
+def test_the_mask_covers_exactly_the_answer_and_its_end(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    row = only_row(formatter_of(), {"prompt": "1+2=", "response": "3"})
     assert decoded(tokenizer, row.tokens[: row.prompt_length]) == "<user>1+2=<end>\n<assistant>"
-    assert decoded(tokenizer, row.tokens[row.prompt_length :]) == "3<end>"
+    assert answer_of(tokenizer, row) == "3<end>"
     assert row.mask.tolist() == [True, True]
+    assert row.side is None
 
 
-def test_a_system_prompt_stands_first(tokenizer: PreTrainedTokenizerFast) -> None:
-    formatter = formatter_of(tokenizer, system_prompt="add")
-    row = formatter({"prompt": "1", "response": "2"}, index=0, position=0, weight=1.0)
+def test_a_system_prompt_stands_first(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    row = only_row(formatter_of(system_prompt="add"), {"prompt": "1", "response": "2"})
     assert decoded(tokenizer, row.tokens).startswith("<system>add<end>\n<user>1")
 
 
 def test_only_the_last_message_of_a_conversation_is_learned(
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
 ) -> None:
     turns = [("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", "45")]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    formatter = formatter_of(tokenizer, prompt_type="messages", messages_key="messages")
-    row = formatter({"messages": messages}, index=0, position=0, weight=1.0)  # type: ignore[dict-item]
-    assert decoded(tokenizer, row.tokens[row.prompt_length :]) == "45<end>"
+    messages = messages_of(*turns)
+    formatter = formatter_of(prompt_type="messages", messages_key="messages")
+    assert answer_of(tokenizer, only_row(formatter, {"messages": messages})) == "45<end>"
 
 
-def test_a_row_that_is_too_long_is_cut_and_counted(tokenizer: PreTrainedTokenizerFast) -> None:
-    formatter = formatter_of(tokenizer, max_length=10)
-    row = formatter({"prompt": "1+2=", "response": "3456"}, index=0, position=0, weight=1.0)
+def messages_of(*turns: tuple[str, str]) -> list[JsonValue]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def test_a_row_that_is_too_long_is_cut_and_counted(formatter_of: Load) -> None:
+    row = only_row(formatter_of(max_length=10), {"prompt": "1+2=", "response": "3456"})
     assert (row.length, row.mask.tolist()) == (10, [True, True])
     assert row.is_truncated
 
 
-def test_a_prompt_that_is_too_long_leaves_nothing_to_learn(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    formatter = formatter_of(tokenizer, max_length=4)
-    row = formatter({"prompt": "1+2=", "response": "3"}, index=0, position=0, weight=1.0)
+def test_a_prompt_that_is_too_long_leaves_nothing_to_learn(formatter_of: Load) -> None:
+    row = only_row(formatter_of(max_length=4), {"prompt": "1+2=", "response": "3"})
     assert (row.length, row.mask.size) == (4, 0)
 
 
-def test_a_missing_column_is_named_with_those_there_are(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_missing_column_is_named_with_those_there_are(formatter_of: Load) -> None:
     with pytest.raises(UserError, match=r"row 7 .* no column 'response'; it has answer, prompt"):
-        formatter_of(tokenizer)({"prompt": "1", "answer": "2"}, index=7, position=0, weight=1.0)
+        only_row(formatter_of(), {"prompt": "1", "answer": "2"}, index=7)
+
+
+def test_a_preference_becomes_two_neighbouring_rows_after_one_prompt(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    data: JsonObject = {"prompt": "1+2=", "chosen": "3", "rejected": "45"}
+    chosen, rejected = formatter_of("dpo")(data, index=0, position=4, weight=0.5)
+    assert (chosen.side, rejected.side) == ("chosen", "rejected")
+    assert (chosen.position, rejected.position) == (4, 4)
+    assert (chosen.weight, rejected.weight) == (0.5, 0.5)
+    assert chosen.tokens[: chosen.prompt_length].tolist() == (
+        rejected.tokens[: rejected.prompt_length].tolist()
+    )
+    assert answer_of(tokenizer, chosen) == "3<end>"
+    assert answer_of(tokenizer, rejected) == "45<end>"
+
+
+def test_a_preference_may_be_given_as_messages(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    data: JsonObject = {
+        "messages": messages_of(("user", "1"), ("assistant", "2"), ("user", "3")),
+        "better": messages_of(("assistant", "4")),
+        "worse": json.dumps(messages_of(("assistant", "5"))),
+    }
+    keys = {"messages_key": "messages", "chosen_key": "better", "rejected_key": "worse"}
+    formatter = formatter_of("dpo", prompt_type="messages", **keys)
+    chosen, rejected = formatter(data, index=0, position=0, weight=1.0)
+    assert decoded(tokenizer, chosen.tokens).endswith("<user>3<end>\n<assistant>4<end>")
+    assert answer_of(tokenizer, rejected) == "5<end>"
+
+
+def test_a_preference_without_a_worse_answer_is_named(formatter_of: Load) -> None:
+    with pytest.raises(UserError, match=r"row 3 .* no column 'rejected'; it has chosen, prompt"):
+        formatter_of("dpo")({"prompt": "1", "chosen": "2"}, index=3, position=0, weight=1.0)
+
+
+def test_a_text_is_trained_on_from_its_second_token_to_its_end(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    row = only_row(formatter_of("cpt", prompt_key="text"), {"text": "1+2=3"})
+    assert decoded(tokenizer, row.tokens) == "1+2=3<end>"
+    assert (row.prompt_length, int(row.mask.sum())) == (1, 5)
+
+
+def test_a_text_that_is_too_long_loses_its_end(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    row = only_row(formatter_of("cpt", max_length=3), {"prompt": "1+2=3"})
+    assert decoded(tokenizer, row.tokens) == "1+2"
+    assert row.is_truncated
+
+
+def test_an_empty_text_teaches_nothing(formatter_of: Load) -> None:
+    assert not only_row(formatter_of("cpt"), {"prompt": ""}).mask.any()
 
 
 def test_a_directory_without_a_tokenizer_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokenizer"):
-        load_formatter(tmp_path, chat_template=None, row_format=FormatConfig(), max_length=8)
+        load_formatter(
+            tmp_path, schema="sft", chat_template=None, row_format=FormatConfig(), max_length=8
+        )

@@ -3,19 +3,25 @@
 import numpy as np
 
 from trinity.algorithm.advantage.samples import Advantages, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 
-def asymre(samples: Samples, *, baseline_shift: float = -0.1) -> Advantages:
+def asymre(
+    samples: Samples, *, baseline_shift: float = -0.1, std_threshold: float | None = None
+) -> Advantages:
     """A_i = r_i - (mean(r of i's group) + baseline_shift), [N]; a sample alone has baseline 0.
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     https://arxiv.org/abs/2506.20520.
     """
     means_G = samples.group_means(samples.rewards)
     baselines_G = np.where(samples.group_sizes > 1, means_G + baseline_shift, 0.0)
-    return Advantages(
+    advantages = Advantages(
         samples.rewards - baselines_G[samples.groups],
         metrics={
             "group_advantages/group_baseline": baselines_G,
             "group_advantages/reward_mean": means_G,
         },
     )
+    return without_flat_groups(advantages, samples, std_threshold)

@@ -1,18 +1,23 @@
 """Dr. GRPO: GRPO without the division that favours tasks with hardly any spread."""
 
 from trinity.algorithm.advantage.samples import Advantages, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 
-def dr_grpo(samples: Samples) -> Advantages:
+def dr_grpo(samples: Samples, *, std_threshold: float | None = None) -> Advantages:
     """A_i = r_i - mean(r of i's group), [N]; a sample alone keeps its reward.
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     https://arxiv.org/abs/2503.20783. Its loss is summed up with `seq-mean-token-sum-norm`.
     """
     means_G = samples.group_baselines(samples.rewards)
-    return Advantages(
+    deviations_G = samples.group_deviations(samples.rewards)
+    advantages = Advantages(
         samples.rewards - means_G[samples.groups],
         metrics={
             "group_advantages/reward_mean": means_G,
-            "group_advantages/reward_std": samples.group_deviations(samples.rewards),
+            "group_advantages/reward_std": deviations_G,
         },
     )
+    return without_flat_groups(advantages, samples, std_threshold, deviations_G=deviations_G)

@@ -15,6 +15,7 @@ from trinity.algorithm.advantage.samples import (
     Samples,
     sums_by,
 )
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 STEP_REWARD_KEY = "step_reward"
 STATE_KEY = "env_state_hash"
@@ -38,6 +39,7 @@ def gigpo(
     epsilon: float = 1e-6,
     step_reward_key: str = "step_reward",  # noqa: ARG001 - the pipeline reads them by these keys
     env_state_hash_key: str = "env_state_hash",  # noqa: ARG001
+    std_threshold: float | None = None,
 ) -> Advantages:
     """A_i = A_E + omega A_S, [N].
 
@@ -47,6 +49,8 @@ def gigpo(
     with fnorm "std"; who is alone has A_E = R / (1 + epsilon) and A_S = 0.
 
     A run without step rewards has its last sample's reward in its last step.
+
+    std_threshold: groups whose R have a std of at most this, and groups of one run, are left out.
 
     https://arxiv.org/abs/2505.10978.
     """
@@ -60,15 +64,19 @@ def gigpo(
     anchors = replace(samples, groups=_anchors(samples.states))
     is_shared_N = anchors.group_sizes[anchors.groups] > 1
     single_N = np.where(is_shared_N, _compared(anchors, returns_N, fnorm, epsilon), 0.0)
-    return Advantages(
+    deviations_G = runs.group_deviations(totals_R)
+    advantages = Advantages(
         whole_N + omega * single_N,
         metrics={
             "gigpo/episode_reward_mean": means_G,
-            "gigpo/episode_reward_std": runs.group_deviations(totals_R),
+            "gigpo/episode_reward_std": deviations_G,
             "gigpo/anchor_group_hit_ratio": samples.group_means(is_shared_N.astype(np.float64)),
             "gigpo/mean_abs_A_E": samples.group_means(np.abs(whole_N)),
             "gigpo/mean_abs_A_S": samples.group_means(np.abs(single_N)),
         },
+    )
+    return without_flat_groups(
+        advantages, samples, std_threshold, compared=runs, deviations_G=deviations_G
     )
 
 

@@ -1,5 +1,6 @@
 """GRPO: how much better a sample did than the others of its task, in their standard deviations."""
 
+from dataclasses import replace
 from typing import Literal
 
 from trinity.algorithm.advantage.choices import check_choice
@@ -9,8 +10,7 @@ from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 from trinity.algorithm.advantage.spread import (
     deviation_of_all,
     draw_copies,
-    flat_groups,
-    reason_of,
+    without_flat_groups,
 )
 
 
@@ -39,7 +39,7 @@ def grpo(
     std_cal_level "batch": the std of all rewards of the explore step
         (https://arxiv.org/abs/2508.08221).
     std_threshold: groups with a std of at most this, and groups of one, are left out
-        (https://arxiv.org/abs/2503.14476, dynamic sampling).
+        (dynamic sampling, https://arxiv.org/abs/2503.14476).
     duplicate_experiences: copies of other groups, drawn by lot, stand in for them
         (https://hkunlp.github.io/blog/2025/Polaris).
     rank_penalty p: mean and std are those of r (1 - p rank / n), where rank orders a group's n
@@ -60,16 +60,12 @@ def grpo(
         "group_advantages/reward_mean": means_G,
         "group_advantages/reward_std": deviations_G,
     }
-    if std_threshold is None:
-        return Advantages(values_N, metrics=metrics)
-    is_flat_G = flat_groups(samples, deviations_G, std_threshold)
-    return Advantages(
-        values_N,
-        left_out=is_flat_G[samples.groups],
-        reason=reason_of(std_threshold),
-        copies_of=draw_copies(samples, is_flat_G) if duplicate_experiences else None,
-        metrics=metrics,
+    advantages = without_flat_groups(
+        Advantages(values_N, metrics=metrics), samples, std_threshold, deviations_G=deviations_G
     )
+    if advantages.left_out is None or not duplicate_experiences:
+        return advantages
+    return replace(advantages, copies_of=draw_copies(samples, advantages.left_out))
 
 
 def _penalised(samples: Samples, penalty: float) -> FloatVector:

@@ -4,15 +4,22 @@ import numpy as np
 
 from trinity.algorithm.advantage.order import ranks_within
 from trinity.algorithm.advantage.samples import Advantages, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def grpo_passk(
-    samples: Samples, *, epsilon: float = 1e-6, norm_adv_by_std_in_grpo: bool = True
+    samples: Samples,
+    *,
+    epsilon: float = 1e-6,
+    norm_adv_by_std_in_grpo: bool = True,
+    std_threshold: float | None = None,
 ) -> Advantages:
     """A = (r_max - r_second) / (std + epsilon) for the best sample of a group, else 0, [N].
 
     The std is the group's unbiased one; without norm_adv_by_std_in_grpo nothing is divided. A
     sample alone is ahead of nobody: 0.
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     https://arxiv.org/abs/2503.19595.
     """
@@ -24,10 +31,11 @@ def grpo_passk(
     deviations_G = samples.group_deviations(samples.rewards)
     if norm_adv_by_std_in_grpo:
         leads_G = leads_G / (deviations_G + epsilon)
-    return Advantages(
+    advantages = Advantages(
         np.where(is_best_N, leads_G[samples.groups], 0.0),
         metrics={
             "group_advantages/reward_mean": samples.group_means(samples.rewards),
             "group_advantages/reward_std": deviations_G,
         },
     )
+    return without_flat_groups(advantages, samples, std_threshold, deviations_G=deviations_G)

@@ -6,6 +6,7 @@ import numpy as np
 
 from trinity.algorithm.advantage.choices import check_choice
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 from trinity.errors import UserError
 
 
@@ -14,10 +15,13 @@ def opmd(
     *,
     opmd_baseline: Literal["mean", "logavgexp"] = "mean",
     tau: float = 1.0,
+    std_threshold: float | None = None,
 ) -> Advantages:
     """A_i = r_i - b, [N], with b = mean(r) or b = tau log mean exp(r / tau) of i's group.
 
     A sample alone has baseline 0.
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     https://arxiv.org/abs/2505.17826, appendix; Kimi k1.5, https://arxiv.org/abs/2501.12599.
     """
@@ -28,13 +32,14 @@ def opmd(
     if opmd_baseline == "logavgexp":
         soft_maxima_G = _soft_maxima(samples, tau)
         baselines_G = np.where(samples.group_sizes > 1, soft_maxima_G, 0.0)
-    return Advantages(
+    advantages = Advantages(
         samples.rewards - baselines_G[samples.groups],
         metrics={
             "group_advantages/group_baseline": baselines_G,
             "group_advantages/reward_mean": samples.group_means(samples.rewards),
         },
     )
+    return without_flat_groups(advantages, samples, std_threshold)
 
 
 def _soft_maxima(samples: Samples, tau: float) -> FloatVector:

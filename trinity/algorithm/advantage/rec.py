@@ -7,6 +7,7 @@ import numpy as np
 from trinity.algorithm.advantage.choices import check_choice
 from trinity.algorithm.advantage.order import ranks_within
 from trinity.algorithm.advantage.samples import Advantages, BoolVector, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def rec(
@@ -15,12 +16,15 @@ def rec(
     epsilon: float = 1e-6,
     std_normalize: bool = False,
     drop: Literal["balance"] | None = None,
+    std_threshold: float | None = None,
 ) -> Advantages:
     """A_i = r_i - mean(r of i's group), [N]; a sample alone keeps its reward.
 
     std_normalize: divided by the group's population std + epsilon.
     drop "balance": where a group has more samples below its mean than others, the surplus of them,
         drawn by lot, gets A = 0; mean and std are then those of the remaining samples.
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     https://arxiv.org/abs/2509.24203.
     """
@@ -35,7 +39,7 @@ def rec(
     values_N = samples.rewards - means_G[samples.groups]
     if std_normalize:
         values_N = values_N / (deviations_G[samples.groups] + epsilon)
-    return Advantages(
+    advantages = Advantages(
         np.where(is_kept_N, values_N, 0.0),
         metrics={
             "group_advantages/reward_mean": means_G,
@@ -43,6 +47,7 @@ def rec(
             "group_advantages/drop_balance": samples.group_means(np.where(is_kept_N, 0.0, 1.0)),
         },
     )
+    return without_flat_groups(advantages, samples, std_threshold)
 
 
 def _balanced(samples: Samples) -> BoolVector:

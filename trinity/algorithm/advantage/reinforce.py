@@ -1,11 +1,14 @@
 """REINFORCE: the reward itself."""
 
 from trinity.algorithm.advantage.samples import Advantages, Samples
+from trinity.algorithm.advantage.spread import without_flat_groups
 
 
-def reinforce(samples: Samples) -> Advantages:
+def reinforce(samples: Samples, *, std_threshold: float | None = None) -> Advantages:
     """A_i = r_i, [N].
+
+    std_threshold: groups with a std of at most this, and groups of one, are left out.
 
     Williams 1992, https://doi.org/10.1007/BF00992696; TOPR builds on it.
     """
-    return Advantages(samples.rewards.copy())
+    return without_flat_groups(Advantages(samples.rewards.copy()), samples, std_threshold)

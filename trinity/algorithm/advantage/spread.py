@@ -1,19 +1,44 @@
 """Groups whose rewards tell too little: leaving them out, and what may stand in for them."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from trinity.algorithm.advantage.order import places_within
-from trinity.algorithm.advantage.samples import BoolVector, FloatVector, IntVector, Samples
+from trinity.algorithm.advantage.samples import (
+    Advantages,
+    BoolVector,
+    FloatVector,
+    IntVector,
+    Samples,
+)
 
 
-def flat_groups(samples: Samples, deviations_G: FloatVector, threshold: float) -> BoolVector:
-    """Groups with a standard deviation of at most `threshold`, and those of one sample, [G]."""
-    return (deviations_G <= threshold) | (samples.group_sizes <= 1)
+def without_flat_groups(
+    advantages: Advantages,
+    samples: Samples,
+    threshold: float | None,
+    *,
+    compared: Samples | None = None,
+    deviations_G: FloatVector | None = None,
+) -> Advantages:
+    """Leave out groups whose rewards have a standard deviation of at most this, and groups of one.
 
-
-def reason_of(threshold: float) -> str:
-    """Why such a group is left out."""
-    return f"the rewards of its group have a standard deviation of at most {threshold:g}"
+    This is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476); None leaves out nothing.
+    The deviation is the unbiased one of the rewards, if no other is given, and a group is of one
+    when it has one entry in `compared`, which may be its runs instead of its samples.
+    """
+    if threshold is None:
+        return advantages
+    counted = samples if compared is None else compared
+    if deviations_G is None:
+        deviations_G = counted.group_deviations(counted.rewards)
+    is_flat_G = (deviations_G <= threshold) | (counted.group_sizes <= 1)
+    return replace(
+        advantages,
+        left_out=is_flat_G[samples.groups],
+        reason=f"the rewards of its group have a standard deviation of at most {threshold:g}",
+    )
 
 
 def deviation_of_all(values_N: FloatVector) -> float:
@@ -21,11 +46,12 @@ def deviation_of_all(values_N: FloatVector) -> float:
     return float(np.std(values_N, ddof=1)) if len(values_N) > 1 else 1.0
 
 
-def draw_copies(samples: Samples, is_left_out_G: BoolVector) -> IntVector:
+def draw_copies(samples: Samples, left_out_N: BoolVector) -> IntVector:
     """For each sample of a group that is left out one of another group, drawn by lot, [N].
 
     All samples of a group are replaced by those of one other; -1 where there is none.
     """
+    is_left_out_G = samples.group_sums(left_out_N.astype(np.float64)) > 0
     copies_N = np.full(len(samples.groups), -1, dtype=np.int64)
     donors_D = np.flatnonzero(~is_left_out_G & (samples.group_sizes > 0))
     if not len(donors_D):

@@ -7,7 +7,7 @@ import numpy as np
 from trinity.algorithm.advantage.choices import check_choice
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.algorithm.advantage.spread import deviation_of_all, flat_groups, reason_of
+from trinity.algorithm.advantage.spread import deviation_of_all, without_flat_groups
 
 
 def _needs(arguments: Arguments) -> Needs:
@@ -49,10 +49,10 @@ def step_wise_grpo(
         "group_advantages/reward_mean": means_G,
         "group_advantages/reward_std": deviations_G,
     }
-    values_N = scores_R[samples.run_numbers]
-    if std_threshold is None:
-        return Advantages(values_N, metrics=metrics)
-    left_out_N = flat_groups(runs, deviations_G, std_threshold)[samples.groups]
-    return Advantages(
-        values_N, left_out=left_out_N, reason=reason_of(std_threshold), metrics=metrics
+    return without_flat_groups(
+        Advantages(scores_R[samples.run_numbers], metrics=metrics),
+        samples,
+        std_threshold,
+        compared=runs,
+        deviations_G=deviations_G,
     )

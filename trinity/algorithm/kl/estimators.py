@@ -1,49 +1,130 @@
-"""The estimators by name; each takes log-probabilities of the policy and of the reference, [B, T].
+"""The estimators of KL(policy || reference) by name, token by token; all arguments are [B, T].
 
-k1 is unbiased in value, k2 in gradient, k3 is never negative; see joschu.net/blog/kl-approx.html.
+Each takes log-probabilities of the policy, of the reference, and of the policy that made the
+tokens (`old`), which only the corrected one looks at. k1 is unbiased in value, k2 in gradient, k3
+in value and never negative; see http://joschu.net/blog/kl-approx.html.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-KlEstimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
 LARGEST_LOG_RATIO = 20.0
 LARGEST_KL = 10.0
+LARGEST_CORRECTION = 2.0
 
 
-def k1(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor) -> torch.Tensor:
-    """The log-ratio."""
+class KlEstimator(Protocol):
+    """How far the policy is from the reference at each token, with a gradient."""
+
+    def __call__(
+        self,
+        logprobs_BT: torch.Tensor,
+        reference_BT: torch.Tensor,
+        old_BT: torch.Tensor | None = None,
+        /,
+    ) -> torch.Tensor: ...
+
+
+def none(
+    logprobs_BT: torch.Tensor,
+    reference_BT: torch.Tensor | None = None,
+    old_BT: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """0; whoever knows this name needs no reference."""
+    del reference_BT, old_BT
+    return torch.zeros_like(logprobs_BT)
+
+
+def k1(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """log p - log q."""
+    del old_BT
     return logprobs_BT - reference_BT
 
 
-def k2(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor) -> torch.Tensor:
-    """Half the squared log-ratio."""
+def k2(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """(log p - log q)^2 / 2."""
+    del old_BT
     return 0.5 * (logprobs_BT - reference_BT).square()
 
 
-def k3(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor) -> torch.Tensor:
-    """The ratio's distance from its tangent."""
-    difference_BT = reference_BT - logprobs_BT
-    return difference_BT.exp() - 1 - difference_BT
-
-
-def low_var_kl(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor) -> torch.Tensor:
-    """k3, bounded."""
+def k3(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """e^d - 1 - d with d = log q - log p, which is held between -20 and 20."""
+    del old_BT
     difference_BT = (reference_BT - logprobs_BT).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    return (difference_BT.exp() - 1 - difference_BT).clamp(-LARGEST_KL, LARGEST_KL)
+    return difference_BT.expm1() - difference_BT
 
 
-def absolute(logprobs_BT: torch.Tensor, reference_BT: torch.Tensor) -> torch.Tensor:
-    """The absolute log-ratio."""
+def low_var_kl(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """k3, at most 10."""
+    del old_BT
+    return k3(logprobs_BT, reference_BT).clamp(-LARGEST_KL, LARGEST_KL)
+
+
+def absolute(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """|log p - log q|."""
+    del old_BT
     return (logprobs_BT - reference_BT).abs()
 
 
+def corrected_k3(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """clip(p / p_old, 0, 2) * k3: unbiased, also in gradient, where another policy made the tokens.
+
+    DeepSeek-V3.2, https://arxiv.org/abs/2512.02556.
+    """
+    divergence_BT = k3(logprobs_BT, reference_BT)
+    if old_BT is None:
+        return divergence_BT
+    log_ratio_BT = (logprobs_BT - old_BT).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    return log_ratio_BT.exp().clamp(0.0, LARGEST_CORRECTION) * divergence_BT
+
+
+def k1_plus(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The value of k1 with the gradient of k2."""
+    del old_BT
+    return _with_gradient_of_k2(k1, logprobs_BT, reference_BT)
+
+
+def k3_plus(
+    logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The value of k3 with the gradient of k2."""
+    del old_BT
+    return _with_gradient_of_k2(k3, logprobs_BT, reference_BT)
+
+
+def _with_gradient_of_k2(
+    value: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    logprobs_BT: torch.Tensor,
+    reference_BT: torch.Tensor,
+) -> torch.Tensor:
+    carrier_BT = k2(logprobs_BT, reference_BT)
+    return carrier_BT - carrier_BT.detach() + value(logprobs_BT, reference_BT).detach()
+
+
 KL_ESTIMATORS: dict[str, KlEstimator] = {
+    "none": none,
     "k1": k1,
     "k2": k2,
     "k3": k3,
     "low_var_kl": low_var_kl,
     "abs": absolute,
+    "corrected_k3": corrected_k3,
+    "k1+": k1_plus,
+    "k3+": k3_plus,
 }

@@ -7,10 +7,31 @@ from trinity.plugins import Registry
 if TYPE_CHECKING:
     from trinity.algorithm.policy_loss.inputs import PolicyLossFn
 
+NAMES = (
+    "cispo",
+    "dpo",
+    "dppo_kl",
+    "dppo_tv",
+    "dro",
+    "geo_mean",
+    "gpg",
+    "gspo",
+    "gspo_token",
+    "importance_sampling",
+    "mix",
+    "mix_chord",
+    "opmd",
+    "ppo",
+    "rec",
+    "sapo",
+    "sft",
+    "sft_is",
+    "sft_phi",
+    "sppo",
+    "topr",
+)
+
 POLICY_LOSSES: "Registry[PolicyLossFn]" = Registry(
     "policy loss",
-    {
-        "ppo": "trinity.algorithm.policy_loss.ppo.ppo",
-        "sft": "trinity.algorithm.policy_loss.sft.sft",
-    },
+    {name: f"trinity.algorithm.policy_loss.{name}.{name}" for name in NAMES},
 )

@@ -4,5 +4,5 @@ from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 
 def sft(inputs: PolicyInputs) -> PolicyLoss:
-    """Minus the log-probability of each token."""
+    """-log p of each token, [B, T]."""
     return PolicyLoss(name="sft_loss", loss_BT=-inputs.logprobs_BT)

@@ -7,7 +7,60 @@ from trinity.plugins import Registry
 if TYPE_CHECKING:
     from trinity.algorithm.token_advantage.token_batch import Need, TokenAdvantageFn
 
-TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry("token advantage function", {})
+_HERE = "trinity.algorithm.token_advantage"
 
-NEEDS: "dict[str, frozenset[Need]]" = {}
-"""What the functions of this package ask for, by name; the others need nothing more."""
+TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
+    "token advantage function",
+    {
+        "asymre_verl": f"{_HERE}.asymre_verl.asymre_verl",
+        "clipb": f"{_HERE}.clipb.clipb",
+        "clipv": f"{_HERE}.clipv.clipv",
+        "gae": f"{_HERE}.ppo.ppo",
+        "gpg": f"{_HERE}.gpg.gpg",
+        "grpo_verl": f"{_HERE}.grpo_verl.grpo_verl",
+        "jensen_shannon": f"{_HERE}.jensen_shannon.jensen_shannon",
+        "jsd": f"{_HERE}.jsd.jsd",
+        "on_policy_distill": f"{_HERE}.on_policy_distill.on_policy_distill",
+        "opmd_verl": f"{_HERE}.opmd_verl.opmd_verl",
+        "opo": f"{_HERE}.opo.opo",
+        "optimal_token_baseline": f"{_HERE}.optimal_token_baseline.optimal_token_baseline",
+        "ppo": f"{_HERE}.ppo.ppo",
+        "ppo_unmasked": f"{_HERE}.ppo_unmasked.ppo_unmasked",
+        "reinforce_plus_plus": f"{_HERE}.reinforceplusplus.reinforceplusplus",
+        "reinforce_plus_plus_baseline": (
+            f"{_HERE}.reinforce_plus_plus_baseline.reinforce_plus_plus_baseline"
+        ),
+        "reinforceplusplus": f"{_HERE}.reinforceplusplus.reinforceplusplus",
+        "reinforceplusplus_unmasked": (
+            f"{_HERE}.reinforceplusplus_unmasked.reinforceplusplus_unmasked"
+        ),
+        "remax": f"{_HERE}.remax.remax",
+        "rloo": f"{_HERE}.rloo.rloo",
+        "tir_optimal_token_baseline": (
+            f"{_HERE}.tir_optimal_token_baseline.tir_optimal_token_baseline"
+        ),
+    },
+)
+
+NEEDS: "dict[str, frozenset[Need]]" = {
+    "clipb": frozenset({"entropies"}),
+    "clipv": frozenset({"entropies", "discriminator"}),
+    "gae": frozenset({"values"}),
+    "jensen_shannon": frozenset({"teacher"}),
+    "jsd": frozenset({"teacher"}),
+    "on_policy_distill": frozenset({"teacher"}),
+    "optimal_token_baseline": frozenset({"collision"}),
+    "ppo": frozenset({"values"}),
+    "ppo_unmasked": frozenset({"values"}),
+    "remax": frozenset({"baselines"}),
+    "tir_optimal_token_baseline": frozenset({"collision"}),
+}
+"""What functions ask for, by name; the others need nothing more. A plugin adds its own:
+
+NEEDS["mine"] = frozenset({"values"})
+"""
+
+
+def needs_of(name: str) -> "frozenset[Need]":
+    """What the trainer must compute or find for the advantage with this name."""
+    return NEEDS.get(name, frozenset())

@@ -1,8 +1,8 @@
 """What a token advantage gets and gives: the whole batch of a train step, on every rank alike.
 
 def discounted(batch: TokenBatch, *, gamma: float = 1.0) -> TokenAdvantages:
-    returns_BT = discounted_sums(batch.rewards_BT, gamma)
-    return TokenAdvantages(advantages_BT=returns_BT * batch.mask_BT, returns_BT=returns_BT)
+    returns_BT = discounted_sums(batch.rewards_BT, batch.mask_BT, gamma)
+    return TokenAdvantages(advantages_BT=returns_BT, returns_BT=returns_BT)
 """
 
 from collections.abc import Callable, Mapping
@@ -12,22 +12,40 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from trinity.errors import UserError
+
+FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
 BoolMatrix = npt.NDArray[np.bool_]
 IntVector = npt.NDArray[np.int64]
 
-Need = Literal["values", "entropies", "collision", "teacher", "baselines"]
+Need = Literal["values", "entropies", "collision", "discriminator", "teacher", "baselines"]
 """What a token advantage may ask for beyond what every batch has.
 
 values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
-the squared probabilities there; teacher: log-probabilities that the rollout brought with it;
-baselines: the reward of a greedy rollout of the same task.
+its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
+the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
+a greedy rollout of the same task.
 """
+
+WHERE_FROM: Mapping[Need, str] = {
+    "values": "values of a critic; choose an algorithm_type that has one, such as ppo",
+    "entropies": "entropies, which the trainer computes with the log-probabilities",
+    "collision": "sums of squared probabilities, which the trainer computes",
+    "discriminator": "mean entropy discriminators, which the trainer computes",
+    "teacher": "teacher log-probabilities; the workflow must put `teacher_logprobs` into each "
+    "experience",
+    "baselines": "rewards of greedy rollouts; the workflow must put `reward_baseline` into each "
+    "experience",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """B rows of T response tokens, padded on the right; what is not asked for is None."""
+    """B rows of T response tokens, padded on the right; what is not asked for is None.
+
+    Rewards are 0 in the padding. All else may hold anything where the mask is false.
+    """
 
     rewards_BT: FloatMatrix
     """Reward token by token, with the divergence's penalty already taken off."""
@@ -41,17 +59,37 @@ class TokenBatch:
     """Of the policy before this step, at the tokens taken."""
     rollout_logprobs_BT: FloatMatrix
     """Of the policy that made the tokens, as its engine gave them."""
+    rollout_is_weights_BT: FloatMatrix | None = None
+    """Of the rollout correction; None is 1 everywhere."""
     values_BT: FloatMatrix | None = None
     entropies_BT: FloatMatrix | None = None
     collision_BT: FloatMatrix | None = None
+    discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
-    baselines_B: npt.NDArray[np.float64] | None = None
+    baselines_B: FloatVector | None = None
 
     @property
-    def scores_B(self) -> npt.NDArray[np.float64]:
+    def scores_B(self) -> FloatVector:
         """Sum of each row's rewards."""
-        scores: npt.NDArray[np.float64] = self.rewards_BT.sum(-1)
+        scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
+
+    def needed(self, need: Need) -> FloatMatrix:
+        """What the advantage asked for under this name.
+
+        Raises: UserError when the batch has none.
+        """
+        given = {
+            "values": self.values_BT,
+            "entropies": self.entropies_BT,
+            "collision": self.collision_BT,
+            "discriminator": self.discriminator_BT,
+            "teacher": self.teacher_logprobs_BT,
+            "baselines": self.baselines_B,
+        }[need]
+        if given is None:
+            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM[need]}")
+        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +99,11 @@ class TokenAdvantages:
     advantages_BT: FloatMatrix
     """0 where the mask is false."""
     returns_BT: FloatMatrix | None = None
-    """Targets of the critic; None where there is none."""
+    """Targets of the critic, 0 where the mask is false; None where there is none."""
     mask_BT: BoolMatrix | None = None
-    """A narrower mask, where tokens are to be left out of the loss."""
+    """A narrower mask, where tokens are to be left out of the policy's loss."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Reported under `advantage/`."""
 
 
 TokenAdvantageFn = Callable[..., TokenAdvantages]

@@ -96,7 +96,7 @@ def test_balance_drops_the_surplus_of_bad_samples_by_lot(seed: int) -> None:
     assert some_dropped
 
 
-@pytest.mark.parametrize("name", ["grpo", "step_wise_grpo"])
+@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"none", "reward_filter"}))
 def test_groups_without_enough_spread_are_left_out_with_a_reason(name: str) -> None:
     samples = Samples.of_groups([0.1, 0.1, 0.1], [0.0, 1.0], [0.5], [0.4, 0.5])
     advantages = compute(name, samples, std_threshold=0.0)
@@ -104,6 +104,7 @@ def test_groups_without_enough_spread_are_left_out_with_a_reason(name: str) -> N
     assert advantages.left_out.tolist() == [True] * 3 + [False] * 2 + [True] + [False] * 2
     assert "standard deviation of at most 0" in advantages.reason
     assert advantages.copies_of is None
+    assert (advantages.values == compute(name, samples).values).all()
     wider = compute(name, samples, std_threshold=0.08).left_out
     assert wider is not None and wider[-2:].tolist() == [True, True]
 

@@ -22,6 +22,7 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     *((name, {}) for name in BUILT_IN),
     ("grpo", {"std_cal_level": "batch", "rank_penalty": 0.3}),
     ("grpo", {"std_threshold": 0.2, "duplicate_experiences": True}),
+    ("dr_grpo", {"std_threshold": 0.2}),
     ("step_wise_grpo", {"std_cal_level": "batch", "enable_step_norm": True}),
     ("opmd", {"opmd_baseline": "logavgexp", "tau": 0.01}),
     ("rec", {"drop": "balance", "std_normalize": True}),

@@ -1,0 +1,117 @@
+"""The actor: what it says of a batch, and how its loss moves it."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from services.trainer.calls import Calls, as_array
+from services.trainer.gatherer import Gatherer
+from services.trainer.loss import BatchLoss, LossRecipe
+from services.trainer.prepared import PreparedBatch
+from services.trainer.tensors import Matrix, Outputs
+from services.trainer.worker import build_actor
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config import StagePlan
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorUpdate:
+    """What a step of the actor gave; matrices are [B, T], 0 for rows without trained tokens."""
+
+    metrics: Metrics
+    seen: Mapping[str, FloatMatrix]
+    """By the policy that the step started from: `logprobs`, and where there are such, `entropies`
+    and `clipped`."""
+
+
+class Actor:
+    """The policy of a stage. Every method is collective.
+
+    update = actor.update(prepared, learning_rate=1e-6, kl_coef=0.001)
+    tensors = actor.weights()
+    """
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._recipe = LossRecipe.of(plan)
+        self._max_response_tokens = plan.max_response_tokens
+        self._calls = calls
+        self.worker = build_actor(plan, model_directory)
+
+    def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
+        """What it says of each token, [B, T], by name."""
+        return self._calls.infer(self.worker, prepared, names)
+
+    def update(
+        self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
+    ) -> ActorUpdate:
+        """Gradients of all micro-batches, then one step of the optimizer at `learning_rate`.
+
+        A gradient that is not finite moves nothing; `actor/grad_norm` then says so.
+        """
+        started = time.perf_counter()
+        loss = self._loss_of(prepared, kl_coef)
+        outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
+        gatherer = Gatherer(prepared.layout, self._calls.ranks)
+        matrices = _matrices(prepared)
+        for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
+            for name, values_NC in loss.seen.items():
+                gatherer.add(name, part, as_array(values_NC))
+        computed = time.perf_counter()
+        step = self.worker.optimizer_step({"lr": float(learning_rate)})
+        sums = loss.sums.over(self._calls.ranks)
+        metrics = {
+            **{f"actor/{name}": value for name, value in sums.items()},
+            "actor/grad_norm": float(step["grad_norm"]),
+            "actor/lr": learning_rate,
+            "time/forward_backward": computed - started,
+            "time/update_actor": time.perf_counter() - started,
+        }
+        seen = {name: gatherer.gather(name) for name in sorted(loss.seen)}
+        return ActorUpdate(metrics=metrics, seen=seen)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """All weights by their Hugging Face names, whole; they alias the live ones."""
+        module = self.worker.engine.module
+        tied = set(module._tied_weights_keys or ()) if module.config.tie_word_embeddings else set()
+        parameters, _ = self.worker.engine.get_per_tensor_param()
+        for name, tensor in parameters:
+            if name not in tied:
+                yield name, tensor.detach().cpu()
+
+    def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
+        return BatchLoss(
+            self._recipe,
+            prepared.totals(prepared.mask_BT, self._max_response_tokens),
+            step=prepared.batch.step,
+            kl_coef=kl_coef,
+            num_ranks=self._calls.ranks.num_ranks,
+        )
+
+    def save(self, directory: Path, step: int) -> None:
+        """Write this rank's part of the full state: weights, optimizer, random states."""
+        self.worker.save_checkpoint(str(directory), global_step=step)
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote."""
+        self.worker.load_checkpoint(str(directory))
+
+
+def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
+    found: dict[str, Matrix] = {
+        "loss_mask": prepared.mask_BT,
+        "old_logprobs": prepared.old_logprobs_BT,
+        "advantages": prepared.advantages_BT,
+    }
+    if prepared.reference_logprobs_BT is not None:
+        found["reference_logprobs"] = np.where(
+            prepared.mask_BT, prepared.reference_logprobs_BT, 0.0
+        )
+    if prepared.corrections_BT is not None:
+        found["corrections"] = prepared.corrections_BT
+    return found

@@ -1,0 +1,102 @@
+"""The critic: what it says of a batch, and how it moves towards the returns."""
+
+import time
+from pathlib import Path
+
+import torch
+from tensordict import TensorDict
+
+from services.trainer.calls import Calls, output_columns
+from services.trainer.prepared import CriticTargets, PreparedBatch
+from services.trainer.sums import Sums
+from services.trainer.tensors import Matrix, Outputs
+from services.trainer.worker import build_critic
+from trinity.algorithm.aggregation import BatchTotals
+from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.algorithm.value_loss import ValueInputs, value_loss
+from trinity.config import StagePlan
+from trinity.config.critic import CriticConfig
+
+Metrics = dict[str, float]
+DIRECTORY = "critic"
+"""Of its state, in a checkpoint."""
+
+
+class ValueLoss:
+    """Loss of the parts of a batch, called and added up as the policy's is."""
+
+    def __init__(self, config: CriticConfig, totals: BatchTotals, num_ranks: int) -> None:
+        self._config = config
+        self._totals = totals
+        self._num_ranks = num_ranks
+        self.sums = Sums()
+
+    def __call__(
+        self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
+    ) -> tuple[torch.Tensor, Metrics]:
+        """Called by verl's engine; the scale undoes the averaging of gradients over ranks."""
+        del dp_group
+        mask_NC = data["loss_mask"]
+        inputs = ValueInputs(
+            values_BT=torch.where(mask_NC, output_columns(model_output["values"], data), 0.0),
+            old_values_BT=data["old_values"],
+            returns_BT=data["returns"],
+            mask_BT=mask_NC,
+        )
+        value = value_loss(inputs, cliprange_value=self._config.cliprange_value)
+        rows_N1 = data["row_weights"][:, None]
+        share = loss_share(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
+        self.sums.add(value.name, share)
+        for name, figure in metric_shares(value, inputs, self._totals).items():
+            self.sums.add(name, figure)
+        return share * self._num_ranks, {}
+
+
+class Critic:
+    """The value model of a stage, as a role of the gang. Every method is collective.
+
+    values_BT = critic.values(prepared)
+    metrics = critic.update(prepared, targets, learning_rate)
+    """
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._config = plan.config.trainer.critic
+        self._max_response_tokens = plan.max_response_tokens
+        self._calls = calls
+        self._worker = build_critic(plan, model_directory)
+
+    def values(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Of what stands before each token, [B, T]."""
+        return self._calls.infer(self._worker, prepared, ["values"])["values"]
+
+    def update(
+        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+    ) -> Metrics:
+        """One step of its optimizer; figures of the whole batch."""
+        started = time.perf_counter()
+        totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
+        loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
+        matrices: dict[str, Matrix] = {
+            "loss_mask": targets.mask_BT,
+            "old_values": targets.old_values_BT,
+            "returns": targets.returns_BT,
+        }
+        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, Outputs()):
+            pass
+        step = self._worker.optimizer_step({"lr": float(learning_rate)})
+        sums = loss.sums.over(self._calls.ranks)
+        return {
+            **{f"critic/{name}": value for name, value in sums.items()},
+            "critic/grad_norm": float(step["grad_norm"]),
+            "critic/lr": learning_rate,
+            "time/update_critic": time.perf_counter() - started,
+        }
+
+    def save(self, directory: Path, step: int) -> None:
+        """Write this rank's part of its full state into a checkpoint."""
+        self._worker.save_checkpoint(str(directory / DIRECTORY), global_step=step)
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote."""
+        self._worker.load_checkpoint(str(directory / DIRECTORY))

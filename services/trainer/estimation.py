@@ -1,0 +1,136 @@
+"""From rollouts to advantages: correction, penalty, advantage, in this order.
+
+N rollouts of T response tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.trainer.recipe import EstimateRecipe
+from services.trainer.rollouts import Rollouts
+from services.trainer.spread import spread
+from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
+from trinity.algorithm.rollout_correction import Correction, correct_rollout
+from trinity.algorithm.token_advantage.token_batch import (
+    BoolMatrix,
+    FloatMatrix,
+    TokenAdvantages,
+)
+from trinity.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What became of the rollouts."""
+
+    mask_NT: BoolMatrix
+    """Tokens that the policy's loss looks at."""
+    critic_mask_NT: BoolMatrix
+    """Tokens that the critic learns from."""
+    old_NT: FloatMatrix
+    corrections_NT: FloatMatrix | None
+    advantages_NT: FloatMatrix
+    returns_NT: FloatMatrix | None
+    kl: float | None
+    metrics: Mapping[str, float]
+
+
+def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Estimate:
+    """All of it; what the recipe does not have costs nothing.
+
+    Raises: UserError when an advantage asks for what there is not.
+    """
+    correction = _correction(recipe, rollouts)
+    old_NT = rollouts.rollout_NT if recipe.bypass else rollouts.proximal_NT
+    penalised = _penalised(recipe, rollouts, correction.mask_BT, old_NT, kl_coef)
+    found = _advantages(recipe, rollouts, penalised.rewards_BT, correction)
+    mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
+    return Estimate(
+        mask_NT=mask_NT,
+        critic_mask_NT=correction.mask_BT,
+        old_NT=np.where(mask_NT, old_NT, 0.0),
+        corrections_NT=correction.weights_BT,
+        advantages_NT=np.where(mask_NT, found.advantages_BT, 0.0),
+        returns_NT=found.returns_BT,
+        kl=None if recipe.penalty == "none" else penalised.kl,
+        metrics={
+            **correction.metrics,
+            **{f"advantage/{name}": value for name, value in penalised.metrics.items()},
+            **{f"advantage/{name}": value for name, value in found.metrics.items()},
+            **_reward_metrics(rollouts, penalised.rewards_BT, found, mask_NT),
+        },
+    )
+
+
+def _correction(recipe: EstimateRecipe, rollouts: Rollouts) -> Correction:
+    if recipe.correction is None:
+        return Correction(weights_BT=None, mask_BT=rollouts.mask_NT)
+    return correct_rollout(
+        proximal_logprobs_BT=rollouts.proximal_NT,
+        rollout_logprobs_BT=rollouts.rollout_NT,
+        mask_BT=rollouts.mask_NT,
+        settings=recipe.correction,
+    )
+
+
+def _penalised(
+    recipe: EstimateRecipe,
+    rollouts: Rollouts,
+    mask_NT: BoolMatrix,
+    old_NT: FloatMatrix,
+    kl_coef: float,
+) -> KlPenalty:
+    rewards_NT = rollouts.rewards(mask_NT)
+    if recipe.penalty == "none":
+        return KlPenalty(rewards_BT=rewards_NT, kl=0.0, metrics={})
+    assert rollouts.reference_NT is not None
+    return kl_penalty(
+        rewards_NT,
+        estimator=recipe.penalty,
+        coef=kl_coef,
+        logprobs_BT=old_NT,
+        reference_logprobs_BT=rollouts.reference_NT,
+        mask_BT=mask_NT,
+        rollout_logprobs_BT=rollouts.rollout_NT,
+    )
+
+
+def _advantages(
+    recipe: EstimateRecipe, rollouts: Rollouts, rewards_NT: FloatMatrix, correction: Correction
+) -> TokenAdvantages:
+    if recipe.advantage is None:
+        return TokenAdvantages(advantages_BT=rollouts.advantages_NT)
+    batch = rollouts.token_batch(correction.mask_BT, rewards_NT, correction.weights_BT)
+    found = recipe.advantage(batch)
+    if rollouts.values_NT is not None and found.returns_BT is None:
+        raise UserError(
+            "`algorithm.advantage_fn` gives no returns for the critic to learn from: choose one "
+            "that does, such as ppo, or an algorithm_type without a critic"
+        )
+    return found
+
+
+def _reward_metrics(
+    rollouts: Rollouts, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
+) -> dict[str, float]:
+    """Spreads over rows; of advantages, returns and values over the rows' means."""
+    scores = [row.run_reward.reward for row in rollouts.rows if row.run_reward is not None]
+    metrics = spread("critic/score", scores) | spread("critic/rewards", rewards_NT.sum(-1))
+    means = {"advantages": found.advantages_BT}
+    if found.returns_BT is not None:
+        means["returns"] = found.returns_BT
+    if rollouts.values_NT is not None:
+        means["values"] = rollouts.values_NT
+    for name, matrix_NT in means.items():
+        metrics |= spread(f"critic/{name}", row_means(matrix_NT, mask_NT))
+    return metrics
+
+
+def row_means(matrix_NT: FloatMatrix, mask_NT: BoolMatrix) -> FloatMatrix:
+    """Over the trained tokens of each row that has some, [M]."""
+    trained_N = mask_NT.any(-1)
+    sums_M = np.where(mask_NT, matrix_NT, 0.0)[trained_N].sum(-1)
+    means_M: FloatMatrix = sums_M / mask_NT[trained_N].sum(-1)
+    return means_M

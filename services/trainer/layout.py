@@ -1,0 +1,94 @@
+"""Figures of a batch's tokens as matrices, and the way into a micro-batch's tensors and back.
+
+B rows, T response tokens: column 0 is the first token after a row's prompt. In a micro-batch of N
+rows the C columns begin at one place of the sequence for all rows, their earliest response token.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from services.trainer.parts import Part
+from services.trainer.rows import TrainRow
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
+
+T = TypeVar("T", bound=np.generic)
+
+
+class Layout:
+    """Where the response tokens of a batch's rows are.
+
+    layout = Layout(batch.rows)
+    mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
+    mask_NC = layout.place(mask_BT, part)
+    layout.put_back(values_NC, part, into=values_BT)
+    """
+
+    def __init__(self, rows: Sequence[TrainRow]) -> None:
+        self.lengths_B: IntVector = np.array([row.response_length for row in rows], dtype=np.int64)
+        self._prompts_B: IntVector = np.array([row.prompt_length for row in rows], dtype=np.int64)
+        columns_T = np.arange(int(self.lengths_B.max(initial=1)))
+        self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
+        """False where a row has ended."""
+
+    def of_rows(self, numbers: IntVector) -> "Layout":
+        """Some of the rows, with as many columns."""
+        layout = copy.copy(self)
+        layout.lengths_B = self.lengths_B[numbers]
+        layout._prompts_B = self._prompts_B[numbers]
+        layout.is_token_BT = self.is_token_BT[numbers]
+        return layout
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """B and T."""
+        num_rows, num_columns = self.is_token_BT.shape
+        return num_rows, num_columns
+
+    def zeros(self) -> FloatMatrix:
+        """A matrix to be filled."""
+        return np.zeros(self.shape)
+
+    def stack(self, arrays: Iterable[npt.ArrayLike], dtype: type[T]) -> npt.NDArray[T]:
+        """One array a row, each with an entry a response token; 0 where a row has ended."""
+        matrix_BT = np.zeros(self.shape, dtype=dtype)
+        matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
+        return matrix_BT
+
+    def first_token(self, part: Part) -> int:
+        """The place in the sequence at which the columns of a part begin."""
+        return int(self._prompts_B[list(part)].min()) if len(part) else 1
+
+    def num_columns(self, part: Part) -> int:
+        """C of a part."""
+        if not len(part):
+            return 1
+        numbers = list(part)
+        longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
+        return longest - self.first_token(part)
+
+    def place(self, matrix_BT: npt.NDArray[T], part: Part) -> npt.NDArray[T]:
+        """The part's rows of a matrix, as its tensors have them; 0 where there is no token."""
+        placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
+        placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
+        return placed_NC
+
+    def put_back(self, values_NC: npt.NDArray[T], part: Part, *, into: npt.NDArray[T]) -> None:
+        """Write what a part gave into the matrix of the batch."""
+        if not len(part):
+            return
+        rows_NT = into[list(part)]
+        rows_NT[self.is_token_BT[list(part)]] = values_NC[self._is_token_NC(part)]
+        into[list(part)] = rows_NT
+
+    def _is_token_NC(self, part: Part) -> BoolMatrix:
+        numbers = list(part)
+        begins_N1 = (self._prompts_B[numbers] - self.first_token(part))[:, None]
+        columns_C = np.arange(self.num_columns(part))
+        found: BoolMatrix = (columns_C >= begins_N1) & (
+            columns_C < begins_N1 + self.lengths_B[numbers][:, None]
+        )
+        return found

@@ -1,0 +1,76 @@
+"""How a batch is dealt to ranks and cut into micro-batches; the two rows of a pair stay together.
+
+Rows are named by their numbers in the batch, from 0.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.trainer.ranks import Ranks
+from services.trainer.rows import TrainRow
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix
+
+Part = Sequence[int]
+"""The rows of a micro-batch."""
+Unit = Sequence[int]
+"""Rows that never part: one, or the two of a pair."""
+
+
+def units_of(rows: Sequence[TrainRow]) -> list[Unit]:
+    """Every row once, in order."""
+    return [
+        (number, number + 1) if row.side == "chosen" else (number,)
+        for number, row in enumerate(rows)
+        if row.side != "rejected"
+    ]
+
+
+def rank_share(units: Sequence[Unit], rank: int, num_ranks: int) -> Sequence[Unit]:
+    """The rank's share: neighbouring units, shares differing by one unit at most."""
+    return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
+
+
+def micro_batches(
+    rows: Sequence[TrainRow], units: Sequence[Unit], max_tokens: int, *, keep_order: bool = False
+) -> list[Part]:
+    """Units of similar length together, so that padded no part has more than `max_tokens` tokens.
+
+    A unit that is longer than that is on its own. With `keep_order` neighbours stay neighbours.
+    """
+
+    def longest(part: Part) -> int:
+        return max(rows[number].length for number in part)
+
+    parts: list[list[int]] = []
+    ordered = units if keep_order else sorted(units, key=lambda unit: (longest(unit), unit))
+    for unit in ordered:
+        grown = [*parts[-1], *unit] if parts else []
+        if grown and len(grown) * longest(grown) <= max_tokens:
+            parts[-1] = grown
+        else:
+            parts.append(list(unit))
+    return list(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitter:
+    """Cuts batches for one rank. Every rank gets the same number of parts: calls are collective."""
+
+    ranks: Ranks
+    max_tokens: int
+    keep_order: bool
+
+    def parts(self, rows: Sequence[TrainRow], mask_BT: BoolMatrix) -> Iterator[tuple[Part, bool]]:
+        """Parts of the units that the mask leaves something of, and whether a part is the last.
+
+        They are filled up with empty ones to the busiest rank's number, which is at least 1.
+        """
+        has_tokens_B = np.asarray(mask_BT.any(-1))
+        share = rank_share(units_of(rows), self.ranks.rank, self.ranks.num_ranks)
+        trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
+        found = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
+        num_parts = max(1, int(self.ranks.max(len(found))))
+        for index in range(num_parts):
+            yield found[index] if index < len(found) else (), index == num_parts - 1

@@ -1,0 +1,133 @@
+"""From a batch to what its losses need: forward passes, then advantages.
+
+B rows of T response tokens. Every rank computes the same, so that masks, advantages and counts do
+not depend on how the batch is dealt to ranks.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from services.trainer.estimation import Estimate, estimate
+from services.trainer.prepared import CriticTargets, PreparedBatch
+from services.trainer.recipe import EstimateRecipe, actor_outputs
+from services.trainer.roles import Roles
+from services.trainer.rollouts import Rollouts
+from services.trainer.rows import TrainBatch
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
+from trinity.config import StagePlan
+
+T = TypeVar("T", bound=np.generic)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """What the forward passes gave, [B, T]."""
+
+    policy: Mapping[str, FloatMatrix]
+    """Before the step: log-probabilities, and what the advantage asks for."""
+    reference_BT: FloatMatrix | None
+    values_BT: FloatMatrix | None
+    metrics: Mapping[str, float]
+
+
+class Preparation:
+    """Prepares the batches of a stage. Collective.
+
+    prepared = preparation.prepare(batch, kl_coef=0.001)
+    """
+
+    def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
+        self._has_rollout = plan.needs_rollout
+        self._actor_outputs = actor_outputs(plan)
+        self._recipe = EstimateRecipe.of(plan)
+        self._roles = roles
+
+    def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
+        """All that is known before a weight moves; the coefficient is of the rewards' penalty.
+
+        Raises: UserError when an advantage asks for what there is not.
+        """
+        prepared = PreparedBatch.of(batch)
+        passed = self._passes(prepared)
+        prepared = replace(
+            prepared,
+            policy=passed.policy,
+            reference_logprobs_BT=passed.reference_BT,
+            metrics=passed.metrics,
+        )
+        if not self._has_rollout or prepared.is_expert_B.all():
+            return prepared
+        started = time.perf_counter()
+        rollouts = Rollouts.of(prepared, passed.values_BT)
+        found = estimate(self._recipe, rollouts, kl_coef)
+        seconds = {"time/adv": time.perf_counter() - started}
+        estimated = _with_estimate(prepared, rollouts.numbers, found, passed.values_BT)
+        return replace(estimated, metrics={**prepared.metrics, **found.metrics, **seconds})
+
+    def _passes(self, prepared: PreparedBatch) -> Passed:
+        """Each only where something needs it, and timed."""
+        roles, names = self._roles, self._actor_outputs
+        metrics: dict[str, float] = {}
+        policy: Mapping[str, FloatMatrix] = {}
+        reference_BT = values_BT = None
+        if names:
+            policy, metrics["time/old_log_prob"] = _timed(
+                lambda: roles.actor.infer(prepared, names)
+            )
+        if (reference := roles.reference) is not None:
+            reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
+        if (critic := roles.critic) is not None:
+            values_BT, metrics["time/values"] = _timed(lambda: critic.values(prepared))
+        return Passed(
+            policy=policy, reference_BT=reference_BT, values_BT=values_BT, metrics=metrics
+        )
+
+
+def _with_estimate(
+    prepared: PreparedBatch,
+    numbers: IntVector,
+    found: Estimate,
+    values_BT: FloatMatrix | None,
+) -> PreparedBatch:
+    """The rollouts' rows as estimated, the others as they are."""
+    critic = None
+    if values_BT is not None and found.returns_NT is not None:
+        nothing_BT = np.zeros_like(values_BT)
+        critic = CriticTargets(
+            old_values_BT=values_BT,
+            returns_BT=_laid_over(nothing_BT, numbers, found.returns_NT),
+            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, found.critic_mask_NT),
+        )
+    corrections_BT = None
+    if found.corrections_NT is not None:
+        ones_BT = np.ones(prepared.layout.shape)
+        corrections_BT = _laid_over(ones_BT, numbers, found.corrections_NT)
+    return replace(
+        prepared,
+        mask_BT=_laid_over(prepared.mask_BT, numbers, found.mask_NT),
+        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, found.old_NT),
+        advantages_BT=_laid_over(prepared.advantages_BT, numbers, found.advantages_NT),
+        corrections_BT=corrections_BT,
+        critic=critic,
+        kl=found.kl,
+    )
+
+
+def _laid_over(
+    matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
+) -> npt.NDArray[T]:
+    laid_BT = matrix_BT.copy()
+    laid_BT[numbers] = rows_NT
+    return laid_BT
+
+
+def _timed(compute: Callable[[], R]) -> tuple[R, float]:
+    started = time.perf_counter()
+    found = compute()
+    return found, time.perf_counter() - started

@@ -1,0 +1,57 @@
+"""Which parts a stage's train step has, as functions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from trinity.algorithm.rollout_correction import CorrectionSettings
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+from trinity.config import StagePlan
+
+DISTRIBUTION_NEEDS = ("collision", "discriminator")
+"""What advantages may ask for besides entropies, which are nearly free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRecipe:
+    """How rollouts become advantages."""
+
+    bypass: bool
+    """Whether ratios are taken to the policy that made the tokens; else to the proximal one."""
+    correction: CorrectionSettings | None
+    penalty: str
+    """Name of the divergence's estimator, or none."""
+    advantage: Callable[[TokenBatch], TokenAdvantages] | None
+    """None where the buffer has computed advantages."""
+
+    @classmethod
+    def of(cls, plan: StagePlan) -> "EstimateRecipe":
+        """As the plan says.
+
+        Raises: UserError when a function given by its path cannot be loaded.
+        """
+        algorithm = plan.algorithm
+        advantage = None
+        if algorithm.advantage_in_trainer:
+            function = TOKEN_ADVANTAGES.get(algorithm.advantage_fn)
+            advantage = partial(function, **algorithm.advantage_fn_args)
+        settings = algorithm.rollout_correction
+        return cls(
+            bypass=algorithm.bypass_old_logprobs,
+            correction=CorrectionSettings(**settings.model_dump()) if settings.is_on else None,
+            penalty=algorithm.kl_penalty_fn,
+            advantage=advantage,
+        )
+
+
+def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
+    """What is computed of the policy before it moves; nothing costs nothing."""
+    if not plan.needs_rollout:
+        return ()
+    algorithm = plan.algorithm
+    needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()
+    wanted = [name for name in DISTRIBUTION_NEEDS if name in needs]
+    if not wanted and "entropies" not in needs and not algorithm.needs_proximal:
+        return ()
+    return ("logprobs", "entropies", *wanted)

@@ -1,0 +1,21 @@
+"""The reference: the stage's starting weights, which never move."""
+
+from pathlib import Path
+
+from services.trainer.calls import Calls
+from services.trainer.prepared import PreparedBatch
+from services.trainer.worker import build_reference
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config import StagePlan
+
+
+class Reference:
+    """A policy that only says log-probabilities. Collective."""
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._calls = calls
+        self._worker = build_reference(plan, model_directory)
+
+    def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Of the tokens, [B, T]."""
+        return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]

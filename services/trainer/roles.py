@@ -1,0 +1,35 @@
+"""The models of a stage's gang: actor, and where the algorithm needs them, reference and critic."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.trainer.actor import Actor
+from services.trainer.calls import Calls
+from services.trainer.critic import Critic
+from services.trainer.reference import Reference
+from trinity.config import StagePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """All are split over the same ranks."""
+
+    actor: Actor
+    reference: Reference | None
+    critic: Critic | None
+
+    @classmethod
+    def load(
+        cls, plan: StagePlan, *, model_directory: Path, critic_directory: Path, calls: Calls
+    ) -> "Roles":
+        """As the stage starts.
+
+        Raises: UserError when a model cannot be read.
+        """
+        reference = critic = None
+        actor = Actor(plan=plan, model_directory=model_directory, calls=calls)
+        if plan.needs_reference:
+            reference = Reference(plan=plan, model_directory=model_directory, calls=calls)
+        if plan.needs_critic:
+            critic = Critic(plan=plan, model_directory=critic_directory, calls=calls)
+        return cls(actor=actor, reference=reference, critic=critic)

@@ -1,0 +1,37 @@
+"""Where a stage's training data comes from, if it has any."""
+
+from pathlib import Path
+
+from services.trainer.batch_rows import RowReader
+from services.trainer.formatter import load_formatter
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.config import StagePlan
+from trinity.config.data_format import FormatConfig
+
+
+def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
+    """Training data is formatted by the model's tokenizer; rollouts are tokens already.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    row_format = training_data_format(plan)
+    formatter = None
+    if row_format is not None:
+        formatter = load_formatter(
+            model_directory,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=row_format,
+            max_length=plan.max_model_len,
+        )
+    return RowReader(formatter=formatter, among_rollouts=plan.needs_rollout)
+
+
+def training_data_format(plan: StagePlan) -> FormatConfig | None:
+    """How its rows are to be read; None where there are rollouts alone."""
+    if not plan.needs_rollout:
+        return plan.experience_buffer.format
+    algorithm = plan.algorithm
+    strategy = SAMPLE_STRATEGIES.get(algorithm.sample_strategy)(**algorithm.sample_strategy_args)
+    formats = {buffer.name: buffer.format for buffer in plan.auxiliary_buffers}
+    return None if strategy.expert_buffer is None else formats[strategy.expert_buffer]

@@ -1,0 +1,73 @@
+"""Names, what each needs, and what a person reads who asks for what cannot be."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.algorithm.token_advantage.batches import random_batch
+from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage.token_batch import Need, TokenBatch
+from trinity.errors import UserError
+
+FIELDS: dict[Need, str] = {
+    "values": "values_BT",
+    "entropies": "entropies_BT",
+    "collision": "collision_BT",
+    "discriminator": "discriminator_BT",
+    "teacher": "teacher_logprobs_BT",
+    "baselines": "baselines_B",
+}
+
+
+def without(batch: TokenBatch, needs: set[Need]) -> TokenBatch:
+    changes: dict[str, Any] = {FIELDS[need]: None for need in needs}
+    return replace(batch, **changes)
+
+
+@pytest.mark.parametrize("name", TOKEN_ADVANTAGES.names())
+def test_what_is_declared_is_enough(name: str) -> None:
+    batch = without(random_batch(0), FIELDS.keys() - needs_of(name))
+    TOKEN_ADVANTAGES.get(name)(batch)
+
+
+@pytest.mark.parametrize(("name", "need"), [(n, need) for n in NEEDS for need in needs_of(n)])
+def test_what_is_declared_and_missing_is_named(name: str, need: Need) -> None:
+    with pytest.raises(UserError, match=r"algorithm\.advantage_fn needs"):
+        TOKEN_ADVANTAGES.get(name)(without(random_batch(0), {need}))
+
+
+def test_only_functions_that_exist_have_needs() -> None:
+    assert NEEDS.keys() <= set(TOKEN_ADVANTAGES.names())
+    assert needs_of("grpo_verl") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("ppo", {"gamma": 1.5}),
+        ("ppo_unmasked", {"lam": -0.1}),
+        ("reinforceplusplus", {"gamma": 2.0}),
+        ("opmd_verl", {"tau": 0.0}),
+        ("gpg", {"f_norm": 0.0}),
+        ("jsd", {"lambda_coef": 1.1}),
+        ("jensen_shannon", {"lambda_coef": 1.0}),
+    ],
+)
+def test_arguments_out_of_range_are_refused_by_name(name: str, args: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=rf"advantage_fn_args\.{next(iter(args))} is"):
+        TOKEN_ADVANTAGES.get(name)(random_batch(0), **args)
+
+
+def test_importing_every_function_brings_no_torch() -> None:
+    code = (
+        "import sys; from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES as T; "
+        "[T.get(name) for name in T.names()]; "
+        "import trinity.algorithm.rollout_correction, trinity.algorithm.kl.penalty, "
+        "trinity.algorithm.kl.controller; "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,41 @@
+"""What is allowed but seldom meant is said before a start."""
+
+from tests.unit.config.builders import GRPO, SFT, config
+from trinity.config import advice, plan_experiment
+
+
+def said(base: dict[str, object] = GRPO, /, **changes: object) -> tuple[str, ...]:
+    return advice(plan_experiment(config(base, **changes)))
+
+
+def test_usual_configurations_need_no_advice() -> None:
+    assert said() == said(SFT) == ()
+
+
+def test_training_on_truncated_sampling_is_told() -> None:
+    (top_p,) = said(model={"top_p": 0.9})
+    assert top_p.startswith("stage `main`: training on samples of a truncated distribution")
+    assert "`top_p: 0.9`" in top_p
+    (top_k,) = said(buffer={"explorer_input": {"taskset": {"rollout_args": {"top_k": 20}}}})
+    assert "`top_k: 20`" in top_k
+
+
+def test_sampling_of_evaluations_alone_is_nobodys_business() -> None:
+    evaluation = {"path": "/e", "rollout_args": {"top_p": 0.5}}
+    assert said(buffer={"explorer_input": {"eval_tasksets": [evaluation]}}) == ()
+
+
+def test_a_comparison_of_one_is_told() -> None:
+    (alone,) = said(algorithm={"repeat_times": 1})
+    assert "grpo compares the rollouts of a task" in alone
+    assert said(algorithm={"algorithm_type": "ppo", "repeat_times": 1}) == ()
+    assert said(algorithm={"repeat_times": 1, "advantage_fn": "reinforce"}) == ()
+
+
+def test_keys_that_do_nothing_on_data_are_told() -> None:
+    inherited = {"algorithm_type": "sft", "advantage_fn": "grpo", "bypass_old_logprobs": False}
+    assert said(SFT, algorithm=inherited) == (
+        "stage `main`: `algorithm.advantage_fn` has no effect on `sft`, which trains on data",
+        "stage `main`: `algorithm.bypass_old_logprobs` has no effect on `sft`, "
+        "which trains on data",
+    )

@@ -1,0 +1,193 @@
+"""Parts that do not go together are refused with a sentence, before anything starts."""
+
+import pytest
+
+from tests.unit.config.builders import DPO, GRPO, SFT, stage
+from tests.unit.config.test_algorithm_planning import EXPERTS, WORKFLOW
+from trinity.errors import UserError
+
+RECOMPUTED: dict[str, object] = {"bypass_old_logprobs": False}
+CORRECTED: dict[str, object] = {**RECOMPUTED, "rollout_correction": {"rollout_is": "token"}}
+MASKED: dict[str, object] = {
+    **RECOMPUTED,
+    "rollout_correction": {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"},
+}
+
+
+def said(base: dict[str, object] = GRPO, /, **changes: object) -> str:
+    """The sentences of a refusal, empty where nothing is refused."""
+    try:
+        stage(base, **changes)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("part", ["kl_loss_fn", "kl_penalty_fn"])
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        ({"adaptive": True}, "target_kl"),
+        ({"adaptive": True, "target_kl": 0.1}, "horizon"),
+        ({"adaptive": True, "target_kl": -1.0, "horizon": 10}, "target_kl above 0"),
+        ({"kl_coef": -0.1}, "kl_coef is -0.1"),
+    ],
+)
+def test_an_adaptive_coefficient_needs_a_target_and_a_horizon(
+    part: str, args: dict[str, object], what: str
+) -> None:
+    given = {"algorithm_type": "rloo", part: "k1", f"{part}_args": args}
+    answer = said(algorithm=given)
+    assert answer.startswith(f"stage `main`: `algorithm.{part}_args`: ")
+    assert what in answer
+    assert said(algorithm={**given, part: "none"}) == ""
+
+
+def test_a_penalty_on_rewards_needs_an_advantage_of_the_trainer() -> None:
+    assert "`grpo`: give `kl_loss_fn` instead" in said(algorithm={"kl_penalty_fn": "k1"})
+    assert said(algorithm={"kl_penalty_fn": "k1", "advantage_fn": "grpo_verl"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "changes"),
+    [
+        ("`synchronizer.sync_interval: 2`", {"synchronizer": {"sync_interval": 2}}),
+        ("`synchronizer.sync_offset: 1`", {"synchronizer": {"sync_offset": 1}}),
+        (
+            "`buffer.train_batch_size: 16` of 32 rows an explore step",
+            {"buffer": {"train_batch_size": 16}},
+        ),
+    ],
+)
+def test_recomputing_where_rollouts_may_be_old_needs_a_correction(
+    cause: str, changes: dict[str, object]
+) -> None:
+    answer = said(algorithm=RECOMPUTED, **changes)
+    assert cause in answer
+    assert "give `rollout_correction.rollout_is: token`" in answer
+    assert said(algorithm=CORRECTED, **changes) == ""
+    assert said(algorithm=MASKED, **changes) == ""
+    assert said(**changes) == ""
+
+
+def test_recomputing_on_policy_needs_no_correction() -> None:
+    assert said(algorithm=RECOMPUTED) == ""
+    assert said(algorithm=RECOMPUTED, buffer={"train_batch_size": 64}) == ""
+
+
+def test_a_weight_must_not_count_twice() -> None:
+    weighed = {"rollout_correction": {"rollout_is": "sequence"}}
+    assert "what the ratio of `ppo` weighs already" in said(algorithm=weighed)
+    assert "`rec`" in said(
+        algorithm={
+            **weighed,
+            "policy_loss_fn": "rec",
+            "policy_loss_fn_args": {"weight": "importance_sampling"},
+        }
+    )
+    for loss in ("opmd", "gpg", "rec"):
+        assert said(algorithm={**weighed, "policy_loss_fn": loss}) == ""
+    masked = {"rollout_correction": MASKED["rollout_correction"]}
+    assert said(algorithm=masked) == ""
+
+
+@pytest.mark.parametrize(
+    ("correction", "what"),
+    [
+        ({"rollout_is": "token", "rollout_is_threshold": "wide"}, "rollout_is_threshold"),
+        ({"rollout_is": "token", "rollout_is_threshold": "5_0.5"}, "rollout_is_threshold"),
+        ({"rollout_rs": "token_k9", "rollout_rs_threshold": 1.0}, "token_k9"),
+        ({"rollout_rs": "seq_mean_k3"}, "rollout_rs_threshold is missing"),
+    ],
+)
+def test_a_correction_that_cannot_be_is_named(correction: dict[str, object], what: str) -> None:
+    assert what in said(algorithm={**RECOMPUTED, "rollout_correction": correction})
+
+
+def test_what_an_advantage_does_not_take_is_said_before_it_runs() -> None:
+    assert "`algorithm.advantage_fn: jsd`: " in said(
+        buffer=WORKFLOW,
+        algorithm={"algorithm_type": "jsd", "advantage_fn_args": {"lambda_coef": 2.0}},
+    )
+    assert "gamma" in said(algorithm={"advantage_fn": "gae", "advantage_fn_args": {"gamma": -1.0}})
+
+
+def test_a_critics_warm_up_needs_a_critic() -> None:
+    warmup: object = {"critic_warmup": 5}
+    assert "`trainer.critic_warmup: 5` keeps the policy still" in said(trainer=warmup)
+    assert said(trainer=warmup, algorithm={"algorithm_type": "ppo"}) == ""
+
+
+def test_a_critics_warm_up_leaves_the_policy_some_steps() -> None:
+    ppo: object = {"algorithm_type": "ppo", "repeat_times": 8}
+    assert said(algorithm=ppo, trainer={"critic_warmup": 9}) == ""
+    none_left = said(algorithm=ppo, trainer={"critic_warmup": 10})
+    assert "`trainer.critic_warmup: 10` leaves none of the 10 train steps" in none_left
+
+
+@pytest.mark.parametrize(
+    ("base", "loss", "what"),
+    [
+        (SFT, "ppo", "needs rewards, which rows of `sft` do not have: give `sft`, `sft_is`"),
+        (SFT, "dpo", "does not train on rows of `sft`"),
+        (DPO, "sft", "does not train on rows of `dpo`: give `dpo`"),
+        (GRPO, "dpo", "does not train on rows of `grpo`: give `ppo`, or `algorithm_type: dpo`"),
+        (SFT, "sft_phi", ""),
+        (GRPO, "sft", ""),
+    ],
+)
+def test_a_loss_suits_its_rows(base: dict[str, object], loss: str, what: str) -> None:
+    answer = said(base, algorithm={"policy_loss_fn": loss})
+    assert what in answer
+    assert bool(answer) == bool(what)
+
+
+def test_mixing_needs_rows_to_mix_in() -> None:
+    mix: dict[str, object] = {"algorithm_type": "mix"}
+    missing = "`buffer.trainer_input.auxiliary_buffers.sft_dataset`, which is missing"
+    assert missing in said(algorithm=mix)
+    named = {**mix, "sample_strategy_args": {"sft_dataset_name": "sft_datase"}}
+    assert "did you mean `sft_dataset`?" in said(algorithm=named, buffer=EXPERTS)
+    assert missing not in said(algorithm=mix, buffer=EXPERTS)
+
+
+def test_expert_rows_and_the_losses_that_know_them_come_together() -> None:
+    alone = said(algorithm={"algorithm_type": "mix", "sample_strategy": "default"})
+    assert "`sample_strategy: default` brings no expert rows" in alone
+    unused = said(algorithm={"sample_strategy": "mix"}, buffer=EXPERTS)
+    assert "on which `ppo` does not train: give `policy_loss_fn: mix`" in unused
+    share = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": 1.5}}
+    assert "`expert_data_ratio: 1.5` must lie between 0 and 1" in said(algorithm=share)
+
+
+def test_auxiliary_buffers_are_files() -> None:
+    queue: object = {"trainer_input": {"auxiliary_buffers": {"more": {"path": "/x"}}}}
+    assert "auxiliary_buffers.more.storage_type: queue` is not supported" in said(buffer=queue)
+    bare: object = {"trainer_input": {"auxiliary_buffers": {"more": {"storage_type": "file"}}}}
+    assert "auxiliary_buffers.more.path` is missing" in said(buffer=bare)
+
+
+@pytest.mark.parametrize("strategy", ["staleness_control", "mix"])
+def test_what_the_buffer_cannot_do_yet_is_refused(strategy: str) -> None:
+    given = {"algorithm_type": "mix", "sample_strategy": strategy}
+    assert f"`algorithm.sample_strategy: {strategy}` is not supported yet" in said(
+        algorithm=given, buffer=EXPERTS
+    )
+
+
+@pytest.mark.parametrize("name", ["on_policy_distill", "jsd", "jensen_shannon"])
+def test_distillation_needs_a_workflow_that_brings_the_teacher(name: str) -> None:
+    given = {"algorithm_type": name}
+    assert "`teacher_logprobs`" in said(algorithm=given)
+    assert said(algorithm=given, buffer=WORKFLOW) == ""
+
+
+def test_every_mistake_gets_a_sentence() -> None:
+    answer = said(
+        algorithm={**RECOMPUTED, "kl_penalty_fn": "k1"},
+        synchronizer={"sync_offset": 1},
+        trainer={"critic_warmup": 1},
+    )
+    lines = answer.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("stage `main`: ") for line in lines)

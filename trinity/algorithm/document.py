@@ -1,0 +1,202 @@
+"""Writes the tables of docs/algorithms.md from the registries and the functions' docstrings.
+
+    python -m trinity.algorithm.document docs/algorithms.md [--check]
+
+What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.algorithm_type import AlgorithmType
+from trinity.algorithm.entropy import ENTROPY_LOSSES
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.signature import (
+    Signature,
+    read_documentation,
+    read_signature,
+    read_table,
+)
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.types import ALGORITHM_TYPES
+
+KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
+KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
+UNMEASURED = "not measured"
+_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+_URL = re.compile(r"https?://[^\s)]*[^\s).,;:]")
+_ARXIV = "https://arxiv.org/abs/"
+
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    """Write the tables, or say that they are not what the code says."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    given = parser.parse_args()
+    before = given.file.read_text(encoding="utf-8")
+    after = documented(before)
+    if not given.check:
+        given.file.write_text(after, encoding="utf-8")
+    elif before != after:
+        sys.exit(f"{given.file} is not what the code says: run make docs")
+
+
+def documented(text: str) -> str:
+    """The page with its tables as the code has them."""
+    return _TABLE.sub(lambda match: _filled(match["name"]), text)
+
+
+def _filled(name: str) -> str:
+    rows = list(TABLES[name]())
+    head, body = rows[0], rows[1:]
+    lines = [_line(head), _line(tuple("---" for _ in head)), *map(_line, body)]
+    return "\n".join([f"<!-- table: {name} -->", *lines, "<!-- end -->"])
+
+
+def _line(cells: Row) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _types() -> Iterator[Row]:
+    yield ("`algorithm_type`", "What", "When to use", "Parts", "Rollouts", "Safe lag", "Paper")
+    for name in ALGORITHM_TYPES.builtins:
+        declared = ALGORITHM_TYPES.get(name)
+        yield (
+            f"`{name}`",
+            _plain(declared.summary),
+            _plain(declared.when_to_use),
+            _parts(declared),
+            str(declared.repeat_times) if declared.schema == "experience" else "data",
+            declared.safe_lag or (UNMEASURED if declared.schema == "experience" else "data"),
+            _links(declared.paper),
+        )
+
+
+def _parts(declared: AlgorithmType) -> str:
+    """Only what is not as everywhere."""
+    parts = [f"advantage `{declared.advantage_fn}`", f"loss `{declared.policy_loss_fn}`"]
+    if declared.schema != "experience":
+        parts = parts[1:]
+    if declared.needs_critic:
+        parts.append("a critic")
+    for word, name in (
+        ("samples", declared.sample_strategy),
+        ("KL loss", declared.kl_loss_fn),
+        ("KL penalty", declared.kl_penalty_fn),
+        ("entropy", declared.entropy_loss_fn),
+        ("sum", declared.loss_agg_mode),
+    ):
+        if name not in ("default", "none", "token-mean"):
+            parts.append(f"{word} `{name}`")
+    for arguments in declared.args.values():
+        parts += [f"`{name}: {value}`" for name, value in arguments.items()]
+    return ", ".join(parts)
+
+
+def _functions(builtins: Mapping[str, str]) -> Iterator[Row]:
+    yield ("Name", "What", "Formula", "Arguments", "Paper")
+    for name, path in builtins.items():
+        signature = read_signature(path)
+        yield (
+            f"[`{name}`]({_source(path)})",
+            _plain(read_documentation(path.rpartition(".")[0]).split("\n")[0]),
+            _formula(signature),
+            _arguments(signature),
+            _links(signature.documentation),
+        )
+
+
+def _token_advantages() -> Iterator[Row]:
+    rows = _functions(TOKEN_ADVANTAGES.builtins)
+    yield (*next(rows), "Needs")
+    for name, row in zip(TOKEN_ADVANTAGES.builtins, rows, strict=True):
+        yield (*row, ", ".join(sorted(needs_of(name))))
+
+
+def _kl() -> Iterator[Row]:
+    yield ("Name", "At each token, p of the policy, q of the reference", "Paper")
+    for name, path in read_table(KL_ESTIMATORS).items():
+        signature = read_signature(path)
+        yield (f"`{name}`", _formula(signature), _links(signature.documentation))
+
+
+def _kl_arguments() -> Iterator[Row]:
+    yield ("Arguments of `kl_loss_fn_args` and `kl_penalty_fn_args`",)
+    yield (_arguments(read_signature(KL_CONTROLLER)),)
+
+
+def _strategies() -> Iterator[Row]:
+    yield ("Name", "What", "Arguments")
+    for name, path in SAMPLE_STRATEGIES.builtins.items():
+        signature = read_signature(path)
+        yield (f"`{name}`", _formula(signature), _arguments(signature))
+
+
+def _corrections() -> Iterator[Row]:
+    yield ("Known as", "`algorithm.rollout_correction`")
+    usual = CorrectionSettings()
+    for name, settings in PRESETS.items():
+        keys = (key for key in CorrectionSettings.__dataclass_fields__)
+        given = {key: getattr(settings, key) for key in keys}
+        changed = [f"`{k}: {v}`" for k, v in given.items() if v != getattr(usual, k)]
+        yield (f"{name}", ", ".join(changed))
+
+
+TABLES: Mapping[str, Callable[[], Iterator[Row]]] = {
+    "algorithm types": _types,
+    "group advantages": lambda: _functions(ADVANTAGES.builtins),
+    "token advantages": _token_advantages,
+    "policy losses": lambda: _functions(POLICY_LOSSES.builtins),
+    "kl": _kl,
+    "kl arguments": _kl_arguments,
+    "entropy losses": lambda: _functions(ENTROPY_LOSSES.builtins),
+    "sample strategies": _strategies,
+    "rollout corrections": _corrections,
+}
+
+
+def _formula(signature: Signature) -> str:
+    """The first paragraph of the docstring."""
+    return _plain(_URL.sub("", signature.documentation.split("\n\n")[0]))
+
+
+def _arguments(signature: Signature) -> str:
+    shown = [f"`{name}` {_shown(a.default)}" for name, a in signature.arguments.items()]
+    return ", ".join(shown)
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, str):
+        return f"`{default}`"
+    return "null" if default is None else str(default).lower()
+
+
+def _plain(text: str) -> str:
+    """One line in which Markdown finds nothing to act on."""
+    line = " ".join(text.split())
+    return re.sub(r"(?<!`)[|*<](?!`)", lambda sign: f"\\{sign[0]}", line)
+
+
+def _links(text: str) -> str:
+    links = []
+    for url in dict.fromkeys(_URL.findall(text)):
+        shown = url.removeprefix(_ARXIV) if url.startswith(_ARXIV) else url.split("/")[2]
+        links.append(f"[{shown}]({url})")
+    return ", ".join(links)
+
+
+def _source(path: str) -> str:
+    return f"../{path.rpartition('.')[0].replace('.', '/')}.py"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What an entropy loss gets; it gives what a policy loss gives, to be subtracted from the loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from trinity.algorithm.policy_loss.inputs import PolicyLoss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyInputs:
+    """Part of an optimizer batch: B rows, T tokens."""
+
+    entropy_BT: torch.Tensor
+    """Of the policy's distribution at each token, with a gradient."""
+    mask_BT: torch.Tensor
+    """Bool: true where the policy chose the token and it is trained on."""
+    is_expert_B: torch.Tensor | None = None
+    """Bool: true for rows of training data among rollouts; None where there are none."""
+
+
+EntropyLossFn = Callable[..., PolicyLoss]
+"""Takes `EntropyInputs`, then `entropy_loss_fn_args` by keyword."""

@@ -1,0 +1,96 @@
+"""What a part of an optimizer batch adds to the batch's loss and figures: parts add up exactly.
+
+loss = ppo(inputs, clip_range=0.2)
+loss_share(loss, inputs, totals, "token-mean").backward()
+shares = metric_shares(loss, inputs, totals)   # added up over parts and ranks: the batch's means
+"""
+
+import torch
+
+from trinity.algorithm.aggregation import (
+    BatchTotals,
+    LossAggMode,
+    TrainedRows,
+    row_weights,
+    token_weights,
+    token_weights_by_kind,
+)
+from trinity.algorithm.policy_loss.inputs import PolicyLoss
+
+USUAL, EXPERT = "usual/", "expert/"
+
+
+def loss_share(
+    loss: PolicyLoss,
+    rows: TrainedRows,
+    totals: BatchTotals,
+    mode: LossAggMode,
+    factors_BT: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The part's addend to the batch's loss; `mode` is the user's, which the loss may overrule.
+
+    `factors_BT` multiply the losses of tokens; that of a row by their geometric mean in the row.
+    """
+    if loss.loss_B is not None:
+        return _share_of_rows(loss.loss_B, rows, totals, factors_BT)
+    assert loss.loss_BT is not None
+    weights_BT = _weights(loss, rows, totals, mode)
+    if factors_BT is not None:
+        weights_BT = weights_BT * factors_BT
+    return torch.where(rows.mask_BT, loss.loss_BT * weights_BT, 0.0).sum()
+
+
+def metric_shares(
+    loss: PolicyLoss, rows: TrainedRows, totals: BatchTotals
+) -> dict[str, torch.Tensor]:
+    """The part's addend to each further figure of the batch, without gradient."""
+    with torch.no_grad():
+        return {
+            name: _share_of_metric(name, values, rows, totals)
+            for name, values in loss.metrics.items()
+        }
+
+
+def _weights(
+    loss: PolicyLoss, rows: TrainedRows, totals: BatchTotals, mode: LossAggMode
+) -> torch.Tensor:
+    assert loss.loss_BT is not None
+    mode, dtype = loss.agg_mode or mode, loss.loss_BT.dtype
+    if loss.expert_agg_mode is None:
+        return token_weights(rows.mask_BT, mode, totals, dtype)
+    return token_weights_by_kind(rows, mode, loss.expert_agg_mode, totals, dtype)
+
+
+def _share_of_rows(
+    loss_B: torch.Tensor,
+    rows: TrainedRows,
+    totals: BatchTotals,
+    factors_BT: torch.Tensor | None,
+) -> torch.Tensor:
+    weights_B = row_weights(rows, totals, loss_B.dtype)
+    if factors_BT is not None:
+        logs_BT = torch.where(rows.mask_BT, factors_BT.log(), 0.0)
+        weights_B = weights_B * (logs_BT.sum(-1) / rows.mask_BT.sum(-1).clamp(min=1)).exp()
+    return torch.where(rows.mask_BT.any(-1), loss_B * weights_B, 0.0).sum()
+
+
+def _share_of_metric(
+    name: str, values: torch.Tensor, rows: TrainedRows, totals: BatchTotals
+) -> torch.Tensor:
+    counted_BT, counts = rows.mask_BT, totals
+    if name.startswith((USUAL, EXPERT)):
+        of_experts = name.startswith(EXPERT)
+        counts = totals.expert if of_experts else totals.usual
+        counted_BT = counted_BT & _is_expert(rows, of_experts)[:, None]
+    values = values.detach().double()
+    if values.ndim == 1:
+        counted_B = counted_BT.any(-1)
+        return torch.where(counted_B, values, 0.0).sum() / max(counts.num_sequences, 1)
+    return torch.where(counted_BT, values, 0.0).sum() / max(counts.num_tokens, 1)
+
+
+def _is_expert(rows: TrainedRows, wanted: bool) -> torch.Tensor:
+    """[B], true for expert rows, or for the others."""
+    if rows.is_expert_B is None:
+        return torch.full(rows.mask_BT.shape[:1], not wanted, device=rows.mask_BT.device)
+    return rows.is_expert_B == wanted

@@ -1,0 +1,20 @@
+"""What makes up for an engine, or weights, that differ from the policy which is trained.
+
+The behaviour policy (rollout) made the tokens; the proximal one is the trainer's own before the
+step. The gap between them is corrected by factors on the losses of tokens (truncated importance
+sampling, IcePop, the weights of decoupled PPO) or by leaving tokens and rows out. Names, meanings
+and metrics are those of verl's rollout correction.
+https://richardli.xyz/rl-collapse, https://arxiv.org/abs/2505.24298
+"""
+
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.health import off_policy_metrics
+from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
+
+__all__ = [
+    "PRESETS",
+    "Correction",
+    "CorrectionSettings",
+    "correct_rollout",
+    "off_policy_metrics",
+]

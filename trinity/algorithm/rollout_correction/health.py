@@ -1,0 +1,110 @@
+"""Figures that tell whether learning from older or other policies is healthy, also by staleness."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trinity.algorithm.rollout_correction.statistics import bounded, named
+from trinity.algorithm.token_advantage.token_batch import (
+    BoolMatrix,
+    FloatMatrix,
+    FloatVector,
+    IntVector,
+)
+
+PERCENTILES = (1, 10, 50, 90, 99)
+LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
+"""Lags from one up to before the next are one bucket; the last has no end."""
+LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tokens:
+    """The tokens that count, one after the other, [N]."""
+
+    log_ratios: FloatVector
+    weights: FloatVector
+    entropies: FloatVector | None
+    clipped: BoolMatrix | None
+    dropped: BoolMatrix | None
+    lags: IntVector | None
+
+    def figures(self, chosen: BoolMatrix) -> dict[str, float]:
+        """Of the tokens chosen, at least one."""
+        log_ratios = self.log_ratios[chosen]
+        ratios = np.exp(bounded(log_ratios))
+        figures = {
+            "tokens": float(len(ratios)),
+            **named("ratio/", _ratio_figures(ratios)),
+            "effective_sample_size": _effective_share(self.weights[chosen]),
+            "logprob_gap/mean": float(log_ratios.mean()),
+            "logprob_gap/abs_mean": float(np.abs(log_ratios).mean()),
+            "logprob_gap/max": float(np.abs(log_ratios).max()),
+        }
+        if self.clipped is not None:
+            figures["clip_fraction"] = float(self.clipped[chosen].mean())
+        if self.dropped is not None:
+            figures["mask_fraction"] = float(self.dropped[chosen].mean())
+        if self.entropies is not None:
+            figures["entropy"] = float(self.entropies[chosen].mean())
+        return figures
+
+
+def off_policy_metrics(
+    *,
+    logprobs_BT: FloatMatrix,
+    rollout_logprobs_BT: FloatMatrix,
+    mask_BT: BoolMatrix,
+    entropies_BT: FloatMatrix | None = None,
+    weights_BT: FloatMatrix | None = None,
+    clipped_BT: BoolMatrix | None = None,
+    kept_BT: BoolMatrix | None = None,
+    lags_B: IntVector | None = None,
+) -> dict[str, float]:
+    """`off_policy/*` over all tokens of the mask, and `off_policy/lag_*/*` over rows of that lag.
+
+    The ratio is exp(logprobs - rollout_logprobs). `effective_sample_size` is (sum w)^2 / (n sum
+    w^2) of the correction's weights, or of the ratios without any: 1 where all are equal.
+    `clipped_BT` says which tokens the loss clipped, `kept_BT` which a correction or advantage left
+    in; lags are in versions of the weights.
+    """
+    if not mask_BT.any():
+        return {}
+    log_ratios = logprobs_BT[mask_BT] - rollout_logprobs_BT[mask_BT]
+    tokens = _Tokens(
+        log_ratios=log_ratios,
+        weights=np.exp(bounded(log_ratios)) if weights_BT is None else weights_BT[mask_BT],
+        entropies=None if entropies_BT is None else entropies_BT[mask_BT],
+        clipped=None if clipped_BT is None else clipped_BT[mask_BT],
+        dropped=None if kept_BT is None else ~kept_BT[mask_BT],
+        lags=None if lags_B is None else np.repeat(lags_B, mask_BT.sum(-1)),
+    )
+    metrics = named("off_policy/", tokens.figures(np.ones(len(log_ratios), np.bool_)))
+    return metrics | _by_lag(tokens)
+
+
+def _by_lag(tokens: _Tokens) -> dict[str, float]:
+    """Buckets without tokens are left out."""
+    if tokens.lags is None:
+        return {}
+    buckets = np.searchsorted(LAG_STARTS, np.maximum(tokens.lags, 0), side="right") - 1
+    metrics: dict[str, float] = {}
+    for bucket in np.unique(buckets):
+        prefix = f"off_policy/lag_{LAG_NAMES[bucket]}/"
+        metrics |= named(prefix, tokens.figures(buckets == bucket))
+    return metrics
+
+
+def _ratio_figures(ratios: FloatVector) -> dict[str, float]:
+    percentiles = np.percentile(ratios, PERCENTILES)
+    return {
+        **{f"p{at:02d}": float(value) for at, value in zip(PERCENTILES, percentiles, strict=True)},
+        "mean": float(ratios.mean()),
+        "min": float(ratios.min()),
+        "max": float(ratios.max()),
+    }
+
+
+def _effective_share(weights: FloatVector) -> float:
+    squares = float(np.square(weights).sum())
+    return float(weights.sum()) ** 2 / (len(weights) * squares) if squares > 0 else 0.0

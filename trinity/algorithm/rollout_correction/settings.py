@@ -1,0 +1,62 @@
+"""What a rollout correction shall do, and the usual choices by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trinity.algorithm.rollout_correction.thresholds import (
+    Bounds,
+    rejection_bounds,
+    weight_bounds,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionSettings:
+    """Section `algorithm.rollout_correction`, by verl's names.
+
+    CorrectionSettings(rollout_is="token", rollout_is_threshold=2.0).check()
+    """
+
+    rollout_is: Literal["token", "sequence", "none"] = "none"
+    """Importance weights: of each token, or of a row's tokens together, the same at all of them."""
+    rollout_is_threshold: float | str = 2.0
+    """A number: larger weights are cut down to it. `lower_upper`: weights outside become 0."""
+    rollout_is_batch_normalize: bool = False
+    """Whether weights are divided by their mean over the batch."""
+    rollout_rs: str = "none"
+    """Rejection: {token,seq_sum,seq_mean}_{k1,k2,k3}, seq_max_{k2,k3}, several with commas."""
+    rollout_rs_threshold: float | str | None = None
+    """For k1 bounds of the ratio, `lower_upper` or the upper one alone; for k2 and k3 the largest
+    divergence. One for all of rollout_rs, or one each with commas."""
+
+    def check(self) -> None:
+        """Raises: UserError naming the setting that cannot be."""
+        self.weight_bounds()
+        self.rejection_bounds()
+
+    def weight_bounds(self) -> Bounds | None:
+        """Of the importance weights; None without any."""
+        return None if self.rollout_is == "none" else weight_bounds(self.rollout_is_threshold)
+
+    def rejection_bounds(self) -> Mapping[str, Bounds]:
+        """Of each statistic that rows or tokens are rejected by."""
+        if self.rollout_rs == "none":
+            return {}
+        return rejection_bounds(self.rollout_rs, self.rollout_rs_threshold)
+
+
+PRESETS: Mapping[str, CorrectionSettings] = {
+    "tis": CorrectionSettings(rollout_is="token"),
+    "seq_tis": CorrectionSettings(rollout_is="sequence"),
+    "icepop": CorrectionSettings(rollout_is="token", rollout_is_threshold="0.5_5.0"),
+    "decoupled_ppo": CorrectionSettings(rollout_is="token", rollout_is_threshold=5.0),
+    "seq_mis": CorrectionSettings(
+        rollout_is="sequence", rollout_rs="seq_sum_k1", rollout_rs_threshold="0.5_2.0"
+    ),
+    "geo_rs": CorrectionSettings(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.999_1.001"),
+    "k3_rs": CorrectionSettings(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01),
+}
+"""tis: truncated importance sampling (fengyao.notion.site/off-policy-rl); icepop: tokens far off
+count for nothing (https://arxiv.org/abs/2510.18855); decoupled_ppo: the proximal policy's ratio to
+the behaviour policy, cut off high up (https://arxiv.org/abs/2505.24298); the others as in verl."""

@@ -1,0 +1,50 @@
+"""Which rows a batch is made of, by name; the buffer composes it so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trinity.errors import UserError
+from trinity.plugins import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleStrategy:
+    """What a batch may hold beside the explorer's rows, and what it may not."""
+
+    max_staleness: int | None = None
+    """Rows whose weights are more train steps older are left out; None leaves out none."""
+    expert_data_ratio: float = 0.0
+    """Share of the batch, rounded up, that comes from the buffer below."""
+    expert_buffer: str | None = None
+    """Name of one of `buffer.trainer_input.auxiliary_buffers`."""
+
+
+def default() -> SampleStrategy:
+    """What the explorer makes, in its order."""
+    return SampleStrategy()
+
+
+def staleness_control(*, max_staleness: int | None = None) -> SampleStrategy:
+    """As `default`, without rows whose weights are more than `max_staleness` train steps older."""
+    if max_staleness is not None and max_staleness < 0:
+        raise UserError(f"`max_staleness: {max_staleness}` must be 0 or more")
+    return SampleStrategy(max_staleness=max_staleness)
+
+
+def mix(*, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> SampleStrategy:
+    """ceil(expert_data_ratio B) of the B rows are rows of data, the others the explorer's."""
+    if not 0 < expert_data_ratio < 1:
+        raise UserError(f"`expert_data_ratio: {expert_data_ratio}` must lie between 0 and 1")
+    return SampleStrategy(expert_data_ratio=expert_data_ratio, expert_buffer=sft_dataset_name)
+
+
+SAMPLE_STRATEGIES: Registry[Callable[..., SampleStrategy]] = Registry(
+    "sample strategy",
+    {
+        "default": f"{__name__}.default",
+        "warmup": f"{__name__}.default",
+        "staleness_control": f"{__name__}.staleness_control",
+        "mix": f"{__name__}.mix",
+    },
+)
+"""`warmup` is an old name of `default`."""

@@ -1,0 +1,179 @@
+"""Which arguments a function takes, and whether a value fits one.
+
+What comes with the system is read from its source: losses import torch, which takes seconds, and
+neither a plan nor a page of documentation needs it. A user's function is imported and looked at.
+
+    signature = read_signature("trinity.algorithm.policy_loss.ppo.ppo")
+    signature.arguments["clip_range"].default       # 0.2
+"""
+
+import ast
+import importlib.util
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from trinity.algorithm.annotation import demand_of, fits
+from trinity.types import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A keyword-only argument."""
+
+    annotation: str
+    """As in the source, `float | None`; empty where there is none."""
+    default: JsonValue = None
+    is_required: bool = False
+
+    def fits(self, value: JsonValue) -> bool:
+        """Whether the annotation allows the value; one that is not understood allows all."""
+        return not self.annotation or fits(self.annotation, value)
+
+    @property
+    def demand(self) -> str:
+        """What a value must be, for people."""
+        return demand_of(self.annotation)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a function may be called: one value by place, then arguments by name."""
+
+    name: str
+    given: str | None
+    """Annotation of what is given by place, empty where it has none; None takes nothing."""
+    gives: str
+    """Annotation of what it returns, empty where it has none."""
+    arguments: Mapping[str, Argument]
+    takes_any: bool = False
+    """Whether it has `**kwargs`."""
+    documentation: str = ""
+
+    @property
+    def defaults(self) -> dict[str, JsonValue]:
+        """What the arguments are where nobody says otherwise."""
+        return {name: a.default for name, a in self.arguments.items() if not a.is_required}
+
+
+@lru_cache
+def read_signature(path: str) -> Signature:
+    """The signature of the top-level function at a dotted path, from its module's source."""
+    module, _, name = path.rpartition(".")
+    tree = _tree_of(module)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return _of_node(node, _aliases(tree))
+    raise ValueError(f"{module} defines no function {name}")
+
+
+def read_documentation(path: str) -> str:
+    """The docstring of a module."""
+    return ast.get_docstring(_tree_of(path)) or ""
+
+
+@lru_cache
+def read_table(path: str) -> Mapping[str, str]:
+    """Names and dotted paths of the functions in a dict `{"name": function}` of a module."""
+    module, _, name = path.rpartition(".")
+    for node in _tree_of(module).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+            assert isinstance(node.value, ast.Dict)
+            pairs = zip(node.value.keys, node.value.values, strict=True)
+            return {
+                ast.literal_eval(key): f"{module}.{ast.unparse(of)}" for key, of in pairs if key
+            }
+    raise ValueError(f"{module} defines no {name}")
+
+
+def signature_of(function: Callable[..., object]) -> Signature:
+    """The signature of a function that was imported.
+
+    Raises: ValueError when Python does not know it.
+    """
+    known = inspect.signature(function)
+    parameters = list(known.parameters.values())
+    first = next(iter(parameters), None)
+    by_place = first is not None and first.kind in (
+        first.POSITIONAL_ONLY,
+        first.POSITIONAL_OR_KEYWORD,
+    )
+    named = [p for p in parameters[by_place:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return Signature(
+        name=getattr(function, "__name__", type(function).__name__),
+        given=_name_of(first.annotation) if by_place and first is not None else None,
+        gives=_name_of(known.return_annotation),
+        arguments={p.name: _argument_of(p) for p in named},
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
+        documentation=inspect.getdoc(function) or "",
+    )
+
+
+@lru_cache
+def _tree_of(module: str) -> ast.Module:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None, module
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _aliases(tree: ast.Module) -> dict[str, ast.expr]:
+    """What the module's own names for types stand for: `Mode = Literal["one", "two"]`."""
+    return {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _of_node(node: ast.FunctionDef, aliases: Mapping[str, ast.expr]) -> Signature:
+    by_place = [*node.args.posonlyargs, *node.args.args]
+    arguments = {
+        argument.arg: _read_argument(argument, default, aliases)
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    }
+    return Signature(
+        name=node.name,
+        given=_text(by_place[0].annotation) if by_place else None,
+        gives=_text(node.returns),
+        arguments=arguments,
+        takes_any=node.args.kwarg is not None,
+        documentation=ast.get_docstring(node) or "",
+    )
+
+
+def _read_argument(
+    argument: ast.arg, default: ast.expr | None, aliases: Mapping[str, ast.expr]
+) -> Argument:
+    annotation = argument.annotation
+    if isinstance(annotation, ast.Name):
+        annotation = aliases.get(annotation.id, annotation)
+    if default is None:
+        return Argument(_text(annotation), is_required=True)
+    return Argument(_text(annotation), ast.literal_eval(default))
+
+
+def _text(annotation: ast.expr | None) -> str:
+    return ast.unparse(annotation) if annotation else ""
+
+
+def _argument_of(parameter: inspect.Parameter) -> Argument:
+    annotation = _name_of(parameter.annotation)
+    if parameter.default is parameter.empty:
+        return Argument(annotation, is_required=True)
+    return Argument(annotation, parameter.default)
+
+
+def _name_of(annotation: object) -> str:
+    """As it would stand in the source."""
+    if annotation is inspect.Signature.empty:
+        return ""
+    if isinstance(annotation, str):
+        return annotation
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")

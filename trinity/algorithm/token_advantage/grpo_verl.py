@@ -1,0 +1,25 @@
+"""GRPO in the trainer, so that rewards may be given token by token or carry a penalty."""
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
+
+
+def grpo_verl(
+    batch: TokenBatch, *, epsilon: float = 1e-6, norm_adv_by_std_in_grpo: bool = True
+) -> TokenAdvantages:
+    """A = (s - mean of the group) / (std of the group + epsilon), at every token.
+
+    s [B] is the sum of a row's rewards; std is unbiased; alone: mean 0, std 1. Without the
+    division by std it is Dr. GRPO's. https://arxiv.org/abs/2402.03300,
+    https://arxiv.org/abs/2503.20783
+    """
+    scores_B = group_scores(batch, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo)
+    return TokenAdvantages(advantages_BT=spread(scores_B, batch.mask_BT))
+
+
+def group_scores(batch: TokenBatch, *, epsilon: float, divide_by_std: bool = True) -> FloatVector:
+    """The rows' advantages, [B]."""
+    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    centered_B = scores_B - groups.baselines_B(scores_B)
+    return centered_B / (groups.stds_B(scores_B) + epsilon) if divide_by_std else centered_B

@@ -1,0 +1,40 @@
+"""Means over the tokens that count; where the mask is false nothing is looked at."""
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
+
+ALMOST_NOTHING = 1e-8
+"""Added to counts and variances, as verl does, so that nothing divides by 0."""
+
+
+def kept(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
+    """The values, 0 where the mask is false."""
+    return np.where(mask_BT, values_BT, 0.0)
+
+
+def spread(values_B: FloatVector, mask_BT: BoolMatrix) -> FloatMatrix:
+    """Each row's value at all its tokens, 0 where the mask is false."""
+    return np.where(mask_BT, values_B[:, None], 0.0)
+
+
+def masked_mean(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> float:
+    """Mean over all tokens, of yes and no the share of yes; 0 of none."""
+    return float(kept(values_BT, mask_BT).sum() / (mask_BT.sum() + ALMOST_NOTHING))
+
+
+def row_means(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatVector:
+    """Mean over each row's tokens; 0 of none."""
+    means_B: FloatVector = kept(values_BT, mask_BT).sum(-1) / (mask_BT.sum(-1) + ALMOST_NOTHING)
+    return means_B
+
+
+def whitened(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
+    """(x - mean) / sqrt(variance + 1e-8) over the mask, variance unbiased; 0 elsewhere."""
+    num_tokens = int(mask_BT.sum())
+    centered_BT = kept(values_BT - masked_mean(values_BT, mask_BT), mask_BT)
+    if num_tokens < 2:
+        return np.zeros_like(centered_BT)
+    variance = masked_mean(np.square(centered_BT), mask_BT) * num_tokens / (num_tokens - 1)
+    whitened_BT: FloatMatrix = centered_BT / np.sqrt(variance + ALMOST_NOTHING)
+    return whitened_BT

@@ -1,0 +1,35 @@
+"""OPMD in the trainer: scores less the mean or the soft maximum of their group."""
+
+from typing import Literal
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
+from trinity.errors import UserError
+
+
+def opmd_verl(
+    batch: TokenBatch, *, opmd_baseline: Literal["mean", "logavgexp"] = "mean", tau: float = 1.0
+) -> TokenAdvantages:
+    """A = s - b at every token, b the group's mean or tau log mean exp(s / tau); alone: s.
+
+    s [B] is the sum of a row's rewards. https://arxiv.org/abs/2505.17826
+    """
+    if tau <= 0:
+        raise UserError(f"algorithm.advantage_fn_args.tau is {tau}; give one above 0")
+    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    if opmd_baseline == "mean":
+        baselines_B = groups.baselines_B(scores_B)
+    else:
+        baselines_B = np.where(groups.sizes_B > 1, _log_mean_exp(scores_B, groups, tau), 0.0)
+    return TokenAdvantages(advantages_BT=spread(scores_B - baselines_B, batch.mask_BT))
+
+
+def _log_mean_exp(scores_B: FloatVector, groups: Groups, tau: float) -> FloatVector:
+    """From the largest down, so that nothing overflows."""
+    largest_B = groups.maxima_B(scores_B)
+    means_B = groups.means_B(np.exp((scores_B - largest_B) / tau))
+    soft_maxima_B: FloatVector = largest_B + tau * np.log(means_B)
+    return soft_maxima_B

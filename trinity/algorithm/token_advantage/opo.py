@@ -1,0 +1,21 @@
+"""OPO: scores less the mean of their group, weighted by length."""
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+
+
+def opo(batch: TokenBatch) -> TokenAdvantages:
+    """A = s - sum(l s) / sum(l) over the group, at every token; alone: s.
+
+    s [B] is the sum of a row's rewards, l [B] the number of its tokens that are trained on: the
+    baseline of least variance where a gradient grows with its length.
+    https://arxiv.org/abs/2505.23585
+    """
+    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    lengths_B = batch.mask_BT.sum(-1).astype(np.float64)
+    totals_B = np.maximum(groups.sums_B(lengths_B), 1.0)
+    baselines_B = np.where(groups.sizes_B > 1, groups.sums_B(lengths_B * scores_B) / totals_B, 0.0)
+    return TokenAdvantages(advantages_BT=spread(scores_B - baselines_B, batch.mask_BT))

@@ -1,0 +1,79 @@
+"""The baseline of least variance, one for each position of a group's rows."""
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.masked import kept
+from trinity.algorithm.token_advantage.recurrence import discounted_sums
+from trinity.algorithm.token_advantage.token_batch import (
+    BoolMatrix,
+    FloatMatrix,
+    FloatVector,
+    TokenAdvantages,
+    TokenBatch,
+)
+
+
+def optimal_token_baseline(
+    batch: TokenBatch, *, handle_zero_tail: bool = True, epsilon: float = 1e-8
+) -> TokenAdvantages:
+    """A_t = G_t - sum(G_t W_t) / (sum(W_t) + epsilon), sums over the group's rows at t.
+
+    G_t is the reward from t on, W_t = w_1 + ... + w_t with w = 1 - 2 p + sum_v p_v^2, the squared
+    length of the score function at the token taken, times the square of its correction weight. A
+    row that is alone has baseline 0; with handle_zero_tail so has the end of the one longest row
+    of a group, where no other goes. For rollouts of one turn; `tir_optimal_token_baseline` counts
+    positions without what tools say. All matrices [B, T]. https://arxiv.org/abs/2602.07078
+    """
+    mask_BT = batch.mask_BT
+    returns_BT = discounted_sums(batch.rewards_BT, mask_BT, 1.0)
+    baselines_BT = optimal_baselines(
+        returns_BT,
+        path_variance(batch),
+        mask_BT,
+        Groups.of(batch.groups_B),
+        handle_zero_tail=handle_zero_tail,
+        epsilon=epsilon,
+    )
+    advantages_BT = kept(returns_BT - baselines_BT, mask_BT)
+    return TokenAdvantages(advantages_BT=advantages_BT, returns_BT=returns_BT)
+
+
+def path_variance(batch: TokenBatch) -> FloatMatrix:
+    """W: how much the gradient of the row so far may vary."""
+    squared_score_BT = 1.0 - 2.0 * np.exp(kept(batch.logprobs_BT, batch.mask_BT))
+    squared_score_BT = squared_score_BT + batch.needed("collision")
+    if batch.rollout_is_weights_BT is not None:
+        squared_score_BT = squared_score_BT * np.square(batch.rollout_is_weights_BT)
+    sums_BT: FloatMatrix = np.cumsum(kept(squared_score_BT, batch.mask_BT), axis=1)
+    return sums_BT
+
+
+def optimal_baselines(
+    returns_BT: FloatMatrix,
+    variance_BT: FloatMatrix,
+    mask_BT: BoolMatrix,
+    groups: Groups,
+    *,
+    handle_zero_tail: bool,
+    epsilon: float,
+) -> FloatMatrix:
+    """The group's baseline at each position, for each row."""
+    weights_BT = kept(variance_BT, mask_BT)
+    weighted_GT = groups.sums_GT(returns_BT * weights_BT)
+    baselines_GT = weighted_GT / (groups.sums_GT(weights_BT) + epsilon)
+    alone_B = groups.sizes_B == 1
+    end_B = np.where(alone_B, 0, mask_BT.shape[1])
+    if handle_zero_tail:
+        end_B = np.minimum(end_B, _shared_lengths(mask_BT.sum(-1), groups))
+    covered_BT = np.arange(mask_BT.shape[1]) < end_B[:, None]
+    return kept(baselines_GT[groups.index_B], covered_BT)
+
+
+def _shared_lengths(lengths_B: FloatVector, groups: Groups) -> FloatVector:
+    """For the one longest row of a group the length of the next; for all others no bound."""
+    lengths_B = lengths_B.astype(np.float64)
+    longest_B = lengths_B == groups.maxima_B(lengths_B)
+    only_B = longest_B & (groups.sums_B(longest_B.astype(np.float64)) == 1)
+    others_B = groups.maxima_B(np.where(only_B, -np.inf, lengths_B))
+    return np.where(only_B, others_B, np.inf)

@@ -1,0 +1,20 @@
+"""RLOO: each rollout against the mean of the others of its task."""
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+
+
+def rloo(batch: TokenBatch) -> TokenAdvantages:
+    """A = n / (n - 1) (s - mean of the group), at every token; alone: s.
+
+    s [B] is the sum of a row's rewards, n its group's size; A is s less the mean of the other
+    n - 1. https://arxiv.org/abs/2402.14740
+    """
+    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    sizes_B = groups.sizes_B
+    scale_B = np.where(sizes_B > 1, sizes_B / np.maximum(sizes_B - 1, 1), 1.0)
+    scores_B = scale_B * (scores_B - groups.baselines_B(scores_B))
+    return TokenAdvantages(advantages_BT=spread(scores_B, batch.mask_BT))

@@ -1,0 +1,15 @@
+"""Online policy mirror descent."""
+
+from trinity.algorithm.algorithm_type import AlgorithmType
+
+OPMD = AlgorithmType(
+    name="opmd",
+    summary="Rewards against their group's mean, weighted log-probabilities, no importance ratio.",
+    when_to_use="Off-policy training that shall not depend on ratios.",
+    paper="https://arxiv.org/abs/2501.12599",
+    repeat_times=2,
+    advantage_fn="opmd",
+    policy_loss_fn="opmd",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)

@@ -1,0 +1,18 @@
+"""Group-relative REINFORCE, its clipping and weights to be chosen."""
+
+from trinity.algorithm.algorithm_type import AlgorithmType
+
+REC = AlgorithmType(
+    name="rec",
+    summary=(
+        "Group-relative REINFORCE; `clip_mode`, `weight`, `regularizer` and `drop` choose "
+        "among its relatives."
+    ),
+    when_to_use="To find out which of clipping, weighting and dropping an off-policy run needs.",
+    paper="https://arxiv.org/abs/2509.24203",
+    repeat_times=2,
+    advantage_fn="rec",
+    policy_loss_fn="rec",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)

@@ -1,0 +1,40 @@
+"""An advantage called once on next to nothing: what it says against its arguments is said early."""
+
+import numpy as np
+
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
+from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.config.plan import ResolvedAlgorithm
+
+
+def try_advantage(algorithm: ResolvedAlgorithm) -> None:
+    """Those that come with the system; a user's may do more than compute.
+
+    Raises: UserError when it does not take a value.
+    """
+    name, arguments = algorithm.advantage_fn, algorithm.advantage_fn_args
+    if name in ADVANTAGES.builtins:
+        ADVANTAGES.get(name)(Samples.of_groups([0.0, 1.0]), **arguments)
+    elif name in TOKEN_ADVANTAGES.builtins:
+        TOKEN_ADVANTAGES.get(name)(_two_tokens(), **arguments)
+
+
+def _two_tokens() -> TokenBatch:
+    """A batch of two rollouts of one task, a token each, in which nothing is lacking."""
+    zeros_BT = np.zeros((2, 1))
+    return TokenBatch(
+        rewards_BT=np.array([[0.0], [1.0]]),
+        mask_BT=np.ones((2, 1), dtype=np.bool_),
+        lengths_B=np.ones(2, dtype=np.int64),
+        groups_B=np.zeros(2, dtype=np.int64),
+        logprobs_BT=zeros_BT,
+        rollout_logprobs_BT=zeros_BT,
+        values_BT=zeros_BT,
+        entropies_BT=zeros_BT,
+        collision_BT=zeros_BT + 1.0,
+        discriminator_BT=zeros_BT,
+        teacher_logprobs_BT=zeros_BT,
+        baselines_B=np.zeros(2),
+    )

@@ -1,0 +1,62 @@
+"""What is allowed but seldom meant: said before a start, refused never."""
+
+from collections.abc import Iterator
+
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.plan import ExperimentPlan, StagePlan
+
+
+def advice(plan: ExperimentPlan) -> tuple[str, ...]:
+    """A sentence for each thing worth a second look."""
+    return tuple(
+        f"stage `{stage.name}`: {text}"
+        for stage in plan.stages
+        for look in (_truncated_sampling, _nothing_to_compare, _ignored)
+        for text in look(stage)
+    )
+
+
+def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
+    """Log-probabilities of a truncated distribution are not those that the trainer computes."""
+    if stage.taskset is None:
+        return
+    sampling = stage.taskset.sampling
+    if sampling.top_p < 1:
+        yield _truncates(f"top_p: {sampling.top_p}", "1.0")
+    if sampling.top_k > 0:
+        yield _truncates(f"top_k: {sampling.top_k}", "-1")
+
+
+def _truncates(setting: str, off: str) -> str:
+    return (
+        f"training on samples of a truncated distribution (`{setting}`): ratios to the trainer's "
+        f"own log-probabilities are off; {off} does not truncate"
+    )
+
+
+def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
+    algorithm = stage.algorithm
+    if algorithm.repeat_times > 1 or not stage.needs_rollout:
+        return
+    declared = ALGORITHM_TYPES.get(algorithm.algorithm_type)
+    if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
+        yield (
+            f"{declared.name} compares the rollouts of a task, and with "
+            "`algorithm.repeat_times: 1` each stands alone: 2 or more gives it a comparison"
+        )
+
+
+def _ignored(stage: StagePlan) -> Iterator[str]:
+    """Keys that a stage on data inherits or gives, and nothing reads."""
+    if stage.needs_rollout:
+        return
+    given = stage.config.algorithm
+    is_given = {
+        "sample_strategy": given.sample_strategy not in (None, "default"),
+        "advantage_fn": given.advantage_fn not in (None, "none"),
+        "kl_penalty_fn": given.kl_penalty_fn not in (None, "none"),
+        "bypass_old_logprobs": not given.bypass_old_logprobs,
+        "rollout_correction": given.rollout_correction.is_on,
+    }
+    for key in (key for key, is_there in is_given.items() if is_there):
+        yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"

@@ -1,0 +1,181 @@
+"""Whether the parts of a stage's algorithm go together, before any engine starts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+
+from trinity.algorithm.kl.controller import kl_controller
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.token_advantage import needs_of
+from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
+from trinity.config.advantage_trial import try_advantage
+from trinity.config.plan import ResolvedAlgorithm, StagePlan
+from trinity.config.sampling_check import sampling_mistakes
+from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
+
+SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
+"""Need neither rewards nor log-probabilities of whoever made the rows."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
+"""Do not weigh by the ratio to the old log-probabilities."""
+BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
+
+
+def check_algorithm(plan: StagePlan) -> None:
+    """Raises: UserError with a sentence for each mistake."""
+    mistakes = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    for part, name, arguments in (
+        ("kl_penalty_fn", algorithm.kl_penalty_fn, algorithm.kl_penalty_fn_args),
+        ("kl_loss_fn", algorithm.kl_loss_fn, algorithm.kl_loss_fn_args),
+    ):
+        if name != "none":
+            call = partial(kl_controller, **arguments)  # type: ignore[arg-type]  # checked before
+            yield from _refusal(call, f"`algorithm.{part}_args`: ")
+
+
+def _correction(plan: StagePlan) -> Iterator[str]:
+    given = plan.algorithm.rollout_correction
+    settings = {field.name: getattr(given, field.name) for field in fields(CorrectionSettings)}
+    yield from _refusal(CorrectionSettings(**settings).check)
+
+
+def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+    call = partial(try_advantage, plan.algorithm)
+    yield from _refusal(call, f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}`: ")
+
+
+def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    if algorithm.kl_penalty_fn != "none" and not algorithm.advantage_in_trainer:
+        yield (
+            f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes rewards in the trainer, "
+            f"after the buffer has made advantages of them with `{algorithm.advantage_fn}`: "
+            "give `kl_loss_fn` instead, or an `advantage_fn` of the trainer such as `grpo_verl`"
+        )
+
+
+def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    if algorithm.bypass_old_logprobs or algorithm.rollout_correction.is_on:
+        return
+    if cause := staleness_cause(plan):
+        yield (
+            "`algorithm.bypass_old_logprobs: false` forgets which weights made the rollouts, and "
+            f"with {cause} they may be old: give `rollout_correction.rollout_is: token`, "
+            "or `bypass_old_logprobs: true`"
+        )
+
+
+def _ratio_counts_once(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    weighs = algorithm.rollout_correction.rollout_is != "none"
+    loss = algorithm.policy_loss_fn
+    if weighs and algorithm.bypass_old_logprobs and _has_ratio(algorithm):
+        yield (
+            f"`algorithm.rollout_correction.rollout_is` weighs what the ratio of `{loss}` weighs "
+            "already: give `bypass_old_logprobs: false`, or `rollout_is: none`"
+        )
+
+
+def _critic_is_there(plan: StagePlan) -> Iterator[str]:
+    warmup = plan.config.trainer.critic_warmup
+    if warmup and not plan.needs_critic:
+        yield (
+            f"`trainer.critic_warmup: {warmup}` keeps the policy still for a critic that "
+            f"`{plan.algorithm.advantage_fn}` does not have: remove it, or give `advantage_fn: ppo`"
+        )
+
+
+def _policy_moves(plan: StagePlan) -> Iterator[str]:
+    warmup, steps = plan.config.trainer.critic_warmup, plan.total_train_steps
+    if plan.needs_critic and steps is not None and warmup >= steps:
+        yield (
+            f"`trainer.critic_warmup: {warmup}` leaves none of the {steps} train steps to the "
+            "policy: give fewer, or more steps"
+        )
+
+
+def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
+    schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
+    if loss not in POLICY_LOSSES.builtins:
+        return
+    if (schema == "dpo") != (loss == "dpo"):
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` does not train on rows of "
+            f"`{plan.algorithm_type}`: {_losses_for(schema)}"
+        )
+    elif schema in ("sft", "cpt") and loss not in SUPERVISED_LOSSES:
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` needs rewards, which rows of "
+            f"`{plan.algorithm_type}` do not have: {_losses_for(schema)}"
+        )
+
+
+def _workflow_brings(plan: StagePlan) -> Iterator[str]:
+    """The workflows that come with the system bring rewards alone."""
+    if plan.taskset is None or plan.taskset.workflow not in WORKFLOWS.builtins:
+        return
+    needs = needs_of(plan.algorithm.advantage_fn)
+    for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
+        yield (
+            f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs {WHERE_FROM[need]}: "
+            f"`{plan.taskset.workflow}` does not, name one of your own that does"
+        )
+
+
+CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
+    _kl_coefficients,
+    _correction,
+    _advantage_takes_its_values,
+    _penalty_is_seen,
+    _recomputing_is_corrected,
+    _ratio_counts_once,
+    _critic_is_there,
+    _policy_moves,
+    _loss_suits_rows,
+    sampling_mistakes,
+    _workflow_brings,
+)
+
+
+def staleness_cause(plan: StagePlan) -> str:
+    """The setting because of which rollouts may be older than the weights that train on them."""
+    sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
+    if sync.sync_interval > 1:
+        return f"`synchronizer.sync_interval: {sync.sync_interval}`"
+    if sync.sync_offset > 0:
+        return f"`synchronizer.sync_offset: {sync.sync_offset}`"
+    if rows and plan.train_batch_size % rows:
+        return f"`buffer.train_batch_size: {plan.train_batch_size}` of {rows} rows an explore step"
+    return ""
+
+
+def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
+    """Of a user's own loss nobody knows."""
+    loss = algorithm.policy_loss_fn
+    if loss == "rec":
+        return "importance_sampling" in str(algorithm.policy_loss_fn_args["weight"])
+    return loss in POLICY_LOSSES.builtins and loss not in LOSSES_WITHOUT_RATIO
+
+
+def _losses_for(schema: str) -> str:
+    if schema == "dpo":
+        return "give `dpo`"
+    if schema == "experience":
+        return "give `ppo`, or `algorithm_type: dpo` with pairs of answers"
+    return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))
+
+
+def _refusal(call: Callable[[], object], where: str = "") -> Iterator[str]:
+    """What a part says against its own settings."""
+    try:
+        call()
+    except UserError as error:
+        yield f"{where}{error}"

@@ -1,0 +1,124 @@
+"""The algorithm of a stage: the user's parts and arguments laid over those of its type."""
+
+from trinity.algorithm.algorithm_type import AlgorithmType, Part
+from trinity.algorithm.forms import TOKEN_ADVANTAGE
+from trinity.algorithm.token_advantage import needs_of
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.algorithm import AlgorithmConfig
+from trinity.config.algorithm_parts import FoundPart, find_part
+from trinity.config.mode import Mode
+from trinity.config.near import did_you_mean
+from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.rollout_correction import RolloutCorrectionConfig
+from trinity.config.section import Args
+from trinity.errors import UserError
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+
+PARTS: tuple[Part, ...] = (
+    "sample_strategy",
+    "advantage_fn",
+    "policy_loss_fn",
+    "kl_penalty_fn",
+    "kl_loss_fn",
+    "entropy_loss_fn",
+)
+AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
+"""Where a row's tokens share one ratio, a row is what is averaged."""
+_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
+"""Parts that mean nothing where the rows are data."""
+
+
+def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:
+    """All parts with all their arguments.
+
+    Raises: UserError naming the stage and what cannot be.
+    """
+    try:
+        return _resolved(config, _type_of(config.algorithm_type, mode))
+    except UserError as error:
+        raise UserError(f"stage `{stage}`: {error}") from error
+
+
+def _type_of(name: str, mode: Mode) -> AlgorithmType:
+    if name not in ALGORITHM_TYPES.names():
+        load_plugins(plugin_dirs_from_environment())
+    if name not in ALGORITHM_TYPES.names():
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` is not supported"
+            f"{did_you_mean(name, ALGORITHM_TYPES.names())}"
+        )
+    declared = ALGORITHM_TYPES.get(name)
+    if not isinstance(declared, AlgorithmType):
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` is registered as {type(declared).__name__}: "
+            "register a trinity.algorithm.algorithm_type.AlgorithmType"
+        )
+    if declared.mode != mode:
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` runs in `mode: {declared.mode}`, "
+            f"not in `mode: {mode}`: change one of the two"
+        )
+    return declared
+
+
+def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
+    values: dict[str, object] = {}
+    advantage: FoundPart | None = None
+    for part in PARTS:
+        found, arguments = _part(part, config, declared)
+        values |= {part: found.name, f"{part}_args": arguments}
+        advantage = found if part == "advantage_fn" else advantage
+    assert advantage is not None
+    has_rollouts = declared.schema == "experience"
+    return ResolvedAlgorithm.model_validate(
+        {
+            **values,
+            "algorithm_type": declared.name,
+            "row_schema": declared.schema,
+            "repeat_times": _repeat_times(config, declared),
+            "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
+            "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
+            "needs_critic": _needs_critic(advantage, declared),
+            "can_balance_batch": declared.can_balance_batch,
+            "bypass_old_logprobs": config.bypass_old_logprobs or not has_rollouts,
+            "rollout_correction": config.rollout_correction
+            if has_rollouts
+            else RolloutCorrectionConfig(),
+        }
+    )
+
+
+def _part(part: Part, config: AlgorithmConfig, declared: AlgorithmType) -> tuple[FoundPart, Args]:
+    """The user's choice or the type's; the type's arguments belong to the type's choice."""
+    default: str = getattr(declared, part)
+    is_ignored = declared.schema != "experience" and part in _OF_ROLLOUTS
+    chosen: str | None = None if is_ignored else getattr(config, part)
+    given: Args = {} if is_ignored else getattr(config, f"{part}_args")
+    found = find_part(part, chosen or default)
+    own = dict(declared.args.get(part, {})) if found.name == default else {}
+    return found, found.arguments(own, given)
+
+
+def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
+    times = config.repeat_times or declared.repeat_times
+    if times < declared.min_repeat_times:
+        raise UserError(
+            f"{declared.name} compares the runs of one task, with "
+            f"`algorithm.repeat_times: {times}` there are none: give "
+            f"{declared.min_repeat_times} or more"
+        )
+    return times
+
+
+def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
+    """The type's goes with the type's loss; some losses have one of their own."""
+    if chosen_loss in (None, declared.policy_loss_fn):
+        return declared.loss_agg_mode
+    return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
+
+
+def _needs_critic(advantage: FoundPart, declared: AlgorithmType) -> bool:
+    """As its advantage does; of a user's own only the type can tell."""
+    if advantage.is_own:
+        return declared.needs_critic and advantage.form is TOKEN_ADVANTAGE
+    return "values" in needs_of(advantage.name)

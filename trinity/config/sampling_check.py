@@ -1,0 +1,53 @@
+"""Whether the rows that a batch is made of are there, and the loss trains on them."""
+
+from collections.abc import Iterator
+
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.config.near import did_you_mean
+from trinity.config.plan import StagePlan
+from trinity.errors import UserError
+
+MIXED_LOSSES = frozenset({"mix", "mix_chord"})
+NOT_YET = ("staleness_control", "mix")
+"""Sample strategies that the buffer does not compose batches by."""
+
+
+def sampling_mistakes(plan: StagePlan) -> Iterator[str]:
+    """A sentence for each."""
+    name = plan.algorithm.sample_strategy
+    try:
+        strategy = SAMPLE_STRATEGIES.get(name)(**plan.algorithm.sample_strategy_args)
+    except UserError as error:
+        yield f"`algorithm.sample_strategy_args`: {error}"
+        return
+    yield from _loss_suits(plan, has_experts=strategy.expert_buffer is not None)
+    if strategy.expert_buffer is not None:
+        yield from _experts_are_there(plan, strategy.expert_buffer)
+    if name in NOT_YET:
+        yield f"`algorithm.sample_strategy: {name}` is not supported yet: give `default`"
+
+
+def _loss_suits(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
+    loss, name = plan.algorithm.policy_loss_fn, plan.algorithm.sample_strategy
+    is_mixed = loss in MIXED_LOSSES
+    if is_mixed and not has_experts:
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` trains on rollouts and expert rows, and "
+            f"`sample_strategy: {name}` brings no expert rows: give `sample_strategy: mix`"
+        )
+    if has_experts and not is_mixed and loss in POLICY_LOSSES.builtins:
+        yield (
+            f"`algorithm.sample_strategy: {name}` brings expert rows, on which `{loss}` does not "
+            "train: give `policy_loss_fn: mix` or `mix_chord`"
+        )
+
+
+def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
+    names = [buffer.name for buffer in plan.auxiliary_buffers]
+    if expert_buffer not in names:
+        advice = did_you_mean(expert_buffer, names) if names else ": give it, with its `path`"
+        yield (
+            f"`algorithm.sample_strategy: {plan.algorithm.sample_strategy}` takes expert rows from "
+            f"`buffer.trainer_input.auxiliary_buffers.{expert_buffer}`, which is missing{advice}"
+        )
