@@ -25,11 +25,11 @@ demo: prepare  ## A small model learns to add: the addition example from start t
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
 test: setup  ## Every test, the fast ones first
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n 2 tests/unit
 	$(BIN)/pytest -n 2 --dist loadfile tests/e2e tests/faults tests/model_free tests/integration
 
 test-fast: setup  ## Unit tests only
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n 2 tests/unit
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md

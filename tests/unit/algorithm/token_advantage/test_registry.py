@@ -33,7 +33,7 @@ def test_what_is_declared_is_enough(name: str) -> None:
     TOKEN_ADVANTAGES.get(name)(batch)
 
 
-@pytest.mark.parametrize(("name", "need"), [(n, need) for n in NEEDS for need in needs_of(n)])
+@pytest.mark.parametrize(("name", "need"), [(n, one) for n in NEEDS for one in sorted(needs_of(n))])
 def test_what_is_declared_and_missing_is_named(name: str, need: Need) -> None:
     with pytest.raises(UserError, match=r"algorithm\.advantage_fn needs"):
         TOKEN_ADVANTAGES.get(name)(without(random_batch(0), {need}))
