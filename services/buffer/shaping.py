@@ -74,10 +74,7 @@ class Shaper:
     async def shape(
         self, stage: Stage, operator: Operator, claims: Sequence[Claim]
     ) -> list[Shaped]:
-        """What came of these groups; those that are missing in it were not tried.
-
-        Raises: whatever the function raises.
-        """
+        """What came of these groups; those that are missing in it were not tried."""
         groups = await self._load_groups(stage.key, claims)
         details = await self._load_details(stage.key, operator, groups)
         parts = await asyncio.to_thread(_parts, operator, claims, groups, details, stage.seed)

@@ -20,8 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Needs:
     """What a function needs; nothing of it is what costs least.
 
-    Without `whole_step` a function may be called with any number of groups at once, and must give
-    for each what it would give for that one alone.
+    Without `whole_step` a user's function sees one group a call. Ours may see many, each of which
+    they treat as if it were alone: what a group gives never depends on what it is claimed with.
     """
 
     whole_step: bool = False

@@ -1,4 +1,4 @@
-"""What a group advantage gets and gives: N samples of any number of groups at once.
+"""What a group advantage gets and gives: N samples of one group, or of many at once.
 
 def centered(samples: Samples, *, scale: float = 1.0) -> Advantages:
     means_G = samples.group_means(samples.rewards)
