@@ -40,6 +40,8 @@ bench: setup  ## Every benchmark, about an hour; the results go to benchmarks/re
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
+	$(BIN)/python -m benchmarks.group_advantages
+	$(BIN)/python -m benchmarks.loss_share
 
 check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"
