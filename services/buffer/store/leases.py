@@ -1,7 +1,7 @@
 """Statements on leases: who works on which assignment, and until when."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,12 @@ def _lease_end(seconds: float) -> sa.ColumnElement[object]:
     return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-async def _may_be_granted(connection: AsyncConnection, stage: Stage) -> sa.ColumnElement[bool]:
+def _may_be_granted(stage: Stage) -> sa.ColumnElement[bool]:
     """Work whose weights are published; an evaluation needs that very version."""
-    recorded = sa.select(version.c.version).where(in_stage(version, stage.key)).distinct()
-    numbers = (await connection.execute(recorded)).scalars()
+    recorded = sa.select(version.c.version).where(in_stage(version, stage.key))
     evaluations = sa.and_(
         assignment.c.kind == AssignmentKind.EVAL,
-        among_numbers(assignment.c.required_version, numbers),
+        assignment.c.required_version == sa.any_(sa.func.array(recorded.scalar_subquery())),
     )
     if stage.published is None:
         return evaluations if stage.finished_step is not None else sa.false()
@@ -60,6 +59,14 @@ async def _may_be_granted(connection: AsyncConnection, stage: Stage) -> sa.Colum
             assignment.c.required_version <= stage.published,
         ),
     )
+
+
+def _newest_incarnation(key: StageKey) -> sa.ScalarSelect[int]:
+    """That published the version which an assignment needs; none if nobody has yet."""
+    newest = sa.select(sa.func.max(version.c.incarnation)).where(
+        in_stage(version, key), version.c.version == assignment.c.required_version
+    )
+    return newest.correlate(assignment).scalar_subquery()
 
 
 async def take_leases(
@@ -88,7 +95,7 @@ async def take_leases(
             in_stage(assignment, stage.key),
             one_of(c.state, OPEN_ASSIGNMENT),
             sa.or_(c.state == AssignmentState.PENDING, c.lease_until < NOW),
-            await _may_be_granted(connection, stage),
+            _may_be_granted(stage),
         )
         .order_by(*order)
         .limit(max_assignments)
@@ -106,7 +113,11 @@ async def take_leases(
             leased_by=explorer_id,
             lease_until=_lease_end(lease_seconds),
         )
-        .returning(assignment, *(place.label(f"place_{i}") for i, place in enumerate(order)))
+        .returning(
+            assignment,
+            _newest_incarnation(stage.key).label("incarnation"),
+            *(place.label(f"place_{i}") for i, place in enumerate(order)),
+        )
     )
     rows = sorted(
         await connection.execute(taken),
@@ -121,9 +132,6 @@ async def _grants(
     """What an explorer needs to work on leased assignments."""
     runs = await _open_runs(connection, stage.key, [row.assignment_id for row in leased])
     bodies = await _task_bodies(connection, stage.key, leased)
-    incarnations = await _newest_incarnations(
-        connection, stage.key, {row.required_version for row in leased}
-    )
     return [
         Grant(
             assignment_id=row.assignment_id,
@@ -137,7 +145,7 @@ async def _grants(
             first_attempt=row.num_attempts - stage.attempts_a_lease,
             lease_token=row.lease_token,
             required_version=row.required_version,
-            required_incarnation=incarnations.get(row.required_version, stage.incarnation),
+            required_incarnation=row.incarnation or stage.incarnation,
             repeat_times=row.repeat_times,
         )
         for row in leased
@@ -178,19 +186,6 @@ async def _task_bodies(
         for found in await connection.execute(statement):
             bodies[name, found.row_number] = found.body
     return bodies
-
-
-async def _newest_incarnations(
-    connection: AsyncConnection, key: StageKey, versions: Iterable[int]
-) -> dict[int, int]:
-    """For each of these versions the newest incarnation that published it."""
-    statement = (
-        sa.select(version.c.version, sa.func.max(version.c.incarnation).label("newest"))
-        .where(in_stage(version, key), among_numbers(version.c.version, versions))
-        .group_by(version.c.version)
-    )
-    rows = await connection.execute(statement)
-    return {row.version: row.newest for row in rows}
 
 
 async def renew_leases(
