@@ -6,7 +6,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from trinity.config import StagePlan, load_config, plan_experiment
+from trinity.config.load import load_config
+from trinity.config.plan import StagePlan
+from trinity.config.planning import plan_experiment
 
 STAGE = "rft"
 NUM_UNCOUNTED = 4

@@ -29,7 +29,7 @@ from services.trainer.messages import LISTENER_VARIABLE
 from services.trainer.rows import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, Prompt
 

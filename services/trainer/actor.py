@@ -15,7 +15,7 @@ from services.trainer.prepared import PreparedBatch
 from services.trainer.tensors import Matrix, Outputs
 from services.trainer.worker import build_actor
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 Metrics = dict[str, float]
 

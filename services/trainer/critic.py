@@ -15,8 +15,8 @@ from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
-from trinity.config import StagePlan
 from trinity.config.critic import CriticConfig
+from trinity.config.plan import StagePlan
 
 Metrics = dict[str, float]
 DIRECTORY = "critic"

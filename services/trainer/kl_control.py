@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity.algorithm.kl.controller import KlController, kl_controller
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.config.section import Args
 
 FILE_NAME = "kl.json"

@@ -19,7 +19,7 @@ from services.trainer.roles import Roles
 from services.trainer.row_statistics import RowStatistics, off_policy_figures, row_statistics
 from services.trainer.rows import TrainBatch
 from services.trainer.worker import packs_rows
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 Metrics = dict[str, float]
 

@@ -19,7 +19,7 @@ from services.trainer.roles import Roles
 from services.trainer.rollouts import Rollouts
 from services.trainer.rows import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 T = TypeVar("T", bound=np.generic)
 R = TypeVar("R")

@@ -7,7 +7,7 @@ from functools import partial
 from trinity.algorithm.rollout_correction import CorrectionSettings
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 DISTRIBUTION_NEEDS = ("collision", "discriminator")
 """What advantages may ask for besides entropies, which are nearly free."""

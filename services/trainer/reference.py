@@ -6,7 +6,7 @@ from services.trainer.calls import Calls
 from services.trainer.prepared import PreparedBatch
 from services.trainer.worker import build_reference
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 
 class Reference:

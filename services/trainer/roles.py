@@ -7,7 +7,7 @@ from services.trainer.actor import Actor
 from services.trainer.calls import Calls
 from services.trainer.critic import Critic
 from services.trainer.reference import Reference
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

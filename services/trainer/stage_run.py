@@ -33,7 +33,7 @@ from services.trainer.rows import TrainBatch
 from services.trainer.step_watch import StepWatch
 from services.trainer.trained_step import TrainedStep
 from services.trainer.weights import weights_hash
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from services.trainer.starting_weights import starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.training_data import row_reader
 from services.trainer.weights import PublishedWeights, WeightsStore
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.errors import ManifestError, Superseded
 from trinity.manifest import verify
 from trinity.plugins import load_plugins, plugin_dirs_from_environment

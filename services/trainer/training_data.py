@@ -5,8 +5,8 @@ from pathlib import Path
 from services.trainer.batch_rows import RowReader
 from services.trainer.formatter import load_formatter
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
-from trinity.config import StagePlan
 from trinity.config.data_format import FormatConfig
+from trinity.config.plan import StagePlan
 
 
 def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:

@@ -20,8 +20,8 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E40
 
 from services.trainer.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.recipe import actor_outputs  # noqa: E402
-from trinity.config import StagePlan  # noqa: E402
 from trinity.config.optimizer import OptimizerConfig  # noqa: E402
+from trinity.config.plan import StagePlan  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 FULL_STATE = ["model", "optimizer", "extra"]

@@ -10,8 +10,10 @@ from pydantic import JsonValue
 from tests.model_free.model import write_model
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config import Config, ExperimentPlan, plan_experiment
 from trinity.config.merging import deep_merge
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
+from trinity.config.root import Config
 from trinity.rpc.channel import open_channel
 
 RETRY_SECONDS = 0.1

@@ -16,7 +16,7 @@ import torch
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainBatch, TrainRow
 from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
 """How long a train step takes."""

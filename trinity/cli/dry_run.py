@@ -1,6 +1,6 @@
 """`trinity run --dry-run`: what would be done, after everything that can be checked was."""
 
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.launch.prepare import Prepared
 
 

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from trinity.config import Config, load_config, plan_experiment
+from trinity.config.load import load_config
+from trinity.config.planning import plan_experiment
+from trinity.config.root import Config
 from trinity.errors import UserError
 from trinity.local.run_file import RunningStack, read_running
 

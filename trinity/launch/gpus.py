@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from trinity.config import ExperimentPlan, StagePlan
+from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -1,6 +1,7 @@
 """Whether models that are still on the hub can be had, before anything starts."""
 
-from trinity.config import ExperimentPlan, local_model_directory
+from trinity.config.model_files import local_model_directory
+from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 
 ANSWER_SECONDS = 15.0

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity.config import ExperimentPlan, advice, check_inputs, load_config, plan_experiment
+from trinity.config.advice import advice
+from trinity.config.load import load_config
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
+from trinity.config.preflight import check_inputs
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 

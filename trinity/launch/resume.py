@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trinity.config import ExperimentPlan
+from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.types import JsonValue
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
-from trinity.config import ExperimentPlan, StagePlan
+from trinity.config.plan import ExperimentPlan, StagePlan
 
 Metrics = dict[str, float]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from services.buffer.domain.states import StageState
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.types import StageKey
 
 

@@ -20,8 +20,7 @@ from services.buffer.store.stages import (
     update_stage,
 )
 from services.buffer.store.tables import stage_taskset
-from trinity.config import StagePlan
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 

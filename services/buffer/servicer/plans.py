@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from services.buffer.domain.stage import parse_plan
 from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
 from services.buffer.servicer.convert import name_of, text_of
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.errors import InvalidRequest
 
 MAX_PLAN_LENGTH = 1024 * 1024

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.unit.config.builders import SFT, stage
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.types import JsonValue
 
 REPEAT_TIMES = 2

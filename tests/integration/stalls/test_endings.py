@@ -16,7 +16,7 @@ from tests.model_free.experiment import (
     wait_until_ended,
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config import ExperimentPlan
+from trinity.config.plan import ExperimentPlan
 
 pytestmark = pytest.mark.timeout(180)
 

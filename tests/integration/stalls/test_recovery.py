@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.model_free.experiment import experiment_plan, start_experiment
-from trinity.config import ExperimentPlan
+from trinity.config.plan import ExperimentPlan
 from trinity.diagnosis.verdict import State
 
 pytestmark = pytest.mark.timeout(180)

@@ -15,7 +15,7 @@ from tests.unit.trainer.builders import save_tiny_model
 if TYPE_CHECKING:
     from services.trainer.learner import Learner
     from services.trainer.ranks import Ranks
-    from trinity.config import StagePlan
+    from trinity.config.plan import StagePlan
 
 LIBRARIES = "ignore:.*"
 

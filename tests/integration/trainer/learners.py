@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.trainer.rows import TrainBatch
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner import Learner

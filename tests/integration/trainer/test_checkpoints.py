@@ -10,7 +10,7 @@ import torch
 from services.trainer.model_files import ModelFiles
 from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.manifest import verify
 

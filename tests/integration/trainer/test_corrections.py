@@ -18,7 +18,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import make_plan, random_batch
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner import Learner

@@ -21,7 +21,7 @@ from tests.integration.trainer.service import (
     stop,
 )
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
-from trinity.config import ExperimentPlan
+from trinity.config.plan import ExperimentPlan
 from trinity.manifest import verify
 
 

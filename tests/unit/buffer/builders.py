@@ -7,7 +7,7 @@ from services.buffer.domain.results import AssignmentView, OpenRun, Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, AssignmentState, RunState, StageState
 from tests.unit.config.builders import stage as plan_stage
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 from trinity.types import StageKey
 
 KEY = StageKey(tenant="default", experiment_id=str(uuid.UUID(int=1)), stage="rft")

@@ -1,7 +1,8 @@
 """What is allowed but seldom meant is said before a start."""
 
 from tests.unit.config.builders import GRPO, SFT, config
-from trinity.config import advice, plan_experiment
+from trinity.config.advice import advice
+from trinity.config.planning import plan_experiment
 
 
 def said(base: dict[str, object] = GRPO, /, **changes: object) -> tuple[str, ...]:

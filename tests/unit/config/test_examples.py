@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config import ExperimentPlan, load_config, plan_experiment
+from trinity.config.load import load_config
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
-from trinity.config import ExperimentPlan, plan_experiment
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 
 

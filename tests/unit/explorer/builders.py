@@ -11,8 +11,9 @@ from pathlib import Path
 from services.explorer.assignments import Assignment, Kind
 from services.explorer.weights import PublishedWeights, Requirement, WeightsId
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config import load_config, plan_experiment
+from trinity.config.load import load_config
 from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config import ExperimentPlan, plan_experiment
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 from trinity.launch.gpus import share_gpus
 
 

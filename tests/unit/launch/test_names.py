@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config import plan_experiment
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.names import check_names
 

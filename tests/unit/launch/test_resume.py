@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config import ExperimentPlan, plan_experiment
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped
 from trinity.launch.resume import check_resumable, holds_run, remember
