@@ -41,6 +41,11 @@ def test_steps_open_as_their_weights_are_published(sizes: dict[str, int], steps:
     assert [opened_with(version, **sizes) for version in published] == steps
 
 
+def test_rows_of_data_in_a_batch_take_no_credit() -> None:
+    mixed = plan(train_batch_size=16, expert_data_ratio=0.5, sync_offset=1)
+    assert credit_rows(stage(mixed)) == credit_rows(stage(plan(sync_offset=1)))
+
+
 def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> None:
     for offset in range(4):
         for interval in (1, 2, 3):
