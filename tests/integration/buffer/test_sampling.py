@@ -7,6 +7,7 @@ from pathlib import Path
 import psycopg
 
 from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, fresh_plan, mixed_plan, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
@@ -31,6 +32,13 @@ async def explore(buffer: Buffer) -> list[pb.Assignment]:
     assignments = list((await buffer.lease()).assignments)
     await buffer.finish_all(assignments)
     return assignments
+
+
+async def ready_rows(buffer: Buffer, count: int) -> None:
+    """Wait until so many can be batched."""
+    async with asyncio.timeout(30):
+        while (await buffer.status()).num_ready < count:  # noqa: ASYNC110 - the pipeline is another process
+            await asyncio.sleep(0.05)
 
 
 def texts(rows: list[pb.BatchRow]) -> list[str]:
@@ -186,20 +194,25 @@ async def test_a_step_without_fresh_rows_is_refilled_with_the_newest_weights(
 async def test_where_order_is_fixed_no_count_depends_on_when_rows_came(
     process: BufferProcess, tmp_path: Path
 ) -> None:
-    """The third group of a step is too old for the third batch, and stands behind the second."""
-    plan = fresh_plan(tmp_path, max_staleness=1, train_batch_size=2, total_steps=2)
+    """The third group is too old for the second batch, but stands behind it."""
+    plan = fresh_plan(tmp_path, max_staleness=0, train_batch_size=2, total_steps=2)
     seen = []
     for is_late in (False, True):
         async with talk_to(process) as buffer:
             await begin(buffer, plan)
-            assignments = list((await buffer.lease()).assignments)
-            await buffer.finish_all(assignments[: 2 if is_late else 3])
-            heads = []
-            for step in (1, 2):
-                heads.append((await buffer.batch(step))[0])
-                await buffer.record(step)
-            await buffer.finish_all(assignments[2:] if is_late else [])
+            first, second, third = (await buffer.lease()).assignments
+            await buffer.finish_all([first])
+            heads = [(await buffer.batch(1))[0]]
+            await buffer.record(1)
+            newer = [buffer.complete(second, run, Made(version=1)) for run in second.runs]
+            await buffer.settle(*newer)
+            if not is_late:
+                await buffer.finish_all([third])
+                await ready_rows(buffer, 4)
+            heads.append((await buffer.batch(2))[0])
+            await buffer.record(2)
+            if is_late:
+                await buffer.finish_all([third])
             (head, _), _ = await explored_batch(buffer, 3)
-            heads.append(head)
-            seen.append([one.metrics["sample/num_stale_rows"] for one in heads])
+            seen.append([one.metrics["sample/num_stale_rows"] for one in (*heads, head)])
     assert seen == [[0.0, 0.0, 2.0]] * 2
