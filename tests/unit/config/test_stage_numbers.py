@@ -1,7 +1,9 @@
 """Steps, versions, lengths, sampling and learning rates of a stage."""
 
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.config.builders import GRPO, SFT, stage
@@ -74,17 +76,21 @@ def test_a_bound_on_staleness_moves_with_the_train_step() -> None:
     offset=st.integers(0, 5),
     batch=st.integers(1, 100),
     step=st.integers(1, 60),
+    ratio=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
 )
 def test_no_step_waits_for_weights_that_its_own_experiences_must_make(
-    interval: int, offset: int, batch: int, step: int
+    interval: int, offset: int, batch: int, step: int, ratio: float
 ) -> None:
+    mix = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": ratio}}
+    assume(math.ceil(ratio * batch) < batch)
     planned = stage(
-        buffer={"train_batch_size": batch},
+        algorithm=mix if ratio else {},
+        buffer={"train_batch_size": batch, "trainer_input": {"auxiliary_buffers": EXPERTS}},
         synchronizer={"sync_interval": interval, "sync_offset": offset},
     )
     version = planned.required_version(step)
     assert version % interval == 0
-    assert version * batch <= (step - 1) * planned.rows_per_explore_step
+    assert version * planned.num_rollout_rows <= (step - 1) * planned.rows_per_explore_step
     assert version <= planned.required_version(step + 1)
 
 
