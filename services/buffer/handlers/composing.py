@@ -89,8 +89,7 @@ class Composer:
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
             case End("failed", reason):
-                if failure := await commonest_failure(connection, stage.key):
-                    reason = f"{reason}; most often: {failure}"
+                reason += await _why_short(connection, stage)
                 await end_stage(connection, stage, StageState.FAILED, reason)
                 return End("failed", reason)
             case _:
@@ -175,6 +174,15 @@ def _next_step(stage: Stage, step: int) -> str:
     if stage.published is None or needed > stage.published:
         return f"explore step {number} needs weights version {needed}, which is not published yet"
     return f"no explorer has asked for explore step {number} yet"
+
+
+async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
+    """What became of the rows that a step lacks, as an end of the sentence that says so."""
+    failure = await commonest_failure(connection, stage.key)
+    why = f"; most often: {failure}" if failure else ""
+    if stage.num_stale:
+        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
+    return why
 
 
 async def _refill(

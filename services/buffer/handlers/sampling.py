@@ -59,7 +59,7 @@ async def leave_out_stale(
     behind the last row of the batch stay for the next one, so that no count depends on arrival.
     """
     oldest = stage.plan.oldest_version(step)
-    if oldest == 0:
+    if oldest == 0 or step > stage.total_train_steps:
         return stage
     last = None
     if stage.is_ordered:
