@@ -1,9 +1,13 @@
 """What is allowed but seldom meant: said before a start, refused never."""
 
+import math
 from collections.abc import Iterator
 
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.plan import ExperimentPlan, StagePlan
+
+LOOKED_AT_STEPS = 100
+"""Explore steps after which nothing new is expected."""
 
 
 def advice(plan: ExperimentPlan) -> tuple[str, ...]:
@@ -11,7 +15,7 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
     return tuple(
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
-        for look in (_truncated_sampling, _nothing_to_compare, _ignored)
+        for look in (_truncated_sampling, _nothing_to_compare, _left_out_as_stale, _ignored)
         for text in look(stage)
     )
 
@@ -44,6 +48,27 @@ def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
             f"{declared.name} compares the rollouts of a task, and with "
             "`algorithm.repeat_times: 1` each stands alone: 2 or more gives it a comparison"
         )
+
+
+def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
+    """A bound below the age that rollouts have by plan costs most of them."""
+    most = stage.algorithm.sampling.max_staleness
+    usual = _usual_staleness(stage)
+    if most is not None and most < usual:
+        yield (
+            f"rollouts are up to {usual} train steps old when their turn comes, and "
+            f"`max_staleness: {most}` leaves those out: {usual} keeps them"
+        )
+
+
+def _usual_staleness(stage: StagePlan) -> int:
+    """Train steps between a rollout's weights and its batch, where none is filtered."""
+    steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
+    rows, size = stage.rows_per_explore_step, stage.num_rollout_rows
+    return max(
+        (math.ceil(step * rows / size) - 1 - stage.required_version(step) for step in steps),
+        default=0,
+    )
 
 
 def _ignored(stage: StagePlan) -> Iterator[str]:

@@ -39,7 +39,8 @@ class BufferConfig(Section):
     batch_size: Positive = 1
     """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""
     train_batch_size: NonNegative = 0
-    """Experiences of one train step; 0 is `batch_size` times `algorithm.repeat_times`."""
+    """Rows of one train step, expert rows of `sample_strategy: mix` included; 0 is `batch_size`
+    times `algorithm.repeat_times`."""
     total_epochs: Positive = 1
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None

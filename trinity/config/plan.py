@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig
 from trinity.config.learning_rate import LearningRateSchedule
@@ -14,6 +15,7 @@ from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
+from trinity.errors import UserError
 
 Role = Literal["trainer", "explorer"]
 
@@ -112,6 +114,16 @@ class ResolvedAlgorithm(_Derived):
     rollout_correction: RolloutCorrectionConfig
 
     @property
+    def sampling(self) -> SampleStrategy:
+        """Which rows a batch may hold.
+
+        Raises: UserError when there is no such strategy, or it refuses its arguments.
+        """
+        if self.sample_strategy not in SAMPLE_STRATEGIES.builtins:
+            raise UserError(f"there is no sample strategy `{self.sample_strategy}`")
+        return SAMPLE_STRATEGIES.get(self.sample_strategy)(**self.sample_strategy_args)
+
+    @property
     def needs_reference(self) -> bool:
         """Whether anything looks at the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
@@ -151,6 +163,8 @@ class StagePlan(_Derived):
     min_response_tokens: int
     train_batch_size: int
     """Experiences (mode train: rows) of one train step."""
+    num_expert_rows: int = 0
+    """How many of them are rows of data that stand beside the explorer's."""
     rows_per_explore_step: int
     """Experiences one explore step makes if none is filtered; 0 without an explorer."""
     total_explore_steps: int | None
@@ -190,11 +204,27 @@ class StagePlan(_Derived):
         """Whether the stage has an explorer."""
         return "explorer" in self.roles
 
+    @property
+    def num_rollout_rows(self) -> int:
+        """Rows of one train step that rollouts give."""
+        return self.train_batch_size - self.num_expert_rows
+
+    @property
+    def expert_buffer(self) -> ResolvedExperienceBuffer | None:
+        """Where the rows of data beside the explorer's come from, if a batch has such."""
+        name = self.algorithm.sampling.expert_buffer
+        return next((one for one in self.auxiliary_buffers if one.name == name), None)
+
+    def oldest_version(self, train_step: int) -> int:
+        """Oldest weights whose rows `train_step` trains on."""
+        most = self.algorithm.sampling.max_staleness
+        return 0 if most is None else max(train_step - most - 1, 0)
+
     def required_version(self, explore_step: int) -> int:
         """Version of the weights that explore step `explore_step`, from 1 on, rolls out."""
         sync = self.config.synchronizer
         rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
-        train_step = max(0, rows_before // self.train_batch_size)
+        train_step = max(0, rows_before // self.num_rollout_rows)
         return train_step // sync.sync_interval * sync.sync_interval
 
     def num_explore_steps(self, num_tasks: int) -> int:
@@ -211,7 +241,7 @@ class StagePlan(_Derived):
         if not self.needs_rollout:
             return buffer.total_epochs * num_rows // self.train_batch_size
         rows = self.num_explore_steps(num_rows) * self.rows_per_explore_step
-        return train_steps_from(rows, self.train_batch_size, buffer.short_batch)
+        return train_steps_from(rows, self.num_rollout_rows, buffer.short_batch)
 
     def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
         """Rate of train step `step`, from 1 on; the total counts where the plan has none."""

@@ -1,5 +1,6 @@
 """Tasksets and the experience buffer with names, paths, workflows and sampling filled in."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from trinity.config.buffer import ExplorerInput
@@ -58,14 +59,13 @@ def resolve_eval_tasksets(
     )
 
 
-def check_names(tasksets: tuple[ResolvedTaskset, ...], stage: str) -> None:
-    """A taskset's name is its key in the buffer."""
-    names = [taskset.name for taskset in tasksets]
+def check_names(names: Sequence[str], stage: str) -> None:
+    """A name of tasks or rows is their key in the buffer."""
     for name in names:
         if names.count(name) > 1:
             raise UserError(
-                f"stage `{stage}`: two tasksets of `buffer.explorer_input` are called `{name}`: "
-                "give each its own `name`"
+                f"stage `{stage}`: two of the tasksets and auxiliary buffers of `buffer` are "
+                f"called `{name}`: give each its own name"
             )
 
 

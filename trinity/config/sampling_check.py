@@ -3,29 +3,20 @@
 from collections.abc import Iterator
 
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.config.near import did_you_mean
 from trinity.config.plan import StagePlan
-from trinity.errors import UserError
 
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})
-NOT_YET = ("staleness_control", "mix")
-"""Sample strategies that the buffer does not compose batches by."""
 
 
 def sampling_mistakes(plan: StagePlan) -> Iterator[str]:
     """A sentence for each."""
-    name = plan.algorithm.sample_strategy
-    try:
-        strategy = SAMPLE_STRATEGIES.get(name)(**plan.algorithm.sample_strategy_args)
-    except UserError as error:
-        yield f"`algorithm.sample_strategy_args`: {error}"
-        return
+    strategy = plan.algorithm.sampling
     yield from _loss_suits(plan, has_experts=strategy.expert_buffer is not None)
     if strategy.expert_buffer is not None:
         yield from _experts_are_there(plan, strategy.expert_buffer)
-    if name in NOT_YET:
-        yield f"`algorithm.sample_strategy: {name}` is not supported yet: give `default`"
+    if strategy.max_staleness is not None:
+        yield from _fresh_rows_can_be(plan, strategy.max_staleness)
 
 
 def _loss_suits(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
@@ -50,4 +41,15 @@ def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
         yield (
             f"`algorithm.sample_strategy: {plan.algorithm.sample_strategy}` takes expert rows from "
             f"`buffer.trainer_input.auxiliary_buffers.{expert_buffer}`, which is missing{advice}"
+        )
+
+
+def _fresh_rows_can_be(plan: StagePlan, max_staleness: int) -> Iterator[str]:
+    """Between two versions the newest weights grow older with every train step."""
+    interval = plan.config.synchronizer.sync_interval
+    if max_staleness < interval - 1:
+        yield (
+            f"`algorithm.sample_strategy_args.max_staleness: {max_staleness}` leaves out every row "
+            f"of some steps, as `synchronizer.sync_interval: {interval}` lets even the newest "
+            f"weights grow {interval - 1} steps old: give {interval - 1} or more"
         )

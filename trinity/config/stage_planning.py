@@ -17,6 +17,7 @@ from trinity.config.resolve_data import (
     resolve_train_taskset,
 )
 from trinity.config.root import Config
+from trinity.config.sampling import count_expert_rows
 from trinity.config.steps import total_steps
 from trinity.errors import UserError
 
@@ -31,7 +32,10 @@ def plan_stage(stage: Stage) -> StagePlan:
     lengths = resolve_lengths(config.model, name)
     rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
     batch = _train_batch_size(config, rows, name)
-    steps = total_steps(config, train_batch_size=batch, rows_per_explore_step=rows)
+    num_expert_rows = count_expert_rows(algorithm, batch, name)
+    steps = total_steps(
+        config, rows_per_train_step=batch - num_expert_rows, rows_per_explore_step=rows
+    )
     taskset, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
     plan = StagePlan(
         index=stage.index,
@@ -48,6 +52,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         max_response_tokens=lengths.response,
         min_response_tokens=lengths.min_response,
         train_batch_size=batch,
+        num_expert_rows=num_expert_rows,
         rows_per_explore_step=rows,
         total_explore_steps=steps.explore,
         total_train_steps=steps.train,
@@ -85,7 +90,8 @@ def _tasksets(
         return None, ()
     taskset = resolve_train_taskset(config, lengths, repeat_times, stage)
     eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
-    check_names((taskset, *eval_tasksets), stage)
+    auxiliary = config.buffer.trainer_input.auxiliary_buffers
+    check_names([taskset.name, *(one.name for one in eval_tasksets), *auxiliary], stage)
     if eval_tasksets:
         _check_eval_interval(config, stage)
     return taskset, eval_tasksets

@@ -12,24 +12,31 @@ class TotalSteps(NamedTuple):
     train: int | None
 
 
-def total_steps(config: Config, *, train_batch_size: int, rows_per_explore_step: int) -> TotalSteps:
-    """Steps that follow from the configuration alone; `rows_per_explore_step` 0 is no explorer."""
+def total_steps(
+    config: Config, *, rows_per_train_step: int, rows_per_explore_step: int
+) -> TotalSteps:
+    """Steps that follow from the configuration alone; `rows_per_explore_step` 0 is no explorer.
+
+    Rows are those of rollouts: others in a batch come from elsewhere.
+    """
     explore, train = config.buffer.total_steps, config.trainer.total_steps
     if rows_per_explore_step == 0:
         return TotalSteps(explore=0, train=_least(explore, train))
     if train is not None:
-        explore = _least(explore, -(-train * train_batch_size // rows_per_explore_step))
+        explore = _least(explore, -(-train * rows_per_train_step // rows_per_explore_step))
     if explore is not None:
         rows = explore * rows_per_explore_step
-        train = _least(train, train_steps_from(rows, train_batch_size, config.buffer.short_batch))
+        made = train_steps_from(rows, rows_per_train_step, config.buffer.short_batch)
+        train = _least(train, made)
     return TotalSteps(explore, train)
 
 
 def train_steps_from(
-    rows: int, train_batch_size: int, short_batch: Literal["train", "fail"]
+    rows: int, rows_per_train_step: int, short_batch: Literal["train", "fail"]
 ) -> int:
     """Batches that `rows` make; a short last one counts where short batches are trained."""
-    return -(-rows // train_batch_size) if short_batch == "train" else rows // train_batch_size
+    last = rows_per_train_step - 1 if short_batch == "train" else 0
+    return (rows + last) // rows_per_train_step
 
 
 def _least(*numbers: int | None) -> int | None:

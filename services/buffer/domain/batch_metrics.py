@@ -26,8 +26,11 @@ class MeasuredRow:
     """Metrics of the run it came from, which its other samples share."""
 
 
-def batch_metrics(rows: Sequence[MeasuredRow]) -> dict[str, float]:
-    """Rewards, lengths, versions, and the mean of whatever the workflows measured."""
+def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
+    """Rewards, lengths, versions, and the mean of whatever the workflows measured.
+
+    A version's drift is how many train steps older it is than the weights that `step` starts from.
+    """
     rewards = [row.reward for row in rows if row.reward is not None]
     lengths = [float(row.response_length) for row in rows]
     versions = [float(row.version_min) for row in rows if row.version_min is not None]
@@ -38,7 +41,9 @@ def batch_metrics(rows: Sequence[MeasuredRow]) -> dict[str, float]:
     if lengths:
         figures |= _range("response_length", lengths)
     if versions:
-        figures |= _range("model_version", versions)
+        drifts = [step - 1 - version for version in versions]
+        figures |= _range("sample/model_version", versions)
+        figures |= _range("sample/model_version_drift", drifts)
     figures |= {f"rollout/{name}/mean": mean for name, mean in _rollout_means(rows).items()}
     return figures
 

@@ -11,7 +11,8 @@ from services.buffer.domain.stage import Stage, planned_rows
 class Supply:
     """What there is for the next batch.
 
-    In a stage whose order is fixed, `num_rows` counts only rows that nothing still open precedes.
+    Rows are those of rollouts. In a stage whose order is fixed, `num_rows` counts only those that
+    nothing still open precedes.
     """
 
     num_rows: int
@@ -56,7 +57,7 @@ def decide(stage: Stage, step: int, supply: Supply) -> Decision:
     """A full batch is taken at once; a short one only when nothing can fill it."""
     if step > stage.total_train_steps:
         return End("drained", f"all {stage.total_train_steps} train steps have their batch")
-    if supply.num_rows >= stage.plan.train_batch_size:
+    if supply.num_rows >= stage.plan.num_rollout_rows:
         return Take()
     if supply.unfinished or supply.next_step:
         return Wait(supply.unfinished or supply.next_step)

@@ -17,7 +17,11 @@ def parse_plan(text: str) -> StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One row of the stage table; `published` is what the newest incarnation has published."""
+    """One row of the stage table.
+
+    `published` is what the newest incarnation has published, `num_stale` counts the rows that were
+    left out for their age since the newest batch.
+    """
 
     key: StageKey
     plan: StagePlan
@@ -29,6 +33,7 @@ class Stage:
     total_explore_steps: int
     explore_step: int
     num_drawn: int
+    num_stale: int
     line: int
     incarnation: int
     published: int | None
@@ -86,12 +91,12 @@ class Stage:
 
 def first_unbatched_step(stage: Stage) -> int:
     """The explore step whose rows the next batch begins with, if every rollout gave its row."""
-    rows_batched = stage.recorded_step * stage.plan.train_batch_size
+    rows_batched = stage.recorded_step * stage.plan.num_rollout_rows
     return rows_batched // stage.plan.rows_per_explore_step + 1
 
 
 def planned_rows(stage: Stage, train_step: int) -> int:
-    """Rows that a train step takes if every rollout gives its row; the last one may be short."""
+    """Rollouts that a train step takes if each gives its row; the last one may be short."""
     total = stage.total_explore_steps * stage.plan.rows_per_explore_step
-    left = total - (train_step - 1) * stage.plan.train_batch_size
-    return max(0, min(stage.plan.train_batch_size, left))
+    left = total - (train_step - 1) * stage.plan.num_rollout_rows
+    return max(0, min(stage.plan.num_rollout_rows, left))

@@ -80,6 +80,7 @@ class TasksetKind(StrEnum):
     TRAIN = "train"
     EVAL = "eval"
     DATA = "data"
+    EXPERT = "expert"
 
 
 class EvaluationState(StrEnum):

@@ -11,11 +11,17 @@ from services.buffer.domain.composition import Decision, End, Refill, Supply, Ta
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
-from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.sampling import (
+    draw_data,
+    expert_rows,
+    leave_out_stale,
+    sampling_figures,
+    version_for_refill,
+)
 from services.buffer.handlers.words import describe_rollouts
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
@@ -31,7 +37,7 @@ from services.buffer.store.experiences import (
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
-from services.buffer.store.stages import lock_stage, stage_tasksets, update_stage
+from services.buffer.store.stages import lock_stage, update_stage
 from trinity.errors import PreconditionFailed
 
 NUM_SAMPLES = 3
@@ -70,11 +76,12 @@ class Composer:
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
         before = await _first_unfinished(connection, stage)
+        stage = await leave_out_stale(connection, stage, step, before)
         supply = await _supply(connection, stage, step, before)
         decision: Decision = decide(stage, step, supply)
         match decision:
             case Take():
-                size = stage.plan.train_batch_size
+                size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
                 has_more = supply.num_rows > len(rows)
                 return await self._take(connection, stage, step, rows, has_more=has_more)
@@ -82,8 +89,7 @@ class Composer:
                 await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
             case End("failed", reason):
-                if failure := await commonest_failure(connection, stage.key):
-                    reason = f"{reason}; most often: {failure}"
+                reason += await _why_short(connection, stage)
                 await end_stage(connection, stage, StageState.FAILED, reason)
                 return End("failed", reason)
             case _:
@@ -98,7 +104,7 @@ class Composer:
         *,
         has_more: bool,
     ) -> BatchHead:
-        metrics = batch_metrics([row.measured for row in rows])
+        metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
         last = rows[-1].measured if stage.is_ordered and has_more else None
         up_to = (last.explore_step, last.position) if last else None
         metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to))
@@ -108,6 +114,7 @@ class Composer:
         ]
         ids = [row.experience_id for row in rows]
         await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
+        items += await expert_rows(connection, stage, step)
         head = await _record(connection, stage, step, items, metrics)
         if step == 1:
             bodies = await load_bodies(connection, stage.key, _of_different_groups(rows))
@@ -121,19 +128,8 @@ class Composer:
         if step > stage.total_train_steps:
             return End("drained", f"all {stage.total_train_steps} train steps have their batch")
         buffer = stage.plan.experience_buffer
-        taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
         size = stage.plan.train_batch_size
-        drawn = draw(
-            buffer.selector.selector_type,
-            seeds=(stage.seed, buffer.selector.seed),
-            num_rows=stage.num_rows,
-            first=(step - 1) * size,
-            count=size,
-        )
-        items = [
-            BatchItem(taskset_id=taskset.taskset_id, row_index=row, advantage=0.0, weight=1.0)
-            for row in drawn
-        ]
+        items = await draw_data(connection, stage, buffer, step=step, count=size)
         await update_stage(connection, stage.key, num_drawn=step * size)
         head = await _record(connection, stage, step, items, {"num_rows": float(size)})
         if step == 1:
@@ -180,6 +176,15 @@ def _next_step(stage: Stage, step: int) -> str:
     return f"no explorer has asked for explore step {number} yet"
 
 
+async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
+    """What became of the rows that a step lacks, as an end of the sentence that says so."""
+    failure = await commonest_failure(connection, stage.key)
+    why = f"; most often: {failure}" if failure else ""
+    if stage.num_stale:
+        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
+    return why
+
+
 async def _refill(
     connection: AsyncConnection, stage: Stage, num_tasks: int, refill_round: int
 ) -> None:
@@ -190,6 +195,7 @@ async def _refill(
         num_tasks,
         first_position=refills.next_position,
         refill_round=refill_round,
+        required_version=version_for_refill(stage),
     )
     await notify(connection, work_topic(stage.key))
 
@@ -203,7 +209,7 @@ async def _record(
 ) -> BatchHead:
     head = BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
     await insert_batch(connection, stage, head, items)
-    await update_stage(connection, stage.key, recorded_step=step)
+    await update_stage(connection, stage.key, recorded_step=step, num_stale=0)
     event = BatchComposed(step=step, num_rows=len(items), metrics=metrics)
     await log_event(connection, stage.key, event)
     await notify(connection, *stage_topics(stage.key))

@@ -98,7 +98,12 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
         num_tasks = stage.plan.config.buffer.batch_size
         stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1)
         stage = await draw_assignments(
-            connection, stage, num_tasks, first_position=0, refill_round=0
+            connection,
+            stage,
+            num_tasks,
+            first_position=0,
+            refill_round=0,
+            required_version=stage.plan.required_version(stage.explore_step),
         )
 
 
@@ -109,6 +114,7 @@ async def draw_assignments(
     *,
     first_position: int,
     refill_round: int,
+    required_version: int,
 ) -> Stage:
     """Draw tasks for explore step `stage.explore_step`; the selector never goes back."""
     taskset = stage.plan.taskset
@@ -128,7 +134,7 @@ async def draw_assignments(
             explore_step=stage.explore_step,
             position=first_position + i,
             refill_round=refill_round,
-            required_version=stage.plan.required_version(stage.explore_step),
+            required_version=required_version,
             repeat_times=stage.repeat_times,
         )
         for i, row in enumerate(rows)

@@ -26,6 +26,8 @@ from trinity.types import StageKey
 
 MAX_STEPS = 10**12
 """More than anybody can train, and few enough to be counted with."""
+STEPPED = (TasksetKind.TRAIN, TasksetKind.DATA)
+"""What gives a stage its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,11 @@ def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
     if not plan.needs_rollout:
         return [_needed(plan.experience_buffer, TasksetKind.DATA)]
     training = [plan.taskset] if plan.taskset else []
+    experts = [plan.expert_buffer] if plan.expert_buffer else []
     return [
         *(_needed(one, TasksetKind.TRAIN) for one in training),
         *(_needed(one, TasksetKind.EVAL) for one in plan.eval_tasksets),
+        *(_needed(one, TasksetKind.EXPERT) for one in experts),
     ]
 
 
@@ -84,7 +88,7 @@ async def open_stage(
         for one in tasksets
     ]
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
-    num_rows = sum(one.num_rows for one in tasksets if one.kind is not TasksetKind.EVAL)
+    num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED)
     total_train_steps = plan.num_train_steps(num_rows)
     total_explore_steps = plan.num_explore_steps(num_rows) if plan.needs_rollout else 0
     if max(total_train_steps, total_explore_steps) > MAX_STEPS:

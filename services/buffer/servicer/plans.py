@@ -8,7 +8,7 @@ from services.buffer.domain.stage import parse_plan
 from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
 from services.buffer.servicer.convert import name_of, text_of
 from trinity.config.plan import StagePlan
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, UserError
 
 MAX_PLAN_LENGTH = 1024 * 1024
 MAX_PATH_BYTES = 1_000
@@ -29,11 +29,21 @@ def plan_of(text: str) -> StagePlan:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
+    _check_sampling(plan)
     _check_tasksets(plan)
     for name, number, least, most in _numbers(plan):
         if not least <= number <= most:
             raise InvalidRequest(f"plan_json: {name} is {number}, which is not in {least}..{most}")
     return plan
+
+
+def _check_sampling(plan: StagePlan) -> None:
+    try:
+        sampling = plan.algorithm.sampling
+    except (UserError, TypeError) as error:
+        raise InvalidRequest(f"plan_json: sample_strategy: {error}") from error
+    if sampling.expert_buffer is not None and plan.expert_buffer is None:
+        raise InvalidRequest(f"plan_json: auxiliary_buffers lacks {sampling.expert_buffer!r}")
 
 
 def _check_tasksets(plan: StagePlan) -> None:
@@ -53,6 +63,9 @@ def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
     """Counts that the buffer works with, each with the least and the most that it takes."""
     buffer, sync = plan.config.buffer, plan.config.synchronizer
     yield "train_batch_size", plan.train_batch_size, 1, MAX_ROWS
+    has_experts = plan.expert_buffer is not None
+    yield "num_expert_rows", plan.num_expert_rows, int(has_experts), MAX_ROWS * has_experts
+    yield "num_rollout_rows", plan.num_rollout_rows, 1, MAX_ROWS
     yield "rows_per_explore_step", plan.rows_per_explore_step, int(plan.needs_rollout), MAX_ROWS
     yield "buffer.batch_size", buffer.batch_size, 1, MAX_ROWS
     yield "buffer.max_refill_rounds", buffer.max_refill_rounds, 0, MAX_TIMES

@@ -108,6 +108,12 @@ async def insert_batch(
     await insert_rows(connection, batch_item, rows)
 
 
+async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:
+    """Whether a batch of the stage counted any of what this metric counts."""
+    counted = sa.exists().where(in_stage(batch, stage.key), batch.c.metrics[name].as_float() > 0)
+    return bool((await connection.execute(sa.select(counted))).scalar_one())
+
+
 async def load_rows(
     connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:

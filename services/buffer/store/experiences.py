@@ -234,6 +234,44 @@ async def count_ready(connection: AsyncConnection, stage: Stage, before: Place |
     return (await connection.execute(statement)).scalar_one()
 
 
+async def place_of_fresh(
+    connection: AsyncConnection, stage: Stage, number: int, *, oldest: int, before: Place | None
+) -> Place | None:
+    """Place of the `number`-th ready row by order whose weights are `oldest` or newer."""
+    c = experience.c
+    statement = (
+        sa.select(c.explore_step, c.position)
+        .where(_is_ready(stage.key, before), sa.func.coalesce(c.version_min, oldest) >= oldest)
+        .order_by(c.explore_step, c.position)
+        .offset(number - 1)
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else (row.explore_step, row.position)
+
+
+async def filter_stale(
+    connection: AsyncConnection,
+    stage: Stage,
+    *,
+    oldest: int,
+    before: Place | None,
+    up_to: Place | None,
+    reason: str,
+) -> int:
+    """Leave out ready rows with weights older than `oldest`; answers how many.
+
+    Only those of groups up to `before`, and of none after `up_to`.
+    """
+    c = experience.c
+    stale = sa.and_(_is_ready(stage.key, before), c.version_min < oldest)
+    if up_to is not None:
+        stale = sa.and_(stale, sa.tuple_(c.explore_step, c.position) <= up_to)
+    left_out = {"state": ExperienceState.FILTERED, "reason": reason}
+    statement = sa.update(experience).where(stale).values(left_out).returning(c.run)
+    return len((await connection.execute(statement)).all())
+
+
 async def ready_rows(
     connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
 ) -> list[ReadyRow]:

@@ -38,6 +38,7 @@ def _from_row(row: sa.Row[Any]) -> Stage:
         total_explore_steps=row.total_explore_steps,
         explore_step=row.explore_step,
         num_drawn=row.num_drawn,
+        num_stale=row.num_stale,
         line=row.line,
         incarnation=row.incarnation,
         published=row.published,

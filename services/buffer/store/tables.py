@@ -74,6 +74,7 @@ stage = sa.Table(
     _number("total_explore_steps"),
     _number("explore_step"),
     _number("num_drawn"),
+    _number("num_stale"),
     _number("line", default=1),
     _number("incarnation"),
     sa.Column("published", sa.BigInteger),

@@ -19,6 +19,8 @@ class Made:
     metrics: dict[str, float] = field(default_factory=dict)
     info: JsonObject = field(default_factory=dict)
     logprob: float = -0.5
+    version: int | None = None
+    """Of the weights that made it; else those that were asked for."""
 
 
 def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experience:
@@ -41,7 +43,7 @@ def make_experience(made: Made, assignment: pb.Assignment, eid: EID) -> Experien
             VersionSpan(
                 start=0,
                 end=length,
-                version=assignment.required_version,
+                version=assignment.required_version if made.version is None else made.version,
                 incarnation=assignment.required_incarnation,
             ),
         ),

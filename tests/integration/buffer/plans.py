@@ -1,7 +1,7 @@
 """Small stages for the buffer to work on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.unit.config.builders import SFT, stage
@@ -30,6 +30,7 @@ def rollout_plan(
     train_batch_size: int = ROWS,
     sync_offset: int = 0,
     sync_interval: int = 1,
+    algorithm: Mapping[str, object] | None = None,
     **buffer: object,
 ) -> StagePlan:
     """Three tasks an explore step, two runs each."""
@@ -42,7 +43,7 @@ def rollout_plan(
         "path": write_tasks(directory / "train.jsonl", num_tasks),
     }
     return stage(
-        algorithm={"repeat_times": REPEAT_TIMES},
+        algorithm=algorithm or {"repeat_times": REPEAT_TIMES},
         buffer={
             "batch_size": BATCH_SIZE,
             "total_steps": total_steps,
@@ -66,6 +67,39 @@ def with_advantage(
         "advantage_in_trainer": in_trainer,
     }
     return plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update=changed)})
+
+
+def fresh_plan(directory: Path, *, max_staleness: int, **sizes: int) -> StagePlan:
+    """Rows of older weights are left out."""
+    strict = {
+        "repeat_times": REPEAT_TIMES,
+        "sample_strategy": "staleness_control",
+        "sample_strategy_args": {"max_staleness": max_staleness},
+    }
+    return rollout_plan(directory, algorithm=strict, **sizes)  # type: ignore[arg-type]
+
+
+def mixed_plan(
+    directory: Path, *, ratio: float = 0.5, num_expert_rows: int = 10, **sizes: int
+) -> StagePlan:
+    """Some of the rows of each batch come from a file, in shuffled order."""
+    experts = {
+        "storage_type": "file",
+        "path": write_tasks(directory / "expert.jsonl", num_expert_rows),
+        "format": {"prompt_type": "plaintext"},
+        "data_selector": {"selector_type": "shuffle"},
+    }
+    mix = {
+        "algorithm_type": "mix",
+        "repeat_times": REPEAT_TIMES,
+        "sample_strategy_args": {"expert_data_ratio": ratio},
+    }
+    return rollout_plan(
+        directory,
+        algorithm=mix,
+        trainer_input={"auxiliary_buffers": {"sft_dataset": experts}},
+        **sizes,  # type: ignore[arg-type]
+    )
 
 
 def data_plan(directory: Path, *, num_rows: int = 10, selector: str = "shuffle") -> StagePlan:

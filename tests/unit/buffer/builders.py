@@ -24,11 +24,18 @@ def plan(
     sync_offset: int = 0,
     short_batch: Literal["train", "fail"] = "train",
     eval_interval: int = 2,
+    expert_data_ratio: float | None = None,
 ) -> StagePlan:
     """Ten explore steps of four tasks with two runs each."""
+    mix: dict[str, object] = {
+        "algorithm_type": "mix",
+        "sample_strategy_args": {"expert_data_ratio": expert_data_ratio},
+    }
+    experts = {"sft_dataset": {"storage_type": "file", "path": "/data/sft.jsonl"}}
     return plan_stage(
-        algorithm={"repeat_times": repeat_times},
+        algorithm={"repeat_times": repeat_times, **(mix if expert_data_ratio else {})},
         buffer={
+            "trainer_input": {"auxiliary_buffers": experts},
             "batch_size": batch_size,
             "train_batch_size": train_batch_size,
             "short_batch": short_batch,
@@ -60,6 +67,7 @@ def stage(
         total_explore_steps=own.num_explore_steps(100),
         explore_step=explore_step,
         num_drawn=0,
+        num_stale=0,
         line=1,
         incarnation=1,
         published=published,

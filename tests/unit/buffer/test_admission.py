@@ -41,14 +41,24 @@ def test_steps_open_as_their_weights_are_published(sizes: dict[str, int], steps:
     assert [opened_with(version, **sizes) for version in published] == steps
 
 
+def test_rows_of_data_in_a_batch_take_no_credit() -> None:
+    mixed = plan(train_batch_size=16, expert_data_ratio=0.5, sync_offset=1)
+    assert credit_rows(stage(mixed)) == credit_rows(stage(plan(sync_offset=1)))
+
+
 def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> None:
     for offset in range(4):
         for interval in (1, 2, 3):
-            for size in (3, 8, 20):
-                own = plan(sync_offset=offset, sync_interval=interval, train_batch_size=size)
+            for size, ratio in ((3, None), (8, None), (20, None), (20, 0.3), (30, 0.5)):
+                own = plan(
+                    sync_offset=offset,
+                    sync_interval=interval,
+                    train_batch_size=size,
+                    expert_data_ratio=ratio,
+                )
                 for step in range(1, 11):
                     needed = own.required_version(step)
-                    rows = step * own.rows_per_explore_step - needed * size
+                    rows = step * own.rows_per_explore_step - needed * own.num_rollout_rows
                     assert rows <= credit_rows(stage(own))
 
 

@@ -1,7 +1,7 @@
 """What is decided about the next batch."""
 
 from services.buffer.domain.composition import End, Refill, Supply, Take, Wait, decide
-from services.buffer.domain.stage import planned_rows
+from services.buffer.domain.stage import first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import plan, stage
 
 
@@ -43,6 +43,14 @@ def test_the_short_rest_of_the_tasks_is_no_loss() -> None:
     assert (own.total_train_steps, planned_rows(own, 7)) == (7, 8)
     assert decide(own, 7, supply(8)) == Take()
     assert decide(own, 7, supply(6)) == Refill(1)
+
+
+def test_of_a_mixed_batch_rollouts_alone_are_waited_for() -> None:
+    own = stage(plan(train_batch_size=16, expert_data_ratio=0.5), recorded_step=3)
+    assert (own.total_train_steps, planned_rows(own, 4)) == (10, 8)
+    assert decide(own, 4, supply(8, unfinished="something")) == Take()
+    assert decide(own, 4, supply(6)) == Refill(1)
+    assert first_unbatched_step(own) == 4
 
 
 def test_nothing_comes_after_the_last_step() -> None:

@@ -51,13 +51,14 @@ def test_batch_metrics_count_a_run_once_and_a_sample_each_time() -> None:
         row(0, 0, 0.0, accuracy=0.0),
         row(1, 0, 1.0, accuracy=1.0),
     ]
-    figures = batch_metrics(rows)
+    figures = batch_metrics(rows, step=6)
     assert figures["reward/mean"] == pytest.approx(2 / 3)
     assert (figures["reward/min"], figures["reward/max"]) == (0.0, 1.0)
     assert figures["group/reward_std"] == pytest.approx(0.25)
     assert figures["rollout/accuracy/mean"] == pytest.approx(2 / 3)
     assert figures["rollout/turns/mean"] == pytest.approx(2.5)
-    assert (figures["num_groups"], figures["model_version/mean"]) == (2.0, 3.0)
+    assert (figures["num_groups"], figures["sample/model_version/mean"]) == (2.0, 3.0)
+    assert figures["sample/model_version_drift/max"] == 2.0
 
 
 def test_an_evaluation_weighs_tasks_alike_however_often_they_ran() -> None:

@@ -33,6 +33,21 @@ def test_a_comparison_of_one_is_told() -> None:
     assert said(algorithm={"repeat_times": 1, "advantage_fn": "reinforce"}) == ()
 
 
+def test_a_bound_that_leaves_out_what_is_planned_is_told() -> None:
+    def strict(most: int | None) -> dict[str, object]:
+        arguments = {"max_staleness": most}
+        return {"sample_strategy": "staleness_control", "sample_strategy_args": arguments}
+
+    assert said(algorithm=strict(0)) == ()
+    ahead = {"sync_offset": 2}
+    assert said(algorithm=strict(2), synchronizer=ahead) == ()
+    assert said(algorithm=strict(None), synchronizer=ahead) == ()
+    (told,) = said(algorithm=strict(1), synchronizer=ahead)
+    assert "up to 2 train steps old" in told and "`max_staleness: 1` leaves those out" in told
+    (small,) = said(algorithm=strict(0), buffer={"train_batch_size": 8})
+    assert "up to 3 train steps old" in small
+
+
 def test_keys_that_do_nothing_on_data_are_told() -> None:
     inherited = {"algorithm_type": "sft", "advantage_fn": "grpo", "bypass_old_logprobs": False}
     assert said(SFT, algorithm=inherited) == (

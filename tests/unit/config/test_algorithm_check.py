@@ -167,11 +167,29 @@ def test_auxiliary_buffers_are_files() -> None:
     assert "auxiliary_buffers.more.path` is missing" in said(buffer=bare)
 
 
-@pytest.mark.parametrize("strategy", ["staleness_control", "mix"])
-def test_what_the_buffer_cannot_do_yet_is_refused(strategy: str) -> None:
-    given = {"algorithm_type": "mix", "sample_strategy": strategy}
-    assert f"`algorithm.sample_strategy: {strategy}` is not supported yet" in said(
-        algorithm=given, buffer=EXPERTS
+def test_expert_rows_leave_some_to_rollouts() -> None:
+    share = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": 0.97}}
+    batch = {**EXPERTS, "train_batch_size": 32}
+    assert "`expert_data_ratio: 0.97` of a batch of 32 rows leaves none to rollouts" in said(
+        algorithm=share, buffer=batch
+    )
+
+
+def test_expert_rows_have_a_name_of_their_own() -> None:
+    named = {"algorithm_type": "mix", "sample_strategy_args": {"sft_dataset_name": "train"}}
+    rows = {"train": {"storage_type": "file", "path": "/data/sft.jsonl"}}
+    twice = said(algorithm=named, buffer={"trainer_input": {"auxiliary_buffers": rows}})
+    assert "are called `train`: give each its own name" in twice
+
+
+def test_rows_may_be_as_old_as_the_newest_weights() -> None:
+    strict: object = {
+        "sample_strategy": "staleness_control",
+        "sample_strategy_args": {"max_staleness": 2},
+    }
+    assert said(algorithm=strict, synchronizer={"sync_interval": 3}) == ""
+    assert "`synchronizer.sync_interval: 4` lets even the newest weights grow 3 steps old" in said(
+        algorithm=strict, synchronizer={"sync_interval": 4}
     )
 
 

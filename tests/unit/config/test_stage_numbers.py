@@ -1,10 +1,13 @@
 """Steps, versions, lengths, sampling and learning rates of a stage."""
 
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.config.builders import GRPO, SFT, stage
+from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 
 
@@ -23,22 +26,71 @@ def test_versions_count_train_steps_when_a_batch_takes_several_explore_steps() -
     assert [planned.required_version(step) for step in (1, 2, 3, 4, 5)] == [0, 0, 1, 1, 2]
 
 
+MIX: object = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": 0.25}}
+EXPERTS: object = {"sft_dataset": {"storage_type": "file", "path": "/data/sft.jsonl"}}
+
+
+def mixed(train_batch_size: int, **buffer: object) -> StagePlan:
+    """A quarter of each batch are rows of data; an explore step gives 32 rollouts."""
+    return stage(
+        algorithm=MIX,
+        buffer={
+            "train_batch_size": train_batch_size,
+            "trainer_input": {"auxiliary_buffers": EXPERTS},
+            **buffer,
+        },
+    )
+
+
+def test_of_a_mixed_batch_only_the_rollouts_count_as_explored() -> None:
+    planned = mixed(43)
+    assert (planned.num_expert_rows, planned.num_rollout_rows) == (11, 32)
+    assert [planned.required_version(step) for step in (1, 2, 3, 10)] == [0, 1, 2, 9]
+    assert (planned.total_explore_steps, planned.total_train_steps) == (10, 10)
+    assert mixed(86, total_steps=9).total_train_steps == 5
+    of_data = mixed(43, total_steps=None, total_epochs=2)
+    assert of_data.num_train_steps(num_rows=11) == 5
+    left_out = mixed(0)
+    assert (left_out.train_batch_size, left_out.num_rollout_rows) == (32, 24)
+    assert left_out.total_train_steps == 14
+
+
+def test_a_share_of_a_batch_counts_as_it_is_written() -> None:
+    share = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": 0.07}}
+    planned = stage(
+        algorithm=share,
+        buffer={"train_batch_size": 100, "trainer_input": {"auxiliary_buffers": EXPERTS}},
+    )
+    assert planned.num_expert_rows == 7
+
+
+def test_a_bound_on_staleness_moves_with_the_train_step() -> None:
+    bound = {"sample_strategy": "staleness_control", "sample_strategy_args": {"max_staleness": 2}}
+    planned = stage(algorithm=bound)
+    assert [planned.oldest_version(step) for step in (1, 3, 4, 10)] == [0, 0, 1, 7]
+    assert stage().oldest_version(10) == 0
+
+
 @given(
     interval=st.integers(1, 5),
     offset=st.integers(0, 5),
     batch=st.integers(1, 100),
     step=st.integers(1, 60),
+    ratio=st.sampled_from([0.0, 0.1, 0.5, 0.9]),
 )
 def test_no_step_waits_for_weights_that_its_own_experiences_must_make(
-    interval: int, offset: int, batch: int, step: int
+    interval: int, offset: int, batch: int, step: int, ratio: float
 ) -> None:
+    mix = {"algorithm_type": "mix", "sample_strategy_args": {"expert_data_ratio": ratio}}
+    assume(math.ceil(ratio * batch) < batch)
     planned = stage(
-        buffer={"train_batch_size": batch},
+        algorithm=mix if ratio else {},
+        buffer={"train_batch_size": batch, "trainer_input": {"auxiliary_buffers": EXPERTS}},
         synchronizer={"sync_interval": interval, "sync_offset": offset},
     )
     version = planned.required_version(step)
     assert version % interval == 0
-    assert version * batch <= (step - 1) * planned.rows_per_explore_step
+    assert version * planned.num_rollout_rows <= (step - 1) * planned.rows_per_explore_step
     assert version <= planned.required_version(step + 1)
 
 

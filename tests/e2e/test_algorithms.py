@@ -1,0 +1,116 @@
+"""Algorithms with a critic, with expert rows and with a correction train through the services."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Launch
+from tests.e2e.launched import Launched
+
+pytestmark = pytest.mark.timeout(300)
+
+CONFIG = """
+project: e2e
+name: {name}
+checkpoint_root_dir: {root}/checkpoints
+seed: 5
+model:
+  model_path: {root}/made/model
+  max_prompt_tokens: 16
+  max_response_tokens: 6
+buffer:
+  batch_size: 8
+  explorer_input:
+    default_workflow_type: simple_workflow
+    default_reward_fn_type: tests.e2e.rewards.DigitsReward
+    taskset:
+      path: {root}/made/data/train.jsonl
+      format: &columns {{prompt_key: question, response_key: answer}}
+explorer:
+  eval_on_startup: false
+  eval_interval: 100
+  rollout_model: {{dtype: float32, enforce_eager: true}}
+trainer: {{dtype: float32, save_interval: 100, total_steps: 3}}
+stages:
+  - stage_name: critic
+    algorithm: {{algorithm_type: ppo, repeat_times: 4, optimizer: {{lr: 1.0e-4}}}}
+    trainer: {{critic_warmup: 1}}
+  - stage_name: experts
+    algorithm:
+      algorithm_type: mix
+      repeat_times: 4
+      sample_strategy_args: {{expert_data_ratio: 0.2, sft_dataset_name: shown}}
+      optimizer: {{lr: 1.0e-4}}
+    buffer:
+      train_batch_size: 40
+      trainer_input:
+        auxiliary_buffers:
+          shown:
+            storage_type: file
+            path: {root}/made/data/sft.jsonl
+            format: {{prompt_type: plaintext, prompt_key: question, response_key: answer}}
+            data_selector: {{selector_type: shuffle}}
+  - stage_name: ahead
+    algorithm:
+      algorithm_type: grpo
+      repeat_times: 4
+      bypass_old_logprobs: false
+      rollout_correction: {{rollout_is: token}}
+      optimizer: {{lr: 1.0e-4}}
+    synchronizer: {{sync_offset: 1}}
+"""
+Steps = dict[int, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def trained(launch: Launch) -> Iterator[Launched]:
+    run = launch("algorithms", CONFIG)
+    run.start()
+    assert run.wait() == 0, run.text
+    yield run
+
+
+def figures(run: Launched, stage: str) -> Steps:
+    """What a stage's monitor shows, by train step."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder: Path = run.job_dir / "monitor/tensorboard" / stage
+    shown = EventAccumulator(str(folder)).Reload()
+    steps: Steps = {}
+    for name in shown.Tags()["scalars"]:
+        for one in shown.Scalars(name):
+            steps.setdefault(one.step, {})[name] = one.value
+    return steps
+
+
+def test_a_critic_learns_before_the_policy_and_beside_it(trained: Launched) -> None:
+    steps = figures(trained, "critic")
+    assert len(steps) == 3
+    for shown in steps.values():
+        assert shown["critic/vf_loss"] > 0 and shown["critic/grad_norm"] > 0
+        assert shown["critic/values/min"] < shown["critic/values/max"]
+    assert ["actor/pg_loss" in steps[step] for step in (1, 2, 3)] == [False, True, True]
+
+
+def test_expert_rows_stand_in_every_batch_and_are_imitated(trained: Launched) -> None:
+    steps = figures(trained, "experts")
+    assert len(steps) == 3
+    for shown in steps.values():
+        assert (shown["sample/num_expert_rows"], shown["train/num_rows"]) == (8, 40)
+        assert shown["train/num_trained_rows"] == 40
+        assert shown["sample/model_version_drift/max"] == 0
+    losses = [steps[step]["actor/expert/sft_loss"] for step in (1, 2, 3)]
+    assert losses[-1] < losses[0]
+
+
+def test_rollouts_of_older_weights_are_corrected_and_shown_by_their_lag(trained: Launched) -> None:
+    steps = figures(trained, "ahead")
+    assert [steps[step]["sample/model_version_drift/max"] for step in (1, 2, 3)] == [0, 1, 1]
+    lags = [[lag for lag in "01" if f"off_policy/lag_{lag}/tokens" in steps[step]]
+            for step in (1, 2, 3)]  # fmt: skip
+    assert lags == [["0"], ["1"], ["1"]]
+    late = steps[3]
+    assert late["off_policy/lag_1/ratio/p99"] > 1 > late["off_policy/lag_1/ratio/p01"]
+    assert late["rollout_corr/rollout_is_max"] > 1 > late["rollout_corr/rollout_is_min"]
+    assert late["actor/ppo_kl"] == 0, "the policy's ratio starts from the trainer's own"
