@@ -105,8 +105,10 @@ async def insert_rows(
 
 
 async def insert_large(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows with bytes that may be many; as text they would take several times the memory."""
-    if not rows:
+    """Insert rows with bytes that may be many; a row alone goes without being written as text."""
+    if len(rows) < 2:
+        for row in rows:
+            await connection.execute(insert(table).values(row))
         return
     columns = [table.c[name] for name in rows[0]]
     arrays = [sa.cast([row[column.name] for row in rows], ARRAY(column.type)) for column in columns]
