@@ -71,7 +71,7 @@ class BatchMaker:
         answers = self._job.train.answers
         right = [
             is_right(rollout, answers[problem])
-            for rollout, problem in zip(rollouts, problems_N, strict=True)
+            for rollout, problem in zip(rollouts, problems_N.tolist(), strict=True)
         ]
         is_right_N = np.array(right, dtype=np.float64)
         return Answered(

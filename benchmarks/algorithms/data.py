@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.algorithms.data_batches import batches
 from benchmarks.algorithms.job import Job, Problems, Row, Unit, encoded
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
 from benchmarks.algorithms.rollout import Sampler
-from benchmarks.algorithms.train import EVAL_INTERVAL, NUM_ROWS, Run, weights_of
+from benchmarks.algorithms.train import weights_of
 from benchmarks.algorithms.trials import Trial
 from examples.addition.problems import has_carry
 from trinity.algorithm.algorithm_type import RowSchema
@@ -82,7 +83,7 @@ def _loss_on(units: Sequence[Unit], sampler: Sampler, arguments: Args) -> Callab
     """Loss of the sampler's weights, by the formula: of tokens, or of pairs against the start."""
     rows = [row for unit in units for row in unit]
 
-    def logprobs() -> list[FloatArray]:
+    def logprobs() -> Sequence[FloatArray]:
         return sampler.logprobs([row.tokens for row in rows], [row.prompt_length for row in rows])
 
     if rows[0].side is None:
@@ -94,5 +95,6 @@ def _loss_on(units: Sequence[Unit], sampler: Sampler, arguments: Args) -> Callab
 
 def _margins(logprobs: Sequence[FloatArray]) -> FloatArray:
     """How much likelier the chosen answer of each pair is than the rejected one, as logarithms."""
-    sums_N = np.array([of_row.sum() for of_row in logprobs])
-    return sums_N[::2] - sums_N[1::2]
+    sums_N = np.array([of_row.sum() for of_row in logprobs], dtype=np.float32)
+    margins_P: FloatArray = sums_N[::2] - sums_N[1::2]
+    return margins_P

@@ -5,12 +5,12 @@ standard deviation of the final accuracies over the seeds, or the sampling error
 is measured on the held-out problems, whichever is larger.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.algorithms.train import Run
+from benchmarks.algorithms.outcome import Run
 from examples.addition.problems import NUM_HELD_OUT
 
 NUM_NOISES = 2.0
@@ -67,7 +67,7 @@ def verdicts(runs: Iterable[Run]) -> dict[tuple[str, int], Verdict]:
     return {key: Verdict.of(of_key) for key, of_key in found.items()}
 
 
-def safe_lag(trial: str, found: dict[tuple[str, int], Verdict]) -> str:
+def safe_lag(trial: str, found: Mapping[tuple[str, int], Verdict]) -> str:
     """The largest lag at which it learns, with all smaller ones tried; empty where none was."""
     tried = [lag for lag in LAGS if (trial, lag) in found]
     passed = [lag for lag in tried if found[trial, lag].learns]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.algorithms.judge import HARD_LAG, NUM_NOISES, Verdict
-from benchmarks.algorithms.train import Run
+from benchmarks.algorithms.outcome import Run
 from trinity.progress.curves import ACCENT, INK, STRONG
 
 COLORS = {0: STRONG, HARD_LAG: ACCENT}

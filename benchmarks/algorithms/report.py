@@ -9,9 +9,9 @@ from rich.table import Table
 
 from benchmarks.algorithms import judge
 from benchmarks.algorithms.judge import HARD_LAG, Verdict, safe_lag, verdicts
+from benchmarks.algorithms.outcome import NUM_ROWS, Run
 from benchmarks.algorithms.picture import draw
 from benchmarks.algorithms.results import Results
-from benchmarks.algorithms.train import NUM_ROWS, Run
 from benchmarks.algorithms.trials import Trial, all_trials
 from benchmarks.table import Claim, print_claims
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.algorithms.train import Run
+from benchmarks.algorithms.outcome import Run
 
 Key = tuple[str, int, int]
 """Trial, lag and seed."""

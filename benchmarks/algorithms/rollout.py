@@ -38,7 +38,8 @@ class Sampler:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self._model = model.eval().requires_grad_(False)
         self._end = int(self._model.config.eos_token_id)
 
     def load(self, weights: Weights) -> None:
@@ -50,7 +51,6 @@ class Sampler:
         """A copy."""
         return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
 
-    @torch.no_grad()
     def sample(
         self, prompts_NP: IntArray, generator: torch.Generator | None = None
     ) -> list[Rollout]:
@@ -92,7 +92,6 @@ class Sampler:
         after_NV: torch.Tensor = output.logits[:, -1].float().log_softmax(-1)
         return after_NV
 
-    @torch.no_grad()
     def logprobs(
         self, sequences: Sequence[npt.NDArray[np.integer]], prompt_lengths: Sequence[int]
     ) -> list[FloatArray]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
+from benchmarks.algorithms.outcome import NUM_STEPS, Run
 from benchmarks.algorithms.report import report
 from benchmarks.algorithms.results import Key, Results
-from benchmarks.algorithms.train import NUM_STEPS, Run, Trainer
 from benchmarks.algorithms.trials import Trial, all_trials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def further(trials: Sequence[Trial], results: Results, seeds: Sequence[int]) -> 
         for trial in trials
         if (trial.name, HARD_LAG) in found and not found[trial.name, HARD_LAG].learns
     ]
-    return [key for key in wanted(failed, [lag for lag in LAGS if lag], seeds)]
+    return list(wanted(failed, [lag for lag in LAGS if lag], seeds))
 
 
 class Bench:
@@ -79,6 +79,7 @@ class Bench:
         ranks = join_alone()
         from benchmarks.algorithms.data import DataTrainer
         from benchmarks.algorithms.job import Job
+        from benchmarks.algorithms.train import Trainer
 
         job = Job.prepared(work.resolve())
         self._trainer = Trainer(job=job, ranks=ranks)

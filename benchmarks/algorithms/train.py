@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.algorithms.batches import BatchMaker
 from benchmarks.algorithms.job import Job
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
 from benchmarks.algorithms.rollout import Sampler, Weights
 from benchmarks.algorithms.trials import Trial
 
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     from services.trainer.learner import Learner
     from services.trainer.ranks import Ranks
 
-NUM_ROWS = 128
-"""Of a train step."""
-NUM_STEPS = 40
-EVAL_INTERVAL = 10
 FIGURES = (
     "actor/entropy",
     "actor/grad_norm",
@@ -28,32 +25,6 @@ FIGURES = (
     "off_policy/ess",
 )
 """Of a step's figures those that are kept, where there are such."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """What came of one; written as a line of JSON."""
-
-    trial: str
-    lag: int
-    seed: int
-    num_steps: int
-    start: float
-    """Held-out accuracy before."""
-    accuracies: dict[int, float] = field(default_factory=dict)
-    """Held-out, by train step."""
-    losses: dict[int, float] = field(default_factory=dict)
-    """On held-out rows of data, by train step, from 0 on; empty for rollouts."""
-    rewards: list[float] = field(default_factory=list)
-    """Share of right answers among each step's rollouts."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """Of the last train step."""
-    seconds: float = 0.0
-
-    @property
-    def end(self) -> float:
-        """Held-out accuracy after the last step."""
-        return self.accuracies[self.num_steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
