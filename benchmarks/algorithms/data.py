@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.algorithms.data_batches import batches
-from benchmarks.algorithms.job import Job, Problems, Row, Unit, encoded
+from benchmarks.algorithms.job import Job, Row, Unit, encoded
 from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
 from benchmarks.algorithms.rollout import Sampler
 from benchmarks.algorithms.train import weights_of
@@ -47,9 +48,7 @@ class DataTrainer:
 
         began = time.perf_counter()
         schema = ALGORITHM_TYPES.get(trial.algorithm_type).schema
-        train, held_out = (
-            self._units(schema, problems) for problems in (self.job.train, self.job.held_out)
-        )
+        train, held_out = _units(self.job, schema)
         num_units = NUM_ROWS // len(train[0])
         plan = self.job.plan(trial, seed=seed, num_rows=num_units, lag=0)
         learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
@@ -67,9 +66,14 @@ class DataTrainer:
         run.seconds = round(time.perf_counter() - began, 1)
         return run
 
-    def _units(self, schema: RowSchema, problems: Problems) -> list[Unit]:
-        texts = [_with_more_columns(row) for row in problems.texts]
-        return encoded(self.job.formatter(schema, COLUMNS[schema]), texts)
+
+@cache
+def _units(job: Job, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
+    """Those to train on, and those held out."""
+    formatter = job.formatter(schema, COLUMNS[schema])
+    texts = [*job.train.texts, *job.held_out.texts]
+    units = encoded(formatter, [_with_more_columns(text) for text in texts])
+    return units[: len(job.train.texts)], units[len(job.train.texts) :]
 
 
 def _with_more_columns(row: Row) -> Row:

@@ -44,7 +44,7 @@ class Problems:
     """Tokens, the end among them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
     """Everything that trials share, under one directory."""
 

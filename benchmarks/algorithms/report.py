@@ -93,11 +93,12 @@ def _claims(
     ]
     courses = [course for of_trial in losses.values() for course in of_trial]
     num_falling = sum(course[max(course)] < course[0] for course in courses)
-    return [
+    claims = [
         _all("that learn on policy", [one.learns for one in fresh]),
         _all(f"with a correction that learn at lag {HARD_LAG}", [one.learns for one in old]),
         Claim("runs on data whose held-out loss falls", num_falling, len(courses), ">="),
     ]
+    return [claim for claim in claims if claim.limit]
 
 
 def _all(name: str, held: Sequence[bool]) -> Claim:

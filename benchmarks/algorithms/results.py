@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.algorithms.outcome import Run
+from trinity.errors import UserError
 
 Key = tuple[str, int, int]
 """Trial, lag and seed."""
@@ -27,7 +28,16 @@ class Results:
             self.runs[run.trial, run.lag, run.seed] = run
 
     def add(self, run: Run) -> None:
-        """Note a finished run."""
+        """Note a finished run.
+
+        Raises: UserError where those before are of other weights, or of other lengths.
+        """
+        of_run = (run.start, run.num_steps)
+        if any((one.start, one.num_steps) != of_run for one in self.runs.values()):
+            raise UserError(
+                f"{self._path} has runs that begin or end differently from {run.trial} at "
+                f"{run.start:.3f}, {run.num_steps} steps: give another file with `--results`"
+            )
         self.runs[run.trial, run.lag, run.seed] = run
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:

@@ -1,6 +1,7 @@
 """Whether an algorithm learns is told from noise, and old rollouts from safe ones."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.algorithms.results import Results
 from benchmarks.algorithms.run import wanted
 from benchmarks.algorithms.trials import all_trials
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.errors import UserError
 
 START = 0.7
 
@@ -79,3 +81,11 @@ def test_what_was_noted_is_read_again(tmp_path: Path) -> None:
     for run in runs:
         Results(path).add(run)
     assert list(Results(path).runs.values()) == runs
+
+
+def test_runs_of_another_warm_start_are_not_mixed_in(tmp_path: Path) -> None:
+    results = Results(tmp_path / "runs.jsonl")
+    results.add(a_run(0.9, seed=1))
+    with pytest.raises(UserError, match="--results"):
+        results.add(replace(a_run(0.9, seed=2), start=0.6))
+    assert len(Results(tmp_path / "runs.jsonl").runs) == 1
