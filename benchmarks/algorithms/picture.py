@@ -40,8 +40,9 @@ def draw(
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
-    seeds = max(one.num_seeds for one in found.values())
-    figure.suptitle(f"The addition model from one warm start, {seeds} seeds", color=INK)
+    num_seeds = max(one.num_seeds for one in found.values())
+    title = f"The addition model from one warm start: seeds {num_seeds}, trials {len(names)}"
+    figure.suptitle(title, color=INK)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -22,7 +22,11 @@ FIGURES = (
     "actor/kl_loss",
     "actor/pg_clipfrac",
     "critic/vf_loss",
-    "off_policy/ess",
+    "off_policy/clip_fraction",
+    "off_policy/effective_sample_size",
+    "off_policy/mask_fraction",
+    "off_policy/ratio/p01",
+    "off_policy/ratio/p99",
 )
 """Of a step's figures those that are kept, where there are such."""
 
