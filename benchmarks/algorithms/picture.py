@@ -11,6 +11,7 @@ from benchmarks.algorithms.outcome import Run
 from trinity.progress.curves import ACCENT, INK, STRONG
 
 COLORS = {0: STRONG, HARD_LAG: ACCENT}
+MARGIN = 0.05
 SHIFT = 0.17
 """Of the two marks of a trial from its line."""
 
@@ -34,7 +35,8 @@ def draw(
     for lag, color in COLORS.items():
         _draw_ends(ends, names, found, lag, color)
         _draw_courses(courses, runs, lag, color)
-    _finish_ends(ends, names, start)
+    lowest = min(start, *(one.end for one in found.values()))
+    _finish_ends(ends, names, start, lowest - MARGIN)
     courses.set(xlabel="train step", title="mean over the seeds, a line a trial")
     for axis in (ends, courses):
         axis.grid(alpha=0.25)
@@ -69,11 +71,11 @@ def _draw_ends(
     )
 
 
-def _finish_ends(axis: Any, names: Sequence[str], start: float) -> None:
+def _finish_ends(axis: Any, names: Sequence[str], start: float, left: float) -> None:
     axis.axvline(start, color=INK, linestyle="--", linewidth=1, label=f"start, {start:.2f}")
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set(xlabel="held-out accuracy at the end", xlim=(min(0.6, start - 0.1), 1.02))
+    axis.set(xlabel="held-out accuracy at the end", xlim=(left, 1.02))
 
 
 def _draw_courses(axis: Any, runs: Sequence[Run], lag: int, color: str) -> None:
