@@ -1,0 +1,3 @@
+from benchmarks.algorithms.run import main
+
+main()

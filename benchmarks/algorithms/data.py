@@ -1,0 +1,104 @@
+"""Training on given rows: whether the loss falls on rows that were never trained on."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.algorithms.data_batches import batches
+from benchmarks.algorithms.job import Job, Row, Unit, encoded
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
+from benchmarks.algorithms.rollout import Sampler
+from benchmarks.algorithms.train import weights_of
+from benchmarks.algorithms.trials import Trial
+from examples.addition.problems import has_carry
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.section import Args
+from trinity.types import FloatArray
+
+if TYPE_CHECKING:
+    from services.trainer.ranks import Ranks
+
+COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
+    "sft": {"prompt_key": "question", "response_key": "answer"},
+    "cpt": {"prompt_key": "text"},
+    "dpo": {"prompt_key": "question", "chosen_key": "answer", "rejected_key": "wrong"},
+}
+WRONG_BY = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTrainer:
+    """Trains on data, one trial after the other.
+
+    run = DataTrainer(job=job, ranks=ranks).run(trial, seed=1, num_steps=40)
+    """
+
+    job: Job
+    ranks: "Ranks"
+
+    def run(self, trial: Trial, *, seed: int, num_steps: int) -> Run:
+        """From the warm start; pairs are half as many as rows."""
+        from services.trainer.learner import Learner
+
+        began = time.perf_counter()
+        schema = ALGORITHM_TYPES.get(trial.algorithm_type).schema
+        train, held_out = _units(self.job, schema)
+        num_units = NUM_ROWS // len(train[0])
+        plan = self.job.plan(trial, seed=seed, num_rows=num_units, lag=0)
+        learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
+        sampler = Sampler(self.job.start)
+        loss = _loss_on(held_out, sampler, plan.algorithm.policy_loss_fn_args)
+        start = sampler.accuracy(self.job.held_out)
+        run = Run(trial=trial.name, lag=0, seed=seed, num_steps=num_steps, start=start)
+        run.losses[0] = loss()
+        for batch in islice(batches(train, num_units, seed), num_steps):
+            learner.train_step(batch, plan.learning_rate(batch.step))
+            if batch.step % EVAL_INTERVAL == 0 or batch.step == num_steps:
+                sampler.load(weights_of(learner))
+                run.losses[batch.step] = loss()
+                run.accuracies[batch.step] = sampler.accuracy(self.job.held_out)
+        run.seconds = round(time.perf_counter() - began, 1)
+        return run
+
+
+@cache
+def _units(job: Job, schema: RowSchema) -> tuple[list[Unit], list[Unit]]:
+    """Those to train on, and those held out."""
+    formatter = job.formatter(schema, COLUMNS[schema])
+    texts = [*job.train.texts, *job.held_out.texts]
+    units = encoded(formatter, [_with_more_columns(text) for text in texts])
+    return units[: len(job.train.texts)], units[len(job.train.texts) :]
+
+
+def _with_more_columns(row: Row) -> Row:
+    """The problem as one text, and an answer that is off by ten: too small where ones carry."""
+    first, second = (int(number) for number in row["question"].rstrip("=").split("+"))
+    wrong = first + second + (-WRONG_BY if has_carry((first, second)) else WRONG_BY)
+    return {**row, "text": row["question"] + row["answer"], "wrong": str(wrong)}
+
+
+def _loss_on(units: Sequence[Unit], sampler: Sampler, arguments: Args) -> Callable[[], float]:
+    """Loss of the sampler's weights, by the formula: of tokens, or of pairs against the start."""
+    rows = [row for unit in units for row in unit]
+
+    def logprobs() -> Sequence[FloatArray]:
+        return sampler.logprobs([row.tokens for row in rows], [row.prompt_length for row in rows])
+
+    if rows[0].side is None:
+        return lambda: -float(np.concatenate(logprobs()).mean())
+    first = _margins(logprobs())
+    beta = float(str(arguments["beta"]))
+    return lambda: float(np.logaddexp(0.0, -beta * (_margins(logprobs()) - first)).mean())
+
+
+def _margins(logprobs: Sequence[FloatArray]) -> FloatArray:
+    """How much likelier the chosen answer of each pair is than the rejected one, as logarithms."""
+    sums_N = np.array([of_row.sum() for of_row in logprobs], dtype=np.float32)
+    margins_P: FloatArray = sums_N[::2] - sums_N[1::2]
+    return margins_P

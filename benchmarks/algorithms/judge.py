@@ -1,0 +1,80 @@
+"""What a handful of runs that differ in their seed alone says about an algorithm.
+
+It learns where its mean gain in held-out accuracy is more than twice the noise. The noise is the
+standard deviation of the final accuracies over the seeds, or the sampling error of an accuracy that
+is measured on the held-out problems, whichever is larger.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.algorithms.outcome import Run
+from examples.addition.problems import NUM_HELD_OUT
+
+NUM_NOISES = 2.0
+LAGS = (0, 1, 2, 4, 8)
+HARD_LAG = 4
+"""At which those that correct for it must learn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """On a trial at one lag."""
+
+    trial: str
+    lag: int
+    num_seeds: int
+    start: float
+    end: float
+    """Mean over the seeds."""
+    noise: float
+
+    @property
+    def gain(self) -> float:
+        """In held-out accuracy."""
+        return self.end - self.start
+
+    @property
+    def learns(self) -> bool:
+        """By more than the noise."""
+        return self.gain > NUM_NOISES * self.noise
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> "Verdict":
+        """Of runs of one trial at one lag."""
+        first, ends = runs[0], np.array([run.end for run in runs])
+        start, end = first.start, float(ends.mean())
+        spread = float(ends.std(ddof=1)) if len(ends) > 1 else 0.0
+        sampling = (max(start * (1 - start), end * (1 - end)) / NUM_HELD_OUT) ** 0.5
+        return cls(
+            trial=first.trial,
+            lag=first.lag,
+            num_seeds=len(runs),
+            start=start,
+            end=end,
+            noise=max(spread, sampling),
+        )
+
+
+def verdicts(runs: Iterable[Run]) -> dict[tuple[str, int], Verdict]:
+    """By trial and lag."""
+    found: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        if not run.losses:
+            found.setdefault((run.trial, run.lag), []).append(run)
+    return {key: Verdict.of(of_key) for key, of_key in found.items()}
+
+
+def safe_lag(trial: str, found: Mapping[tuple[str, int], Verdict]) -> str:
+    """The largest lag at which it learns, with all smaller ones tried; empty where none was."""
+    tried = [lag for lag in LAGS if (trial, lag) in found]
+    passed = [lag for lag in tried if found[trial, lag].learns]
+    failed = [lag for lag in tried if not found[trial, lag].learns]
+    safe = [lag for lag in passed if not failed or lag < min(failed)]
+    if not tried or max(tried) == 0:
+        return ""
+    if not safe:
+        return "none"
+    return f"{max(safe)}" if failed else f"{max(safe)} or more"

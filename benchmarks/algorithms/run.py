@@ -1,0 +1,116 @@
+"""Train the addition model from one warm start with every algorithm, and say which ones learn.
+
+python -m benchmarks.algorithms [--only grpo ppo] [--seeds 1 2 3] [--lags 0 4] [--steps 40]
+
+A finished run is a line of benchmarks/results/algorithms.jsonl and is not done again. Trials that
+do not learn at lag 4 are then run at 1, 2 and 8 as well. With `--report` nothing is run.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.algorithms.judge import HARD_LAG, LAGS, verdicts
+from benchmarks.algorithms.outcome import NUM_STEPS, Run
+from benchmarks.algorithms.report import report
+from benchmarks.algorithms.results import Key, Results
+from benchmarks.algorithms.trials import Trial, all_trials
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    arguments = _arguments()
+    trials = [all_trials()[name] for name in arguments.only or all_trials()]
+    results = Results(arguments.results)
+    if not arguments.report:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        bench = Bench(work=arguments.work, results=results, num_steps=arguments.steps)
+        bench.run(trials, list(wanted(trials, arguments.lags, arguments.seeds)))
+        if HARD_LAG in arguments.lags:
+            bench.run(trials, further(trials, results, arguments.seeds))
+    report(results, arguments.results.with_suffix(".json"), arguments.picture)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=all_trials(), metavar="TRIAL")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--lags", nargs="+", type=int, default=[0, HARD_LAG])
+    parser.add_argument("--steps", type=int, default=NUM_STEPS)
+    parser.add_argument("--report", action="store_true", help="only write what there is")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/algorithms")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks/results/algorithms.jsonl"
+    )
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs/images/algorithms.png")
+    return parser.parse_args()
+
+
+def wanted(trials: Sequence[Trial], lags: Sequence[int], seeds: Sequence[int]) -> Iterator[Key]:
+    """Seed by seed, so that a part of them is a table already; data knows no lag."""
+    for seed in seeds:
+        for lag in lags:
+            for trial in trials:
+                if lag in trial.lags(lags):
+                    yield trial.name, lag, seed
+
+
+def further(trials: Sequence[Trial], results: Results, seeds: Sequence[int]) -> list[Key]:
+    """The other lags of those that do not learn at the hard one."""
+    found = verdicts(results.runs.values())
+    failed = [
+        trial
+        for trial in trials
+        if (trial.name, HARD_LAG) in found and not found[trial.name, HARD_LAG].learns
+    ]
+    return list(wanted(failed, [lag for lag in LAGS if lag], seeds))
+
+
+class Bench:
+    """Runs what is not there yet."""
+
+    def __init__(self, *, work: Path, results: Results, num_steps: int) -> None:
+        from benchmarks.algorithms.gang import join_alone
+
+        ranks = join_alone()
+        from benchmarks.algorithms.data import DataTrainer
+        from benchmarks.algorithms.job import Job
+        from benchmarks.algorithms.train import Trainer
+
+        job = Job.prepared(work.resolve())
+        self._trainer = Trainer(job=job, ranks=ranks)
+        self._data_trainer = DataTrainer(job=job, ranks=ranks)
+        self._results = results
+        self._num_steps = num_steps
+
+    def run(self, trials: Sequence[Trial], keys: Sequence[Key]) -> None:
+        """Those of the keys that are missing, in their order."""
+        from benchmarks.algorithms.start import make_start, make_teacher
+
+        by_name = {trial.name: trial for trial in trials}
+        missing = [key for key in keys if key not in self._results.runs]
+        make_start(self._trainer)
+        if any(by_name[name].has_teacher for name, _, _ in missing):
+            make_teacher(self._trainer)
+        for number, (name, lag, seed) in enumerate(missing, start=1):
+            run = self._one(by_name[name], lag, seed)
+            self._results.add(run)
+            print(
+                f"{number}/{len(missing)} {name}, lag {lag}, seed {seed}: {_told(run)}", flush=True
+            )
+
+    def _one(self, trial: Trial, lag: int, seed: int) -> Run:
+        if trial.is_on_data:
+            return self._data_trainer.run(trial, seed=seed, num_steps=self._num_steps)
+        return self._trainer.run(trial, seed=seed, lag=lag, num_steps=self._num_steps)
+
+
+def _told(run: Run) -> str:
+    seconds = f"{run.seconds:.0f} s"
+    if run.losses:
+        return f"loss {run.losses[0]:.3f} -> {run.losses[run.num_steps]:.3f}, {seconds}"
+    return f"accuracy {run.start:.3f} -> {run.end:.3f}, {seconds}"

@@ -1,0 +1,94 @@
+"""One run of a trial: an algorithm, a seed, and how old the rollouts' weights are."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.algorithms.batches import BatchMaker
+from benchmarks.algorithms.job import Job
+from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
+from benchmarks.algorithms.rollout import Sampler, Weights
+from benchmarks.algorithms.trials import Trial
+
+if TYPE_CHECKING:
+    from services.trainer.learner import Learner
+    from services.trainer.ranks import Ranks
+
+FIGURES = (
+    "actor/entropy",
+    "actor/grad_norm",
+    "actor/kl_loss",
+    "actor/pg_clipfrac",
+    "critic/vf_loss",
+    "off_policy/clip_fraction",
+    "off_policy/effective_sample_size",
+    "off_policy/mask_fraction",
+    "off_policy/ratio/p01",
+    "off_policy/ratio/p99",
+)
+"""Of a step's figures those that are kept, where there are such."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """Trains trials, one after the other.
+
+    run = Trainer(job=job, ranks=ranks).run(trial, seed=1, lag=0, num_steps=100)
+    """
+
+    job: Job
+    ranks: "Ranks"
+
+    def run(
+        self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
+    ) -> Run:
+        """From the warm start; the weights it ends with may be kept as a model's directory."""
+        from services.trainer.learner import Learner
+
+        began = time.perf_counter()
+        plan = self.job.plan(trial, seed=seed, num_rows=NUM_ROWS, lag=lag)
+        learner = Learner(plan=plan, model_directory=self.job.start, ranks=self.ranks)
+        sampler = Sampler(self.job.start)
+        teacher = Sampler(self.job.teacher) if trial.has_teacher else None
+        maker = BatchMaker(job=self.job, trial=trial, plan=plan, seed=seed, teacher=teacher)
+        start = sampler.accuracy(self.job.held_out)
+        run = Run(trial=trial.name, lag=lag, seed=seed, num_steps=num_steps, start=start)
+        kept: deque[Weights] = deque([sampler.weights()], maxlen=lag + 1)
+        for step in range(1, num_steps + 1):
+            sampler.load(kept[0])
+            batch, reward = maker.batch(sampler, step=step, version=step - len(kept))
+            run.rewards.append(round(reward, 4))
+            if batch.rows:
+                outcome = learner.train_step(
+                    batch, plan.learning_rate(step), plan.critic_learning_rate(step)
+                )
+                run.figures = {n: outcome.metrics[n] for n in FIGURES if n in outcome.metrics}
+            kept.append(weights_of(learner))
+            if step % EVAL_INTERVAL == 0 or step == num_steps:
+                sampler.load(kept[-1])
+                run.accuracies[step] = sampler.accuracy(self.job.held_out)
+        if save_to is not None:
+            save(kept[-1], self.job.untrained, save_to)
+        run.seconds = round(time.perf_counter() - began, 1)
+        return run
+
+
+def weights_of(learner: "Learner") -> Weights:
+    """A copy."""
+    return {name: tensor.clone() for name, tensor in learner.weights()}
+
+
+def save(weights: Weights, model: Path, directory: Path) -> None:
+    """The model with these weights; the directory is there once it is complete."""
+    import shutil
+
+    from safetensors.torch import save_file
+
+    unfinished = directory.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(model, unfinished)
+    tensors = {name: tensor.contiguous() for name, tensor in weights.items()}
+    save_file(tensors, unfinished / "model.safetensors", metadata={"format": "pt"})
+    unfinished.rename(directory)

@@ -1,0 +1,95 @@
+"""What is tried: every algorithm type as it is, and some with a correction for old rollouts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trinity.algorithm.rollout_correction.settings import PRESETS
+from trinity.algorithm.types import ALGORITHM_TYPES
+
+Settings = Mapping[str, Any]
+
+DATA = ("sft", "cpt", "dpo")
+"""Types that train on given rows."""
+DISTILLATIONS = ("on_policy_distill", "jsd", "jensen_shannon")
+"""Types that learn from a teacher's log-probabilities."""
+OF_STEPS = ("multi_step_grpo", "gigpo")
+"""Types for runs of several steps."""
+WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft")
+"""Types whose loss does not see who made the tokens."""
+SETTINGS: Settings = {
+    "repeat_times": 8,
+    "optimizer": {"lr": 1.0e-4, "lr_warmup_steps": 10},
+}
+"""As in the addition example, for all alike."""
+CRITIC: Settings = {"critic_warmup": 10, "critic": {"optimizer": {"lr": 1.0e-3}}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """An algorithm with its settings; what is not set is the algorithm's own default."""
+
+    name: str
+    algorithm: Settings
+    """Section `algorithm`."""
+    trainer: Settings = field(default_factory=dict)
+    """Section `trainer`."""
+
+    @property
+    def algorithm_type(self) -> str:
+        """Name of the type."""
+        return str(self.algorithm["algorithm_type"])
+
+    @property
+    def is_on_data(self) -> bool:
+        """Whether it trains on given rows."""
+        return self.algorithm_type in DATA
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether rollouts carry a teacher's log-probabilities."""
+        return self.algorithm_type in DISTILLATIONS
+
+    @property
+    def num_steps_of_run(self) -> int:
+        """Experiences of a run."""
+        return 2 if self.algorithm_type in OF_STEPS else 1
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether old rollouts are weighed, or left out, by who made them."""
+        return "rollout_correction" in self.algorithm or self.algorithm_type not in WITHOUT_RATIO
+
+    def lags(self, asked: Sequence[int]) -> Sequence[int]:
+        """Those of the asked that mean something; corrections are for old rollouts."""
+        if self.is_on_data:
+            return [lag for lag in asked if lag == 0]
+        return [lag for lag in asked if lag or "rollout_correction" not in self.algorithm]
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it is not a type as it stands."""
+        return self.name != self.algorithm_type
+
+
+def all_trials() -> dict[str, Trial]:
+    """By name, in the order of the table."""
+    types = [_type(name) for name in ALGORITHM_TYPES.names()]
+    uncorrected = [_corrected(name, "tis", bypass=True) for name in WITHOUT_RATIO]
+    presets = [_corrected("grpo", preset, bypass=False) for preset in PRESETS]
+    reverse = _type("jsd", "lambda_coef 0", advantage_fn_args={"lambda_coef": 0.0})
+    trials = [*types, reverse, *uncorrected, *presets]
+    return {trial.name: trial for trial in trials}
+
+
+def _type(name: str, variant: str = "", **algorithm: object) -> Trial:
+    settings = {**SETTINGS, "algorithm_type": name, **algorithm}
+    if name == "ppo":
+        return Trial(name=name, algorithm={**settings, "repeat_times": 1}, trainer=CRITIC)
+    return Trial(name=f"{name}, {variant}" if variant else name, algorithm=settings)
+
+
+def _corrected(name: str, preset: str, *, bypass: bool) -> Trial:
+    """Without a ratio in the loss the correction counts whole; with one, from the proximal on."""
+    correction = asdict(PRESETS[preset])
+    return _type(name, preset, bypass_old_logprobs=bypass, rollout_correction=correction)
