@@ -17,7 +17,7 @@ from services.trainer.rows import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
-from trinity.config import StagePlan
+from trinity.config.plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,12 @@ from examples.addition.prepare import prepare
 from services.trainer.formatter import Formatter, load_formatter
 from services.trainer.rows import TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config import Config, StagePlan, plan_experiment
 from trinity.config.algorithm import AlgorithmConfig
 from trinity.config.algorithm_planning import resolve_algorithm
 from trinity.config.data_format import FormatConfig
+from trinity.config.plan import StagePlan
+from trinity.config.planning import plan_experiment
+from trinity.config.root import Config
 
 IntArray = npt.NDArray[np.int64]
 Row = Mapping[str, str]
