@@ -1,6 +1,5 @@
 """Rollouts of the benchmark of algorithms are exact samples, with their own log-probabilities."""
 
-
 import numpy as np
 import pytest
 import torch
