@@ -15,8 +15,8 @@ DISTILLATIONS = ("on_policy_distill", "jsd", "jensen_shannon")
 """Types that learn from a teacher's log-probabilities."""
 OF_STEPS = ("multi_step_grpo", "gigpo")
 """Types for runs of several steps."""
-WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft")
-"""Types whose loss does not see who made the tokens."""
+WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft", "sppo")
+"""Types whose gradient is not weighed by who made the tokens; sppo's ratio only ends it."""
 SETTINGS: Settings = {
     "repeat_times": 8,
     "optimizer": {"lr": 1.0e-4, "lr_warmup_steps": 10},
@@ -57,8 +57,10 @@ class Trial:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether old rollouts are weighed, or left out, by who made them."""
-        return "rollout_correction" in self.algorithm or self.algorithm_type not in WITHOUT_RATIO
+        """Whether tokens of old rollouts are weighed by who made them; to reject some is not it."""
+        if "rollout_correction" in self.algorithm:
+            return bool(self.algorithm["rollout_correction"]["rollout_is"] != "none")
+        return self.algorithm_type not in WITHOUT_RATIO
 
     def lags(self, asked: Sequence[int]) -> Sequence[int]:
         """Those of the asked that mean something; corrections are for old rollouts."""
@@ -66,17 +68,12 @@ class Trial:
             return [lag for lag in asked if lag == 0]
         return [lag for lag in asked if lag or "rollout_correction" not in self.algorithm]
 
-    @property
-    def is_variant(self) -> bool:
-        """Whether it is not a type as it stands."""
-        return self.name != self.algorithm_type
-
 
 def all_trials() -> dict[str, Trial]:
     """By name, in the order of the table."""
     types = [_type(name) for name in ALGORITHM_TYPES.names()]
-    uncorrected = [_corrected(name, "tis", bypass=True) for name in WITHOUT_RATIO]
-    presets = [_corrected("grpo", preset, bypass=False) for preset in PRESETS]
+    uncorrected = [_corrected(name, "tis") for name in WITHOUT_RATIO]
+    presets = [_corrected("grpo", preset) for preset in PRESETS]
     reverse = _type("jsd", "lambda_coef 0", advantage_fn_args={"lambda_coef": 0.0})
     trials = [*types, reverse, *uncorrected, *presets]
     return {trial.name: trial for trial in trials}
@@ -89,7 +86,7 @@ def _type(name: str, variant: str = "", **algorithm: object) -> Trial:
     return Trial(name=f"{name}, {variant}" if variant else name, algorithm=settings)
 
 
-def _corrected(name: str, preset: str, *, bypass: bool) -> Trial:
-    """Without a ratio in the loss the correction counts whole; with one, from the proximal on."""
+def _corrected(name: str, preset: str) -> Trial:
+    """The correction leads to the proximal policy, a ratio in the loss from there on."""
     correction = asdict(PRESETS[preset])
-    return _type(name, preset, bypass_old_logprobs=bypass, rollout_correction=correction)
+    return _type(name, preset, bypass_old_logprobs=False, rollout_correction=correction)

@@ -75,6 +75,20 @@ def test_corrections_and_data_are_run_where_they_mean_something() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_corrected"),
+    [
+        ("grpo", True),
+        ("opmd", False),
+        ("opmd, tis", True),
+        ("grpo, seq_mis", True),
+        ("grpo, geo_rs", False),  # leaves rows out, weighs none
+    ],
+)
+def test_a_correction_is_a_weight_by_who_made_the_tokens(name: str, is_corrected: bool) -> None:
+    assert all_trials()[name].is_corrected is is_corrected
+
+
 def test_what_was_noted_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     runs = [a_run(0.9, seed=1), a_run(0.8, seed=2)]
