@@ -35,13 +35,14 @@ KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
 	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
 
-bench: setup  ## Every benchmark, about an hour; the results go to benchmarks/results
+bench: setup  ## Every benchmark, some hours; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
+	$(BIN)/python -m benchmarks.algorithms
 
 check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"
