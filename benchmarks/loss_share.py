@@ -10,21 +10,18 @@ log-probabilities, on tensors of the shapes that the step's micro-batches have.
 import argparse
 import json
 import os
-import socket
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.gang import join_alone
 from benchmarks.table import Claim, print_claims
-from services.trainer.messages import LISTENER_VARIABLE
 from services.trainer.rows import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
 from trinity.algorithm.aggregation import BatchTotals
@@ -80,11 +77,9 @@ def main() -> None:
 
 def _train_step_seconds(num_steps: int) -> tuple[int, float]:
     """The model's size and the median of its steps."""
-    warnings.simplefilter("ignore")
-    from services.trainer.learner import Learner, make_deterministic
-    from services.trainer.ranks import join_gang
+    ranks = join_alone(num_threads=len(os.sched_getaffinity(0)))
+    from services.trainer.learner import Learner
 
-    make_deterministic(len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model"
         num_parameters = _write_model(model)
@@ -93,8 +88,7 @@ def _train_step_seconds(num_steps: int) -> tuple[int, float]:
             {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "none"},
             {"max_token_len_per_gpu": ROWS_PER_PART * (PROMPT + RESPONSE)},
         )
-        _become_a_gang_of_one()
-        learner = Learner(plan=plan, model_directory=model, ranks=join_gang(timedelta(minutes=5)))
+        learner = Learner(plan=plan, model_directory=model, ranks=ranks)
         batch = _random_batch()
         seconds = [
             _seconds_of(lambda: learner.train_step(batch, 1e-6))
@@ -121,20 +115,6 @@ def _write_model(directory: Path) -> int:
     model = Qwen2ForCausalLM(config)
     model.save_pretrained(directory)
     return int(model.num_parameters())
-
-
-def _become_a_gang_of_one() -> None:
-    """What the trainer's service tells a rank."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    os.environ |= {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(listener.getsockname()[1]),
-        LISTENER_VARIABLE: str(listener.detach()),
-    }
 
 
 def _random_batch() -> TrainBatch:

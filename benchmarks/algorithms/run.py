@@ -74,7 +74,7 @@ class Bench:
     """Runs what is not there yet."""
 
     def __init__(self, *, work: Path, results: Results, num_steps: int) -> None:
-        from benchmarks.algorithms.gang import join_alone
+        from benchmarks.gang import join_alone
 
         ranks = join_alone()
         from benchmarks.algorithms.data import DataTrainer

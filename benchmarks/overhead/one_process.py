@@ -9,15 +9,14 @@ import json
 import os
 import random
 import shutil
-import socket
 import sys
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.gang import join_alone
 from benchmarks.overhead.job import Job
 from benchmarks.overhead.steps import Steps
 from services.explorer.engine import Engine, EngineOptions
@@ -25,7 +24,6 @@ from services.explorer.seeds import SeedBase
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_engine import start_vllm
 from services.explorer.vllm_options import look_at_machine, prepare_environment
-from services.trainer.messages import LISTENER_VARIABLE
 from services.trainer.rows import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
@@ -54,8 +52,7 @@ def main() -> None:
 
 async def measure(job: Job) -> Steps:
     """All steps of the job."""
-    from services.trainer.learner import Learner, make_deterministic
-    from services.trainer.ranks import join_gang
+    from services.trainer.learner import Learner
 
     plan = job.plan()
     prepare_environment(plan.model_path, look_at_machine())
@@ -68,9 +65,7 @@ async def measure(job: Job) -> Steps:
             rollout=plan.config.explorer.rollout_model,
         )
     )
-    make_deterministic(int(os.environ["OMP_NUM_THREADS"]))
-    with _gang_of_one():
-        ranks = join_gang(timedelta(minutes=5))
+    ranks = join_alone(num_threads=int(os.environ["OMP_NUM_THREADS"]))
     learner = Learner(plan=plan, model_directory=job.model, ranks=ranks)
     rows = [json.loads(line) for line in job.data.read_text().splitlines()]
     order = random.Random(1)
@@ -95,25 +90,6 @@ async def measure(job: Job) -> Steps:
         )
     await engine.close()
     return steps
-
-
-class _gang_of_one:
-    """What the trainer's service tells a rank."""
-
-    def __enter__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        os.environ |= {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": "1",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._listener.getsockname()[1]),
-            LISTENER_VARIABLE: str(self._listener.detach()),
-        }
-
-    def __exit__(self, *_: object) -> None:
-        """The store owns the socket now."""
 
 
 async def _roll_out(

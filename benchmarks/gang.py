@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from services.trainer.ranks import Ranks
 
 
-def join_alone() -> "Ranks":
-    """Import the trainer and form its process group; once a process, on one thread."""
+def join_alone(num_threads: int = 1) -> "Ranks":
+    """Import the trainer and form its process group, once a process; its arithmetic repeats."""
     warnings.simplefilter("ignore")  # verl's, ray's and torch's, which nobody here can mend
     import services.trainer.stage_setup  # noqa: F401  # imports verl
     from services.trainer.learner import make_deterministic
@@ -28,5 +28,5 @@ def join_alone() -> "Ranks":
         "MASTER_PORT": str(listener.getsockname()[1]),
         LISTENER_VARIABLE: str(listener.detach()),
     }
-    make_deterministic(num_threads=1)
+    make_deterministic(num_threads)
     return join_gang(timedelta(minutes=5))
