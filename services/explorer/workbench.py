@@ -28,8 +28,7 @@ class Workbench:
         self._seed = seed
         self._engine = engine
         self._tokenizer = tokenizer
-        tasksets = [plan.taskset] if plan.taskset else []
-        self._tasksets = {one.name: one for one in (*tasksets, *plan.eval_tasksets)}
+        self._tasksets = {one.name: one for one in (*plan.tasksets, *plan.eval_tasksets)}
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
             _reward(taskset, {})

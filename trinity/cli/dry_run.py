@@ -1,6 +1,7 @@
 """`trinity run --dry-run`: what would be done, after everything that can be checked was."""
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.taskset_storage import without_password
 from trinity.launch.prepare import Prepared
 
 
@@ -30,23 +31,36 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
         f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
     ]
-    if stage.taskset is None:
+    if not stage.tasksets:
         return [*lines, f"  data           {stage.experience_buffer.path}"]
     rollout = stage.config.explorer.rollout_model
     sync = stage.config.synchronizer
-    task = stage.taskset
     lines += [
-        f"  tasks          {task.path or task.name}, {stage.config.buffer.batch_size} a step, "
+        *(line for task in stage.tasksets for line in _task_lines(task)),
+        f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
-        f"  workflow       {task.workflow}, reward {task.reward or 'of the workflow'}",
         f"  rollout        {rollout.engine_num} engine(s) {rollout.engine_type}, {rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
         f"offset {sync.sync_offset}",
     ]
     for evaluation in stage.eval_tasksets:
         every = stage.config.explorer.eval_interval
-        lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")
+        lines.append(f"  evaluation     {_place(evaluation)}, every {every} steps")
     return lines
+
+
+def _task_lines(task: ResolvedTaskset) -> list[str]:
+    return [
+        f"  tasks          {_place(task)}, {task.selector.selector_type}",
+        f"  workflow       {task.workflow}, reward {task.reward or 'of the workflow'}",
+    ]
+
+
+def _place(task: ResolvedTaskset) -> str:
+    """Without the password that a database's address may hold."""
+    if task.storage_type == "sql" and task.path is not None:
+        return f"table {task.table} of {without_password(task.path)}"
+    return task.path or f"{task.name} ({task.storage_type})"
 
 
 def _parts(stage: StagePlan) -> str:

@@ -22,13 +22,11 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
 
 def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
     """Log-probabilities of a truncated distribution are not those that the trainer computes."""
-    if stage.taskset is None:
-        return
-    sampling = stage.taskset.sampling
-    if sampling.top_p < 1:
-        yield _truncates(f"top_p: {sampling.top_p}", "1.0")
-    if sampling.top_k > 0:
-        yield _truncates(f"top_k: {sampling.top_k}", "-1")
+    samplings = [one.sampling for one in stage.tasksets]
+    for top_p in sorted({one.top_p for one in samplings if one.top_p < 1}):
+        yield _truncates(f"top_p: {top_p}", "1.0")
+    for top_k in sorted({one.top_k for one in samplings if one.top_k > 0}):
+        yield _truncates(f"top_k: {top_k}", "-1")
 
 
 def _truncates(setting: str, off: str) -> str:

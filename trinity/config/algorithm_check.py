@@ -120,14 +120,14 @@ def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
 
 def _workflow_brings(plan: StagePlan) -> Iterator[str]:
     """The workflows that come with the system bring rewards alone."""
-    if plan.taskset is None or plan.taskset.workflow not in WORKFLOWS.builtins:
-        return
+    workflows = {one.workflow for one in plan.tasksets if one.workflow in WORKFLOWS.builtins}
     needs = needs_of(plan.algorithm.advantage_fn)
     for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
-        yield (
-            f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs {WHERE_FROM[need]}: "
-            f"`{plan.taskset.workflow}` does not, name one of your own that does"
-        )
+        for workflow in sorted(workflows):
+            yield (
+                f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
+                f"{WHERE_FROM[need]}: `{workflow}` does not, name one of your own that does"
+            )
 
 
 CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (

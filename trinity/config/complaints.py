@@ -65,7 +65,7 @@ def _global_key(location: tuple[int | str, ...]) -> str:
     """The key as it is called outside of stages and lists."""
     inside = location[2:] if location[:1] == ("stages",) else location
     key = ".".join(part for part in inside if isinstance(part, str))
-    return key.replace("eval_tasksets", "taskset")
+    return key.replace("eval_tasksets", "taskset").replace("_input.tasksets", "_input.taskset")
 
 
 def _unknown_key(location: tuple[int | str, ...], where: str) -> str:

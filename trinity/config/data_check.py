@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.taskset_storage import is_hub_name
 from trinity.errors import UserError
 
 
-def check_taskset(taskset: ResolvedTaskset, stage: StagePlan) -> None:
-    """Its files, their first row, and, for training, whether they are enough for one step."""
-    if taskset.path is None:
+def check_taskset(taskset: ResolvedTaskset) -> None:
+    """Its files and their first row; what lies elsewhere is seen when it is read."""
+    files = _files_here(taskset)
+    if not files:
         return
-    files = find_data_files(taskset.path, taskset.split, taskset.subset_name)
     row = first_row(files)
     columns = taskset.format
     for key, column in {
@@ -26,8 +28,37 @@ def check_taskset(taskset: ResolvedTaskset, stage: StagePlan) -> None:
         "reward_fn_key": columns.reward_fn_key,
     }.items():
         _check_column(row, key, column)
-    if not taskset.is_eval and stage.total_train_steps is None:
-        _check_size(count_rows(files), stage)
+    for column in taskset.selector.feature_keys:
+        _check_feature(row, column)
+
+
+def check_number_of_tasks(stage: StagePlan) -> None:
+    """Whether the tasks to train on, those of all tasksets, are enough for one step."""
+    if not stage.tasksets or stage.total_train_steps is not None:
+        return
+    files = [_files_here(one) for one in stage.tasksets]
+    if all(files):
+        _check_size(sum(count_rows(some) for some in files), stage)
+
+
+def _files_here(taskset: ResolvedTaskset) -> tuple[Path, ...]:
+    if taskset.storage_type != "file" or taskset.path is None or is_hub_name(taskset.path):
+        return ()
+    return find_data_files(taskset.path, taskset.split, taskset.subset_name)
+
+
+def _check_feature(row: Row, column: str) -> None:
+    if column not in row:
+        raise UserError(
+            f"its rows have no column `{column}`, only {_columns(row)}: "
+            "set `data_selector.feature_keys`"
+        )
+    try:
+        float(str(row[column]))
+    except ValueError as error:
+        raise UserError(
+            f"column `{column}` of its first row is no number: set `data_selector.feature_keys`"
+        ) from error
 
 
 def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:

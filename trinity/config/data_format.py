@@ -4,7 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.section import Args, NonNegative, Positive, Section
+
+SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
 
 
 class FormatConfig(Section):
@@ -35,10 +37,16 @@ class FormatConfig(Section):
 class DataSelectorConfig(Section):
     """The order in which rows are drawn."""
 
-    selector_type: Literal["sequential", "shuffle"] = "sequential"
-    """In the file's order, or a new permutation each epoch."""
+    selector_type: SelectorType = "sequential"
+    """In the file's order; a new permutation each epoch; by chance each step; by falling features;
+    or near a pass rate, by what the rollouts teach."""
     seed: NonNegative | None = None
-    """Seed of the permutations, unless the experiment's."""
+    """Seed of whatever chance there is, unless the experiment's."""
+    feature_keys: tuple[str, ...] = ()
+    """Columns of numbers. For `offline_easy2hard`: rows with the largest come first. For
+    `difficulty_based`: two, the pass rates of a weak and of a strong model."""
+    kwargs: Args = Field(default_factory=dict)
+    """Arguments of `difficulty_based`."""
 
 
 class GenerationConfig(Section):

@@ -1,14 +1,16 @@
 """What follows from a configuration: the object that services act on, as JSON on the wire."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
-from trinity.config.data_format import FormatConfig
+from trinity.config.data_format import FormatConfig, SelectorType
+from trinity.config.difficulty import DifficultyConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
 from trinity.config.rollout_correction import RolloutCorrectionConfig
@@ -40,17 +42,22 @@ class Sampling(_Derived):
 class Selector(_Derived):
     """The order in which rows are drawn."""
 
-    selector_type: Literal["sequential", "shuffle"]
+    selector_type: SelectorType
     seed: int
+    feature_keys: tuple[str, ...] = ()
+    difficulty: DifficultyConfig | None = None
+    """For `difficulty_based`."""
 
 
 class ResolvedTaskset(_Derived):
     """Tasks with their workflow, reward and sampling."""
 
     name: str
-    storage_type: Literal["file", "client"]
+    storage_type: Literal["file", "sql", "client", "queue"]
     path: str | None
-    """Absolute; None for tasks that a client submits."""
+    """Absolute, `owner/name` on the hub, or a database's address; None for what clients submit."""
+    table: str | None = None
+    """Of a database."""
     split: str
     subset_name: str | None
     is_eval: bool
@@ -174,8 +181,8 @@ class StagePlan(_Derived):
     trainer_rank_num: int
     max_token_len_per_gpu: int
     """Tokens of one micro-batch."""
-    taskset: ResolvedTaskset | None
-    """What the explorer trains on; None in mode train."""
+    tasksets: tuple[ResolvedTaskset, ...] = ()
+    """What the explorer trains on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
     experience_buffer: ResolvedExperienceBuffer
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
@@ -183,6 +190,21 @@ class StagePlan(_Derived):
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_taskset(cls, values: Any) -> Any:
+        """Plans that were stored when a stage had one taskset at most."""
+        if isinstance(values, Mapping) and "taskset" in values:
+            rest = {name: value for name, value in values.items() if name != "taskset"}
+            single = values["taskset"]
+            return {**rest, "tasksets": [single] if single else []}
+        return values
+
+    @property
+    def taskset(self) -> ResolvedTaskset | None:
+        """The first of those that the explorer trains on."""
+        return self.tasksets[0] if self.tasksets else None
 
     @property
     def algorithm_type(self) -> str:

@@ -5,7 +5,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from trinity.config.data_check import check_auxiliary_buffer, check_experience_buffer, check_taskset
+from trinity.config.data_check import (
+    check_auxiliary_buffer,
+    check_experience_buffer,
+    check_number_of_tasks,
+    check_taskset,
+)
 from trinity.config.model_check import check_critic, check_model
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
@@ -37,10 +42,10 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
         for buffer in stage.auxiliary_buffers:
             what = f"stage `{stage.name}`, auxiliary buffer `{buffer.name}`: "
             yield what, partial(check_auxiliary_buffer, buffer)
-        for taskset in (stage.taskset, *stage.eval_tasksets):
-            if taskset is not None:
-                what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
-                yield what, partial(check_taskset, taskset, stage)
+        for taskset in (*stage.tasksets, *stage.eval_tasksets):
+            what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
+            yield what, partial(check_taskset, taskset)
+        yield f"stage `{stage.name}`: ", partial(check_number_of_tasks, stage)
 
 
 def _check_writable(job_dir: Path) -> None:

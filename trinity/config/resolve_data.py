@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity.config.buffer import ExplorerInput
-from trinity.config.data_format import DataSelectorConfig
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.lengths import Lengths
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling, Selector
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
 from trinity.config.root import Config
+from trinity.config.selecting import resolve_selector
 from trinity.config.taskset import TasksetConfig
+from trinity.config.taskset_storage import resolve_path
 from trinity.errors import UserError
 
 
@@ -20,25 +21,54 @@ def absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def resolve_train_taskset(
+def resolve_train_tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
-) -> ResolvedTaskset:
+) -> tuple[ResolvedTaskset, ...]:
     """The tasks to train on."""
     given = config.buffer.explorer_input
-    if given.taskset is None:
-        raise UserError(
-            f"stage `{stage}`: `buffer.explorer_input.taskset` is missing: "
-            "`mode: both` needs tasks to explore"
+    key = f"stage `{stage}`: `buffer.explorer_input.taskset"
+    if given.taskset is not None and given.tasksets:
+        raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
+    if given.taskset is None and not given.tasksets:
+        raise UserError(f"{key}` is missing: `mode: both` needs tasks to explore")
+    named = [(f"{key}s[{i}]", f"taskset_{i}", one) for i, one in enumerate(given.tasksets)]
+    if given.taskset is not None:
+        named = [(key, "taskset", given.taskset)]
+    tasksets = tuple(
+        _resolve(
+            one,
+            config=config,
+            lengths=lengths,
+            key=key,
+            default_name=name,
+            repeat_times=repeat_times,
+            is_eval=False,
         )
-    return _resolve(
-        given.taskset,
-        config=config,
-        lengths=lengths,
-        key=f"stage `{stage}`: `buffer.explorer_input.taskset",
-        default_name="taskset",
-        repeat_times=repeat_times,
-        is_eval=False,
+        for key, name, one in named
     )
+    _check_queue(tasksets, config, f"{key}s")
+    return tasksets
+
+
+def _check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -> None:
+    """Nobody knows how long a queue gets, and its order is that of its arrival."""
+    for one in tasksets:
+        if one.storage_type != "queue":
+            continue
+        if len(tasksets) > 1:
+            raise UserError(
+                f"{key}`: `{one.name}` is a queue, which cannot be mixed with other tasksets: "
+                "submit all tasks to it, or give it a stage of its own"
+            )
+        if one.selector.selector_type != "sequential":
+            raise UserError(
+                f"{key}`: `{one.name}` is a queue, which gives tasks as they come: "
+                "remove its `data_selector`"
+            )
+        if config.buffer.total_steps is None and config.trainer.total_steps is None:
+            raise UserError(
+                f"{key}`: `{one.name}` is a queue, which has no epochs: give `buffer.total_steps`"
+            )
 
 
 def resolve_eval_tasksets(
@@ -80,25 +110,35 @@ def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> Resolve
             f"give `storage_type: {needed}`"
         )
     _check_path(given.path, wanted=needed == "file", key=key, storage_type=needed)
-    return _resolve_buffer(given, given.name or "experience_buffer", config.seed)
+    return _resolve_buffer(given, given.name or "experience_buffer", config.seed, key)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
     """Rows of data that go into batches beside the explorer's, called by their keys."""
     buffers = config.buffer.trainer_input.auxiliary_buffers
+    keys = {
+        name: f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers
+    }
     for name, given in buffers.items():
-        key = f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}"
+        key = keys[name]
         if given.storage_type != "file":
             raise UserError(
                 f"{key}.storage_type: {given.storage_type}` is not supported: give file"
             )
         _check_path(given.path, wanted=True, key=key, storage_type="file")
-    return tuple(_resolve_buffer(given, name, config.seed) for name, given in buffers.items())
+    return tuple(
+        _resolve_buffer(given, name, config.seed, keys[name]) for name, given in buffers.items()
+    )
 
 
 def _resolve_buffer(
-    given: ExperienceBufferConfig, name: str, seed: int
+    given: ExperienceBufferConfig, name: str, seed: int, key: str
 ) -> ResolvedExperienceBuffer:
+    if given.data_selector.selector_type == "difficulty_based":
+        raise UserError(
+            f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which rows "
+            "of data have none of: choose another"
+        )
     return ResolvedExperienceBuffer(
         name=name,
         storage_type=given.storage_type,
@@ -106,7 +146,7 @@ def _resolve_buffer(
         split=given.split,
         subset_name=given.subset_name,
         format=given.format,
-        selector=_selector(given.data_selector, seed),
+        selector=resolve_selector(given.data_selector, seed, key),
         max_read_timeout=given.max_read_timeout,
     )
 
@@ -121,9 +161,7 @@ def _resolve(
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    _check_path(
-        given.path, wanted=given.storage_type == "file", key=key, storage_type=given.storage_type
-    )
+    _check_eval(given, key, is_eval=is_eval)
     defaults = config.buffer.explorer_input
     workflow = given.default_workflow_type or _default_workflow(defaults, is_eval)
     if workflow is None:
@@ -134,7 +172,8 @@ def _resolve(
     return ResolvedTaskset(
         name=given.name or default_name,
         storage_type=given.storage_type,
-        path=absolute(given.path) if given.path else None,
+        path=resolve_path(given, key),
+        table=(given.table or given.name or default_name) if given.storage_type == "sql" else None,
         split=given.split,
         subset_name=given.subset_name,
         is_eval=is_eval,
@@ -145,8 +184,16 @@ def _resolve(
         reward_args=given.reward_fn_args,
         format=given.format,
         sampling=_sampling(given, config.model, lengths),
-        selector=_selector(given.data_selector, config.seed),
+        selector=resolve_selector(given.data_selector, config.seed, key),
     )
+
+
+def _check_eval(given: TasksetConfig, key: str, *, is_eval: bool) -> None:
+    if is_eval and given.storage_type == "queue":
+        raise UserError(
+            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue has "
+            "not: give client"
+        )
 
 
 def _check_path(path: str | None, *, wanted: bool, key: str, storage_type: str) -> None:
@@ -170,10 +217,4 @@ def _sampling(given: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sam
         top_k=model.top_k if own.top_k is None else own.top_k,
         max_tokens=max_tokens,
         min_tokens=min(lengths.min_response, max_tokens - 1),
-    )
-
-
-def _selector(given: DataSelectorConfig, seed: int) -> Selector:
-    return Selector(
-        selector_type=given.selector_type, seed=seed if given.seed is None else given.seed
     )

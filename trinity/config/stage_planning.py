@@ -14,7 +14,7 @@ from trinity.config.resolve_data import (
     resolve_auxiliary_buffers,
     resolve_eval_tasksets,
     resolve_experience_buffer,
-    resolve_train_taskset,
+    resolve_train_tasksets,
 )
 from trinity.config.root import Config
 from trinity.config.sampling import count_expert_rows
@@ -36,7 +36,7 @@ def plan_stage(stage: Stage) -> StagePlan:
     steps = total_steps(
         config, rows_per_train_step=batch - num_expert_rows, rows_per_explore_step=rows
     )
-    taskset, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
+    tasksets, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
     plan = StagePlan(
         index=stage.index,
         name=name,
@@ -58,7 +58,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         total_train_steps=steps.train,
         trainer_rank_num=resolve_rank_num(config, batch, name),
         max_token_len_per_gpu=_max_token_len(config, lengths, algorithm, name),
-        taskset=taskset,
+        tasksets=tasksets,
         eval_tasksets=eval_tasksets,
         experience_buffer=resolve_experience_buffer(config, config.mode, name),
         auxiliary_buffers=resolve_auxiliary_buffers(config, name),
@@ -85,16 +85,16 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
 
 def _tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
-) -> tuple[ResolvedTaskset | None, tuple[ResolvedTaskset, ...]]:
+) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode != "both":
-        return None, ()
-    taskset = resolve_train_taskset(config, lengths, repeat_times, stage)
+        return (), ()
+    tasksets = resolve_train_tasksets(config, lengths, repeat_times, stage)
     eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
-    check_names([taskset.name, *(one.name for one in eval_tasksets), *auxiliary], stage)
+    check_names([*(one.name for one in (*tasksets, *eval_tasksets)), *auxiliary], stage)
     if eval_tasksets:
         _check_eval_interval(config, stage)
-    return taskset, eval_tasksets
+    return tasksets, eval_tasksets
 
 
 def _check_eval_interval(config: Config, stage: str) -> None:

@@ -15,16 +15,21 @@ class TasksetConfig(Section):
 
     name: DataName = ""
     """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
-    storage_type: Literal["file", "client"] = "file"
-    """Read from files, or submitted over gRPC under this name."""
+    storage_type: Literal["file", "sql", "client", "queue"] = "file"
+    """Read from files; read from a database's table; submitted over gRPC under this name, as a
+    whole or, for `queue`, bit by bit while training goes on."""
     path: str | None = None
-    """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory."""
+    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
+    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
+    table: str | None = None
+    """For `sql`: the table, unless it is called like the taskset."""
     split: str = "train"
     """Which split of a directory."""
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
     repeat_times: Positive = 1
-    """Runs of each task in an evaluation; training has `algorithm.repeat_times`."""
+    """Runs of each task in an evaluation; in training all tasksets have
+    `algorithm.repeat_times`."""
     format: FormatConfig = FormatConfig()
     """Which column means what."""
     rollout_args: GenerationConfig = GenerationConfig()

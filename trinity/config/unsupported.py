@@ -6,8 +6,7 @@ FORESEEN_KEYS = {
     "algorithm.optimizer": "optimizer_type clip_grad",
     "model": "trust_remote_code logprobs repetition_penalty enable_thinking "
     "lora_configs rope_scaling rope_theta tinker external_model",
-    "buffer.explorer_input": "tasksets",
-    "buffer.explorer_input.taskset": "index task_selector",
+    "buffer.explorer_input.taskset": "index",
     "buffer.trainer_input.experience_buffer": "capacity replay_buffer",
     "explorer": "auxiliary_models over_rollout dynamic_timeout env_vars concurrent_mode "
     "max_repeat_times_per_runner bench_on_latest_checkpoint proxy_port max_inflight_batches",
@@ -21,6 +20,7 @@ FORESEEN_KEYS = {
 """Section to its keys; what is neither here nor a field is taken for a slip of the pen."""
 
 MOVED_KEYS = {
+    "buffer.explorer_input.taskset.task_selector": "buffer.explorer_input.taskset.data_selector",
     "algorithm.optimizer.warmup_style": "algorithm.optimizer.lr_scheduler_type",
     "algorithm.rollout_correction.bypass_mode": "algorithm.bypass_old_logprobs",
     "algorithm.rollout_correction.loss_type": "algorithm.policy_loss_fn",
@@ -31,7 +31,6 @@ FORESEEN_VALUES = {
     "mode": "explore bench serve colocate",
     "synchronizer.sync_method": "nccl memory",
     "synchronizer.sync_style": "explorer_driven trainer_driven fully_async",
-    "buffer.explorer_input.taskset.storage_type": "sql queue",
     "buffer.trainer_input.experience_buffer.storage_type": "sql",
     "explorer.rollout_model.engine_type": "sglang tinker external",
     "trainer.trainer_type": "tinker",

@@ -15,8 +15,7 @@ def check_names(plan: ExperimentPlan) -> None:
     """
     load_plugins(plugin_dirs_from_environment())
     for stage in plan.stages:
-        tasksets = (*((stage.taskset,) if stage.taskset else ()), *stage.eval_tasksets)
-        for taskset in tasksets:
+        for taskset in (*stage.tasksets, *stage.eval_tasksets):
             try:
                 _check_workflow(taskset)
                 _check_reward(taskset)

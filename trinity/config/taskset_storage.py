@@ -1,0 +1,56 @@
+"""Where the tasks of a taskset lie, and which of its keys go with that."""
+
+import re
+from pathlib import Path
+
+from trinity.config.taskset import TasksetConfig
+from trinity.errors import UserError
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+DATABASES = ("postgresql://", "sqlite:///")
+
+
+def is_hub_name(path: str) -> bool:
+    """Whether it names a dataset on the Hugging Face hub: `owner/name`, and nothing here."""
+    return HUB_NAME.fullmatch(path) is not None and not Path(path).exists()
+
+
+def without_password(address: str) -> str:
+    """A database's address as it may be shown."""
+    return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", address)
+
+
+def resolve_path(given: TasksetConfig, key: str) -> str | None:
+    """Where the tasks are read from; None for those that clients submit.
+
+    Raises: UserError when the keys do not go together.
+    """
+    storage, path = given.storage_type, given.path
+    if storage in ("file", "sql") and not path:
+        raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
+    if storage in ("client", "queue") and path:
+        raise UserError(
+            f"{key}.path` goes with `storage_type: file` or `sql` only: remove one of the two"
+        )
+    if given.table and storage != "sql":
+        raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
+    if not path:
+        return None
+    return _database(path, key) if storage == "sql" else _file(path)
+
+
+def _database(address: str, key: str) -> str:
+    if not address.startswith(DATABASES):
+        raise UserError(
+            f"{key}.path` is no database's address: give {' or '.join(f'{d}...' for d in DATABASES)}"
+        )
+    scheme, _, file = address.partition("sqlite:///")
+    return f"sqlite:///{_absolute(file)}" if not scheme and file else address
+
+
+def _file(path: str) -> str:
+    return path if is_hub_name(path) else _absolute(path)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
