@@ -6,7 +6,9 @@ import sys
 from collections.abc import AsyncIterator
 
 from services.buffer.advantages import Advantages
+from services.buffer.background import BackgroundJobs
 from services.buffer.broker import ResultsClient
+from services.buffer.features import FeatureLibrary
 from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
@@ -15,6 +17,7 @@ from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.readiness import Needs
 from services.buffer.servicer import BufferServicer
+from services.buffer.servicer.catalogue import TasksetServicer
 from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
@@ -22,7 +25,7 @@ from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
 from services.buffer.upkeep import keep_small
 from services.buffer.wire import decode_sample
-from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
 from trinity.notifications import Listener
 from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
@@ -30,6 +33,7 @@ from trinity.rpc.server import Servicer, serve
 from trinity.waits import Waits
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
+TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
 SCHEMA = "buffer"
 
 
@@ -58,17 +62,25 @@ class Parts:
         self.pipeline = Pipeline(
             database=self.database, listener=self.listener, advantages=self.advantages, waits=waits
         )
+        self.jobs = BackgroundJobs(workers=workers, on_over=self.listener.wake_all, waits=waits)
         self.library = TasksetLibrary(
-            database=self.database, workers=workers, on_over=self.listener.wake_all, waits=waits
+            database=self.database, jobs=self.jobs, roots=settings.root_paths
         )
+        self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
 
     @property
-    def servicer(self) -> Servicer:
+    def servicers(self) -> list[Servicer]:
         """The calls."""
+        add = taskset_pb2_grpc.add_TasksetServiceServicer_to_server
+        tasksets = TasksetServicer(self.database)
+        return [self._servicer(), Servicer(name=TASKSETS, add=add, implementation=tasksets)]
+
+    def _servicer(self) -> Servicer:
         implementation = BufferServicer(
             database=self.database,
             poller=self.poller,
             library=self.library,
+            features=self.features,
             composer=Composer(decode_sample),
             advantages=self.advantages,
             stream=self.stream,
@@ -84,7 +96,7 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
     """
     async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
         parts = Parts(settings, workers, member.waits)
-        async with serve(settings, [parts.servicer]) as server:
+        async with serve(settings, parts.servicers) as server:
             member.serves(server.address)
             needs = Needs(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
@@ -92,7 +104,7 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
             working = workers.create_task(_work(settings, parts, needs))
             await stop.wait()
             parts.poller.close()
-        parts.library.close()
+        parts.jobs.close()
         working.cancel()
 
 

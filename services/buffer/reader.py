@@ -1,10 +1,11 @@
-"""The process that reads the files of a taskset, seen from the buffer."""
+"""The process that reads the rows of a taskset, seen from the buffer."""
 
 import asyncio
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 
+from services.buffer.row_source import RowSource
 from trinity.errors import PreconditionFailed
 
 MODULE = "services.buffer.read_rows"
@@ -12,16 +13,19 @@ CHUNK_BYTES = 256 * 1024
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
-async def start_reader(path: str, split: str, subset: str | None) -> Process:
+async def start_reader(source: RowSource) -> Process:
     """Start to read; the rows come as lines."""
-    chosen = ["--subset", subset] if subset else []
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", MODULE, "--path", path, "--split", split, *chosen),
-        stdin=DEVNULL,
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", MODULE),
+        stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
         limit=CHUNK_BYTES,
     )
+    assert child.stdin is not None
+    child.stdin.write(source.model_dump_json().encode())
+    child.stdin.close()
+    return child
 
 
 async def read_lines(child: Process) -> AsyncIterator[str]:

@@ -31,6 +31,14 @@ class BufferSettings(ServiceSettings):
     it asks for all of it."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
+    taskset_roots: str = "/"
+    """Directories that tasksets may be read from, separated by colons; links that lead out of them
+    are not followed."""
+
+    @property
+    def root_paths(self) -> tuple[str, ...]:
+        """The directories of `taskset_roots`."""
+        return tuple(root for root in self.taskset_roots.split(":") if root)
 
 
 class MigrationSettings(BufferSettings):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 
-SUFFIXES = (".jsonl", ".json", ".parquet", ".arrow")
+SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 _SPLIT_WORDS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
 _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trinity.errors import UserError
+from trinity.row_files import read_rows
 
 Row = Mapping[str, object]
 READ_WHOLE_BYTES = 64 * 1024 * 1024
@@ -14,10 +15,16 @@ READ_WHOLE_BYTES = 64 * 1024 * 1024
 def first_row(files: tuple[Path, ...]) -> Row:
     """The first row of the first file that has one."""
     for file in files:
-        row = next(_json_rows(file) if _is_json(file) else _arrow_rows(file), None)
+        row = next(_rows(file), None)
         if row is not None:
             return row
     raise UserError(f"{', '.join(map(str, files))} is empty: it needs at least one row")
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    if file.suffix == ".csv":
+        return _csv_rows(file)
+    return _json_rows(file) if _is_json(file) else _arrow_rows(file)
 
 
 def count_rows(files: tuple[Path, ...]) -> int:
@@ -26,12 +33,21 @@ def count_rows(files: tuple[Path, ...]) -> int:
 
 
 def _count(file: Path) -> int:
+    if file.suffix == ".csv":
+        return sum(1 for _ in _csv_rows(file))
     if not _is_json(file):
         return _count_arrow(file)
     if file.stat().st_size <= READ_WHOLE_BYTES:
         return sum(1 for _ in _json_rows(file))
     with file.open("rb") as lines:
         return sum(1 for line in lines if line.strip())
+
+
+def _csv_rows(file: Path) -> Iterator[Row]:
+    with file.open("rb") as stream:
+        for row in read_rows(stream, str(file)):
+            assert isinstance(row, dict)
+            yield row
 
 
 def _is_json(file: Path) -> bool:

@@ -136,8 +136,8 @@ def _resolve_buffer(
 ) -> ResolvedExperienceBuffer:
     if given.data_selector.selector_type == "difficulty_based":
         raise UserError(
-            f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which rows "
-            "of data have none of: choose another"
+            f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
+            "rows of data have none of: choose another"
         )
     return ResolvedExperienceBuffer(
         name=name,

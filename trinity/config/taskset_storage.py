@@ -41,9 +41,8 @@ def resolve_path(given: TasksetConfig, key: str) -> str | None:
 
 def _database(address: str, key: str) -> str:
     if not address.startswith(DATABASES):
-        raise UserError(
-            f"{key}.path` is no database's address: give {' or '.join(f'{d}...' for d in DATABASES)}"
-        )
+        known = " or ".join(f"{start}..." for start in DATABASES)
+        raise UserError(f"{key}.path` is no database's address: give {known}")
     scheme, _, file = address.partition("sqlite:///")
     return f"sqlite:///{_absolute(file)}" if not scheme and file else address
 

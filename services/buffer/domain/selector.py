@@ -1,21 +1,27 @@
-"""Which row of a taskset the n-th draw takes: in order, or a new permutation each epoch."""
+"""Which rows the next draws take, where nothing but their number and the seeds decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-SelectorType = Literal["sequential", "shuffle"]
+from trinity.config.data_format import SelectorType
+
 WORD = 2**64
+IntVector = npt.NDArray[np.int64]
+
+
+def generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
+    """Chance that is the same wherever and whenever it is asked for."""
+    words = [*(seed % WORD for seed in seeds), number]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 @lru_cache(maxsize=2)
-def permutation(seeds: tuple[int, ...], epoch: int, num_rows: int) -> npt.NDArray[np.int64]:
-    """The order of one epoch; the same wherever and whenever it is asked for."""
-    bits = np.random.PCG64(np.random.SeedSequence([*(seed % WORD for seed in seeds), epoch]))
-    return np.random.Generator(bits).permutation(num_rows)
+def permutation(seeds: tuple[int, ...], epoch: int, num_rows: int) -> IntVector:
+    """The order of one epoch."""
+    return generator(seeds, epoch).permutation(num_rows)
 
 
 def draw(
@@ -23,12 +29,21 @@ def draw(
 ) -> Sequence[int]:
     """Rows of draws `first` to `first + count - 1`, counted over all epochs from 0.
 
-    `seeds` are the experiment's and the selector's own: each of them changes the order.
+    `seeds` are the experiment's and the selector's own: each of them changes the order. By chance,
+    no row is taken twice in one call before all were.
     """
-    rows = []
-    for number in range(first, first + count):
-        epoch, place = divmod(number, num_rows)
-        if selector_type == "shuffle":
-            place = int(permutation(seeds, epoch, num_rows)[place])
-        rows.append(place)
-    return rows
+    match selector_type:
+        case "shuffle":
+            places = (divmod(number, num_rows) for number in range(first, first + count))
+            return [int(permutation(seeds, epoch, num_rows)[place]) for epoch, place in places]
+        case "random":
+            return list(_by_chance(generator(seeds, first), num_rows, count))
+        case _:
+            return [number % num_rows for number in range(first, first + count)]
+
+
+def _by_chance(chance: np.random.Generator, num_rows: int, count: int) -> Iterator[int]:
+    while count > 0:
+        size = min(count, num_rows)
+        yield from (int(row) for row in chance.choice(num_rows, size, replace=False))
+        count -= size

@@ -8,9 +8,10 @@ from typing import Literal
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
-from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
+from services.buffer.handlers.drawing import cursor_after, draw_tasks
+from services.buffer.handlers.queueing import lack_of_tasks
 from services.buffer.handlers.words import (
     describe_evaluation,
     describe_needed_version,
@@ -92,6 +93,8 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
     while True:
         refused = refusal(stage)
         if refused is None:
+            stage, refused = await lack_of_tasks(connection, stage)
+        if refused is None:
             refused = lack_of_credit(stage, await current_load(connection, stage.key))
         if refused is not None:
             return stage, refused
@@ -116,31 +119,25 @@ async def draw_assignments(
     refill_round: int,
     required_version: int,
 ) -> Stage:
-    """Draw tasks for explore step `stage.explore_step`; the selector never goes back."""
-    taskset = stage.plan.taskset
-    assert taskset is not None
-    rows = draw(
-        taskset.selector.selector_type,
-        seeds=(stage.seed, taskset.selector.seed),
-        num_rows=stage.num_rows,
-        first=stage.num_drawn,
-        count=num_tasks,
-    )
+    """Draw tasks for explore step `stage.explore_step`; selectors never go back."""
+    drawn = await draw_tasks(connection, stage, num_tasks, version=required_version)
+    num_drawn = await cursor_after(connection, stage, num_tasks)
     new = [
         NewAssignment(
             kind=AssignmentKind.TRAIN,
-            taskset=taskset.name,
-            task_index=row,
+            taskset=one.taskset,
+            task_index=one.row,
             explore_step=stage.explore_step,
             position=first_position + i,
             refill_round=refill_round,
             required_version=required_version,
             repeat_times=stage.repeat_times,
+            awaits_feedback=one.awaits_feedback,
         )
-        for i, row in enumerate(rows)
+        for i, one in enumerate(drawn)
     ]
     await insert_assignments(connection, stage.key, new)
-    stage = dataclasses.replace(stage, num_drawn=stage.num_drawn + num_tasks)
+    stage = dataclasses.replace(stage, num_drawn=num_drawn)
     await update_stage(
         connection, stage.key, explore_step=stage.explore_step, num_drawn=stage.num_drawn
     )

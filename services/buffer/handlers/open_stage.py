@@ -1,6 +1,6 @@
 """Makes a stage known, with tasksets that are already stored."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.progress import log_event
@@ -20,7 +21,7 @@ from services.buffer.store.stages import (
     update_stage,
 )
 from services.buffer.store.tables import stage_taskset
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Selector, StagePlan
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
@@ -40,16 +41,19 @@ class NeededTaskset:
     """None for tasks that a client submits under the name."""
     split: str
     subset_name: str | None
+    table: str | None = None
+    """Of a database."""
+    is_queue: bool = False
+    feature_keys: tuple[str, ...] = ()
 
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
     """All tasksets of a plan; in mode train the one with the data."""
     if not plan.needs_rollout:
         return [_needed(plan.experience_buffer, TasksetKind.DATA)]
-    training = [plan.taskset] if plan.taskset else []
     experts = [plan.expert_buffer] if plan.expert_buffer else []
     return [
-        *(_needed(one, TasksetKind.TRAIN) for one in training),
+        *(_needed(one, TasksetKind.TRAIN) for one in plan.tasksets),
         *(_needed(one, TasksetKind.EVAL) for one in plan.eval_tasksets),
         *(_needed(one, TasksetKind.EXPERT) for one in experts),
     ]
@@ -57,7 +61,14 @@ def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
 
 def _needed(one: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind) -> NeededTaskset:
     return NeededTaskset(
-        name=one.name, kind=kind, path=one.path, split=one.split, subset_name=one.subset_name
+        name=one.name,
+        kind=kind,
+        path=one.path,
+        split=one.split,
+        subset_name=one.subset_name,
+        table=one.table if isinstance(one, ResolvedTaskset) else None,
+        is_queue=kind is TasksetKind.TRAIN and one.storage_type == "queue",
+        feature_keys=() if kind is TasksetKind.EVAL else one.selector.feature_keys,
     )
 
 
@@ -88,6 +99,8 @@ async def open_stage(
         for one in tasksets
     ]
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
+    for taskset, selector in _selected(plan, tasksets):
+        await prepare_selector(connection, key, taskset, selector)
     num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED)
     total_train_steps = plan.num_train_steps(num_rows)
     total_explore_steps = plan.num_explore_steps(num_rows) if plan.needs_rollout else 0
@@ -109,6 +122,18 @@ async def open_stage(
         await reopen_stage(connection, stage)
     await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
+
+
+def _selected(
+    plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> Iterator[tuple[StageTaskset, Selector]]:
+    """Tasksets that rows are drawn from, with the selectors that draw them."""
+    selectors = {one.name: one.selector for one in plan.tasksets}
+    for buffer in (plan.experience_buffer, *plan.auxiliary_buffers):
+        selectors[buffer.name] = buffer.selector
+    for one in tasksets:
+        if one.kind is not TasksetKind.EVAL and one.name in selectors:
+            yield one, selectors[one.name]
 
 
 async def _log_opened(connection: AsyncConnection, stage: Stage) -> None:

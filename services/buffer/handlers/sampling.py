@@ -5,8 +5,8 @@ import dataclasses
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.events import Notice
-from services.buffer.domain.selector import draw
 from services.buffer.domain.stage import Stage
+from services.buffer.handlers.drawing import draw_rows
 from services.buffer.store.batches import BatchItem, any_metric_above_zero
 from services.buffer.store.database import notify, work_topic
 from services.buffer.store.experiences import Place, filter_stale, place_of_fresh
@@ -28,12 +28,9 @@ async def draw_data(
 ) -> list[BatchItem]:
     """The rows of data that belong to a step: a function of its number alone."""
     taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
-    drawn = draw(
-        buffer.selector.selector_type,
-        seeds=(stage.seed, buffer.selector.seed),
-        num_rows=taskset.num_rows,
-        first=(step - 1) * count,
-        count=count,
+    first = (step - 1) * count
+    drawn = await draw_rows(
+        connection, stage.key, taskset, buffer.selector, stage.seed, first=first, count=count
     )
     return [
         BatchItem(taskset_id=taskset.taskset_id, row_index=row, advantage=0.0, weight=1.0)

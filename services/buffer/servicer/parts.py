@@ -6,6 +6,7 @@ from typing import TypeAlias
 import grpc
 
 from services.buffer.advantages import Advantages
+from services.buffer.features import FeatureLibrary
 from services.buffer.handlers.composing import Composer
 from services.buffer.servicer.polling import Poller
 from services.buffer.servicer.uploads import UploadRoom
@@ -23,6 +24,7 @@ class Parts:
     database: Database
     poller: Poller
     library: TasksetLibrary
+    features: FeatureLibrary
     composer: Composer
     advantages: Advantages
     stream: RunStream

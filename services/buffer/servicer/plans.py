@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from services.buffer.domain.stage import parse_plan
 from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
 from services.buffer.servicer.convert import name_of, text_of
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.selecting import ANCHORS
 from trinity.errors import InvalidRequest, UserError
 
 MAX_PLAN_LENGTH = 1024 * 1024
@@ -47,8 +48,13 @@ def _check_sampling(plan: StagePlan) -> None:
 
 
 def _check_tasksets(plan: StagePlan) -> None:
-    if plan.needs_rollout == (plan.taskset is None):
+    if plan.needs_rollout == (not plan.tasksets):
         raise InvalidRequest("plan_json: a stage has a taskset exactly when it has an explorer")
+    names = [one.name for one in needed_tasksets(plan)]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("plan_json: two tasksets have the same name")
+    for taskset in plan.tasksets:
+        _check_selector(taskset, len(plan.tasksets))
     for one in needed_tasksets(plan):
         name_of(one.name, "plan_json: the name of a taskset")
         for part in (one.path or "", one.split, one.subset_name or ""):
@@ -57,6 +63,23 @@ def _check_tasksets(plan: StagePlan) -> None:
                     f"plan_json: the path of taskset {one.name} has more than "
                     f"{MAX_PATH_BYTES} bytes"
                 )
+
+
+def _check_selector(one: ResolvedTaskset, num_tasksets: int) -> None:
+    """What the configuration promises, whoever made the plan."""
+    selector = one.selector
+    learns = selector.selector_type == "difficulty_based"
+    num_keys = len(selector.feature_keys)
+    if learns != (selector.difficulty is not None) or (learns and num_keys != ANCHORS):
+        raise InvalidRequest(
+            f"plan_json: taskset {one.name}: difficulty_based needs its arguments and two features"
+        )
+    if selector.selector_type == "offline_easy2hard" and not num_keys:
+        raise InvalidRequest(f"plan_json: taskset {one.name}: offline_easy2hard needs features")
+    if one.storage_type == "queue" and num_tasksets > 1:
+        raise InvalidRequest(f"plan_json: taskset {one.name}: a queue stands alone")
+    for key in selector.feature_keys:
+        name_of(key, f"plan_json: a feature of taskset {one.name}")
 
 
 def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:

@@ -61,7 +61,10 @@ class StageCalls(Parts):
         missing = [one for one in needed if one.name not in known]
 
         async def look() -> TasksetLook:
-            return TasksetLook(await self.library.resolve(key.tenant, missing))
+            found = await self.library.resolve(key.tenant, key.experiment_id, missing)
+            stored = [*known.values(), *found.stored]
+            found.awaited.extend(await self.features.awaited(key.tenant, needed, stored))
+            return TasksetLook(found)
 
         resolved = await self.poller.poll(tasksets_topic(key.tenant), READ_SECONDS, look)
         if resolved.awaited:

@@ -32,6 +32,8 @@ class NewAssignment:
     refill_round: int
     required_version: int
     repeat_times: int
+    awaits_feedback: bool = False
+    """Whether the selector that drew it learns from what comes of it."""
 
 
 def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, position: int) -> str:
@@ -60,6 +62,7 @@ async def insert_assignments(
                 "required_version": one.required_version,
                 "repeat_times": one.repeat_times,
                 "num_open_runs": one.repeat_times,
+                "awaits_feedback": one.awaits_feedback,
                 "state": AssignmentState.PENDING,
             }
         )

@@ -129,6 +129,14 @@ async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str
     }
 
 
+async def stages_using(connection: AsyncConnection, tenant: str, taskset_id: str) -> list[StageKey]:
+    """Stages that take from a taskset, whatever became of them."""
+    statement = sa.select(stage_taskset).where(
+        stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset_id
+    )
+    return [key_from_row(row) for row in await connection.execute(statement)]
+
+
 async def list_unfinished(
     connection: AsyncConnection, tenant: str, experiment_id: str
 ) -> list[Stage]:

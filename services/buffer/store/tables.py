@@ -33,6 +33,10 @@ def _number(name: str, default: int = 0) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default=str(default))
 
 
+def _flag(name: str) -> sa.Column[bool]:
+    return sa.Column(name, sa.Boolean, nullable=False, server_default=sa.false())
+
+
 def _text(name: str) -> sa.Column[str]:
     return sa.Column(name, sa.Text, nullable=False, server_default="")
 
@@ -44,12 +48,26 @@ taskset = sa.Table(
     sa.Column("taskset_id", UUID, primary_key=True),
     sa.Column("name", sa.Text),
     sa.Column("source", sa.Text),
-    sa.Column("request_id", UUID),
     sa.Column("is_complete", sa.Boolean, nullable=False),
     _number("num_rows"),
     _moment("created_at"),
+    _flag("is_queue"),
     sa.UniqueConstraint("tenant", "source"),
     sa.UniqueConstraint("tenant", "name"),
+)
+
+taskset_upload = sa.Table(
+    "taskset_upload",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("request_id", UUID, primary_key=True),
+    sa.Column("taskset_id", UUID, nullable=False),
+    _number("num_stored"),
+    _number("num_refused"),
+    sa.Column("refused", JSONB, nullable=False, server_default="[]"),
+    _flag("is_complete"),
+    _moment("begun_at"),
+    sa.Index(None, "tenant", "taskset_id"),
 )
 
 task = sa.Table(
@@ -59,6 +77,37 @@ task = sa.Table(
     sa.Column("taskset_id", UUID, primary_key=True),
     sa.Column("index", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("body", sa.Text, nullable=False),
+)
+
+task_feature = sa.Table(
+    "task_feature",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("taskset_id", UUID, primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("numbers", sa.LargeBinary, nullable=False),
+)
+
+task_ranking = sa.Table(
+    "task_ranking",
+    metadata,
+    *_stage_key(),
+    sa.Column("taskset", sa.Text, primary_key=True),
+    sa.Column("rows", sa.LargeBinary, nullable=False),
+)
+
+task_beliefs = sa.Table(
+    "task_beliefs",
+    metadata,
+    *_stage_key(),
+    sa.Column("taskset", sa.Text, primary_key=True),
+    sa.Column("weak", sa.LargeBinary, nullable=False),
+    sa.Column("strong", sa.LargeBinary, nullable=False),
+    sa.Column("alpha", sa.LargeBinary, nullable=False),
+    sa.Column("beta", sa.LargeBinary, nullable=False),
+    sa.Column("capability", sa.Float),
+    sa.Column("rho", sa.Float, nullable=False),
+    _number("num_updates"),
 )
 
 stage = sa.Table(
@@ -139,7 +188,13 @@ assignment = sa.Table(
     sa.Column("leased_by", UUID),
     sa.Column("lease_until", TIME),
     _moment("opened_at"),
+    _flag("awaits_feedback"),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
+)
+sa.Index(
+    "assignment_feedback_ix",
+    *(assignment.c[name] for name in (*STAGE_KEY, "explore_step", "position")),
+    postgresql_where=assignment.c.awaits_feedback,
 )
 sa.Index(
     "assignment_open_ix",

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import sqlalchemy as sa
@@ -18,12 +19,28 @@ class Taskset:
     """A taskset without its rows."""
 
     taskset_id: str
-    request_id: str | None
     is_complete: bool
     num_rows: int
+    is_queue: bool = False
+    """Whether its rows come bit by bit and are drawn while others are still awaited."""
 
 
-async def claim_source(connection: AsyncConnection, tenant: str, source: str) -> Taskset | None:
+def own_taskset(tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
+    """The row of a taskset."""
+    return sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
+
+
+def from_row(row: sa.Row[Any]) -> Taskset:
+    """The taskset of a whole row."""
+    return Taskset(
+        taskset_id=row.taskset_id,
+        is_complete=row.is_complete,
+        num_rows=row.num_rows,
+        is_queue=row.is_queue,
+    )
+
+
+async def claim_source(connection: AsyncConnection, tenant: str, source: str) -> str | None:
     """Enter a taskset for content of this identity; None when it is there, complete.
 
     Waits for another transaction that is reading the same content, however long that takes.
@@ -36,9 +53,8 @@ async def claim_source(connection: AsyncConnection, tenant: str, source: str) ->
         .on_conflict_do_nothing()
         .returning(taskset.c.taskset_id)
     )
-    if (await connection.execute(statement)).first() is None:
-        return None
-    return Taskset(taskset_id=taskset_id, request_id=None, is_complete=True, num_rows=0)
+    row = (await connection.execute(statement)).first()
+    return None if row is None else str(row.taskset_id)
 
 
 async def copy_rows(
@@ -54,19 +70,16 @@ async def copy_rows(
         async for body in bodies:
             await copy.write_row((tenant, taskset_id, count, body))
             count += 1
-    await set_num_rows(connection, tenant, taskset_id, count)
+    await update_taskset(connection, tenant, taskset_id, num_rows=count)
     return count
 
 
-async def set_num_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int
+async def update_taskset(
+    connection: AsyncConnection, tenant: str, taskset_id: str, **values: int | bool
 ) -> None:
-    """Note that a taskset is complete."""
-    await connection.execute(
-        sa.update(taskset)
-        .where(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
-        .values(num_rows=num_rows, is_complete=True)
-    )
+    """Change columns of a taskset."""
+    own = own_taskset(tenant, taskset_id)
+    await connection.execute(sa.update(taskset).where(own).values(**values))
 
 
 async def find_taskset(
@@ -83,47 +96,29 @@ async def find_taskset(
     if for_update:
         statement = statement.with_for_update()
     row = (await connection.execute(statement)).first()
-    if row is None:
-        return None
-    return Taskset(
-        taskset_id=row.taskset_id,
-        request_id=row.request_id,
-        is_complete=row.is_complete,
-        num_rows=row.num_rows,
-    )
+    return None if row is None else from_row(row)
 
 
-async def begin_upload(
-    connection: AsyncConnection, tenant: str, name: str, request_id: str
-) -> None:
-    """Enter a taskset that a client is about to send, unless it is there."""
-    statement = insert(taskset).values(
-        tenant=tenant,
-        taskset_id=str(uuid.uuid4()),
-        name=name,
-        request_id=request_id,
-        is_complete=False,
-    )
-    await connection.execute(statement.on_conflict_do_nothing())
-
-
-async def take_over_upload(
-    connection: AsyncConnection, tenant: str, taskset_id: str, request_id: str
-) -> None:
-    """Start an unfinished upload from the beginning under another request."""
-    mine = sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
-    await connection.execute(sa.update(taskset).where(mine).values(request_id=request_id))
-    await connection.execute(
-        sa.delete(task).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
-    )
+async def get_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> Taskset:
+    """A taskset that is there."""
+    statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
+    return from_row((await connection.execute(statement)).one())
 
 
 async def insert_tasks(
     connection: AsyncConnection, tenant: str, taskset_id: str, first: int, bodies: Sequence[str]
 ) -> None:
-    """Store rows from index `first` on; those that are there stay as they are."""
+    """Store rows from index `first` on."""
     rows = [
         {"tenant": tenant, "taskset_id": taskset_id, "index": first + i, "body": body}
         for i, body in enumerate(bodies)
     ]
-    await insert_rows(connection, task, rows, ignore_existing=True)
+    await insert_rows(connection, task, rows)
+
+
+async def delete_tasks(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+    """Delete the rows of a taskset, however many there are."""
+    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+    await connection.execute(
+        sa.delete(task).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
+    )

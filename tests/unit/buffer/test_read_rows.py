@@ -1,6 +1,7 @@
 """The reader of rows: every kind of file, and one sentence for every mistake."""
 
 import datetime
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from services.buffer.domain.samples import data_sample, storable
 from services.buffer.read_rows import main
+from services.buffer.row_source import RowSource
 from trinity.config.data_format import FormatConfig
 
 
@@ -33,7 +35,8 @@ def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Runs the reader's main function on a path."""
 
     def run(path: Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["read_rows", "--path", str(path)])
+        source = RowSource(kind="file", place=str(path))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
         code = main()
         written = capsys.readouterr()
         return Done(code, written.out, written.err)

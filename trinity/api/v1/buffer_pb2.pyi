@@ -60,28 +60,38 @@ class OpenStageResponse(_message.Message):
     def __init__(self, num_tasks: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., total_explore_steps: _Optional[int] = ..., state: _Optional[_Union[OpenStageResponse.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SubmitTasksetRequest(_message.Message):
-    __slots__ = ("header", "row")
+    __slots__ = ("header", "row", "rows")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     header: TasksetHeader
     row: TaskRow
-    def __init__(self, header: _Optional[_Union[TasksetHeader, _Mapping]] = ..., row: _Optional[_Union[TaskRow, _Mapping]] = ...) -> None: ...
+    rows: TaskRows
+    def __init__(self, header: _Optional[_Union[TasksetHeader, _Mapping]] = ..., row: _Optional[_Union[TaskRow, _Mapping]] = ..., rows: _Optional[_Union[TaskRows, _Mapping]] = ...) -> None: ...
 
 class TasksetHeader(_message.Message):
-    __slots__ = ("tenant", "name", "request_id")
+    __slots__ = ("tenant", "name", "request_id", "is_queue")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_QUEUE_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     name: str
     request_id: str
-    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    is_queue: bool
+    def __init__(self, tenant: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., is_queue: _Optional[bool] = ...) -> None: ...
 
 class TaskRow(_message.Message):
     __slots__ = ("json",)
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class TaskRows(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, json: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SubmitTasksetResponse(_message.Message):
     __slots__ = ("taskset_id", "num_stored", "refused", "num_refused")

@@ -147,7 +147,8 @@ class BufferServiceServicer:
 
     def SubmitTaskset(self, request_iterator, context):
         """SubmitTaskset stores tasks that a client streams. May be retried with the same request id, from the
-        first row: rows already stored are counted, not stored twice.
+        first row: rows already stored are counted, not stored twice, and the answer is that of the first
+        time. Rows that are refused keep none of the others out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,63 @@
+"""Files that a taskset may be read from: regular ones, inside of the roots that are allowed."""
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from trinity.errors import UserError
+
+KERNEL = ("/proc", "/sys", "/dev")
+"""What looks like files there says things about the machine, or blocks."""
+KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_place(path: str, roots: Sequence[str]) -> None:
+    """Whether data may be read from there at all, links followed.
+
+    Raises: UserError when it is outside of the roots, or neither a file nor a directory.
+    """
+    real = os.path.realpath(path)
+    if not any(_is_inside(real, os.path.realpath(root)) for root in roots):
+        raise UserError(
+            f"{path} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
+            "move it there, or change TRINITY_BUFFER_TASKSET_ROOTS"
+        )
+    if any(_is_inside(real, place) for place in KERNEL):
+        raise UserError(f"{path} leads to {real}, which holds no data: give a file of rows")
+    if Path(real).exists():
+        _check_kind(path, Path(real).stat().st_mode)
+
+
+def _is_inside(real: str, root: str) -> bool:
+    return os.path.commonpath([real, root]) == root
+
+
+def _check_kind(path: str, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = KINDS.get(stat.S_IFMT(mode), "no file")
+        raise UserError(f"{path} is {kind}: give a file of rows")
+
+
+def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
+    """Open a data file; what was opened is checked, not only what its name said before.
+
+    Raises: UserError as `check_place`; OSError when it cannot be read.
+    """
+    check_place(str(file), roots)
+    real = os.path.realpath(file)
+    # A FIFO put in its place in between would block, and a link would lead anywhere.
+    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    stream = os.fdopen(descriptor, "rb")
+    mode = os.fstat(descriptor).st_mode
+    opened = os.path.realpath(f"/proc/self/fd/{descriptor}")
+    if not stat.S_ISREG(mode) or opened != real:
+        stream.close()
+        raise UserError(f"{file} changed while it was opened: give a file of rows that stays")
+    return stream

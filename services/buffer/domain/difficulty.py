@@ -1,0 +1,115 @@
+"""What is believed of each task's pass rate, and the tasks that are chosen by it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from trinity.config.difficulty import DifficultyConfig
+
+FloatVector = npt.NDArray[np.float64]
+IntVector = npt.NDArray[np.int64]
+TINY = 1e-6
+NEW_SHARE = 0.1
+"""Of the newest measurement in the running mean of the capability."""
+POOR_PREDICTION = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beliefs:
+    """A Beta distribution for the pass rate of each of N tasks.
+
+    The capability says where the model stands between the two anchors, of which the pass rates at
+    each task are known: 0 at the weak one, 1 at the strong one.
+    """
+
+    weak_N: FloatVector
+    strong_N: FloatVector
+    alpha_N: FloatVector
+    beta_N: FloatVector
+    capability: float | None
+    """None before the first feedback."""
+    rho: float
+
+    @classmethod
+    def initial(cls, weak_N: FloatVector, strong_N: FloatVector, rho: float) -> "Beliefs":
+        """Nothing is known of any task."""
+        ones_N = np.ones_like(weak_N)
+        return cls(
+            weak_N=weak_N,
+            strong_N=strong_N,
+            alpha_N=ones_N,
+            beta_N=ones_N.copy(),
+            capability=None,
+            rho=rho,
+        )
+
+    def learned(
+        self, tasks_K: IntVector, pass_rates_K: FloatVector, config: DifficultyConfig
+    ) -> "Beliefs":
+        """After the pass rates of one explore step; each task is in it once."""
+        weak, strong = self.weak_N[tasks_K].mean(), self.strong_N[tasks_K].mean()
+        measured = float((pass_rates_K.mean() - weak) / (strong - weak + TINY))
+        capability = measured
+        if self.capability is not None:
+            capability = (1 - NEW_SHARE) * self.capability + NEW_SHARE * measured
+        predicted_N = np.clip(self.weak_N + (self.strong_N - self.weak_N) * capability, 0.0, 1.0)
+        off = float(np.abs(predicted_N[tasks_K] - pass_rates_K).mean())
+        rho = self.rho / 2 if config.adaptive_rho and off >= POOR_PREDICTION else self.rho
+        predicted_N[tasks_K] = pass_rates_K
+        return replace(
+            self,
+            alpha_N=self._updated(self.alpha_N, tasks_K, pass_rates_K, predicted_N, config),
+            beta_N=self._updated(self.beta_N, tasks_K, 1 - pass_rates_K, 1 - predicted_N, config),
+            capability=capability,
+            rho=rho,
+        )
+
+    def _updated(
+        self,
+        counts_N: FloatVector,
+        tasks_K: IntVector,
+        seen_K: FloatVector,
+        predicted_N: FloatVector,
+        config: DifficultyConfig,
+    ) -> FloatVector:
+        updated_N = (1 - config.lamb) * counts_N + config.lamb + self.rho * predicted_N * config.m
+        updated_N[tasks_K] += (1 - self.rho) * seen_K * config.m
+        return updated_N
+
+    def choose(
+        self,
+        config: DifficultyConfig,
+        chance: np.random.Generator,
+        count: int,
+        excluded: Collection[int] = (),
+    ) -> list[int]:
+        """`count` tasks without repetition, until all that are not excluded were taken."""
+        scores_N = self._scores(config, chance)
+        if excluded and len(excluded) < len(scores_N):
+            scores_N[np.fromiter(excluded, np.int64)] = -np.inf
+        num_free = int(np.isfinite(scores_N).sum())
+        order_N = np.argsort(-self._keys(scores_N, config.tau, chance), kind="stable")[:num_free]
+        rounds = -(-count // num_free)
+        return [int(task) for task in np.tile(order_N, rounds)[:count]]
+
+    def _scores(self, config: DifficultyConfig, chance: np.random.Generator) -> FloatVector:
+        """How near each task is to the target, 0 at the most."""
+        if config.do_sample:
+            rates_N = chance.beta(self.alpha_N, self.beta_N)
+        else:
+            rates_N = self.alpha_N / (self.alpha_N + self.beta_N)
+        distances_N: FloatVector = np.abs(config.target_reward - rates_N)
+        return -distances_N
+
+    def _keys(self, scores_N: FloatVector, tau: float, chance: np.random.Generator) -> FloatVector:
+        """Those with the largest keys are draws from softmax(scores / tau) without replacement.
+
+        Gumbel-top-k (https://arxiv.org/abs/1903.06059).
+        """
+        if tau == 0:
+            return scores_N
+        uniform_N = np.maximum(chance.random(len(scores_N)), np.finfo(np.float64).tiny)
+        keys_N: FloatVector = scores_N / tau - np.log(-np.log(uniform_N))
+        return keys_N

@@ -1,0 +1,114 @@
+"""Draws tasks: which tasksets are next, and which rows of each."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.interleaving import interleave
+from services.buffer.domain.selector import draw, generator
+from services.buffer.domain.stage import Stage
+from services.buffer.handlers.feedback import current_beliefs
+from services.buffer.handlers.queueing import queue_of
+from services.buffer.store.feedback import tasks_of_step
+from services.buffer.store.selection import ranked_rows
+from services.buffer.store.stages import StageTaskset, stage_tasksets
+from trinity.config.plan import ResolvedTaskset, Selector
+from trinity.types import StageKey
+
+MIX = 1
+"""Sets the chance that mixes tasksets apart from that of their selectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One task."""
+
+    taskset: str
+    row: int
+    awaits_feedback: bool
+
+
+async def draw_tasks(
+    connection: AsyncConnection, stage: Stage, count: int, *, version: int
+) -> list[Drawn]:
+    """The next tasks of a stage, to be rolled out with `version`.
+
+    They follow from what is stored alone; the caller holds the stage's lock and stores that they
+    were drawn in the same transaction.
+    """
+    stored = await stage_tasksets(connection, stage.key)
+    tasksets = stage.plan.tasksets
+    queue = await queue_of(connection, stage)
+    if queue is not None:
+        name = tasksets[0].name
+        stored[name] = replace(stored[name], num_rows=queue.num_rows)
+    sizes = [stored[one.name].num_rows for one in tasksets]
+    seeds = (stage.seed, MIX)
+    drawn: dict[int, Drawn] = {}
+    for share in interleave(sizes, seeds=seeds, first=stage.num_drawn, count=count):
+        own = tasksets[share.taskset]
+        size = len(share.places)
+        rows = await _draw_from(
+            connection, stage, own, stored[own.name], share.first, size, version
+        )
+        learns = own.selector.difficulty is not None
+        drawn |= {
+            place: Drawn(own.name, row, learns)
+            for place, row in zip(share.places, rows, strict=True)
+        }
+    return [drawn[place] for place in range(count)]
+
+
+async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
+    """Draws of a stage after `count` more.
+
+    Where a refill takes tasks of a queue again, those that come later are still drawn first.
+    """
+    queue = await queue_of(connection, stage)
+    last = stage.num_drawn + count
+    return last if queue is None else min(last, queue.num_rows)
+
+
+async def _draw_from(
+    connection: AsyncConnection,
+    stage: Stage,
+    taskset: ResolvedTaskset,
+    stored: StageTaskset,
+    first: int,
+    count: int,
+    version: int,
+) -> Sequence[int]:
+    config = taskset.selector.difficulty
+    if config is None:
+        return await draw_rows(
+            connection, stage.key, stored, taskset.selector, stage.seed, first=first, count=count
+        )
+    beliefs = await current_beliefs(connection, stage, taskset.name, config, version=version)
+    excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
+    chance = generator((stage.seed, taskset.selector.seed), first)
+    return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
+
+
+async def draw_rows(
+    connection: AsyncConnection,
+    key: StageKey,
+    taskset: StageTaskset,
+    selector: Selector,
+    seed: int,
+    *,
+    first: int,
+    count: int,
+) -> Sequence[int]:
+    """Rows of draws `first` to `first + count - 1` of a taskset, whatever came of earlier ones."""
+    numbers = draw(
+        selector.selector_type,
+        seeds=(seed, selector.seed),
+        num_rows=taskset.num_rows,
+        first=first,
+        count=count,
+    )
+    if selector.selector_type == "offline_easy2hard":
+        return await ranked_rows(connection, key, taskset.name, numbers)
+    return numbers

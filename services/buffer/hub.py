@@ -1,0 +1,65 @@
+"""Datasets on the Hugging Face hub: which revision is the newest, and its files here."""
+
+import os
+from pathlib import Path
+
+from services.buffer.row_source import RowSource
+from trinity.config.data_files import SUFFIXES
+from trinity.errors import UserError
+
+ANSWER_SECONDS = 10.0
+
+
+def hub_cache() -> str:
+    """The directory of everything that was fetched from the hub."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return str(HF_HUB_CACHE)
+
+
+def newest_revision(name: str) -> str:
+    """The commit of a dataset that the hub has now, or, without the hub, the one in the cache.
+
+    Raises: UserError when it is neither there nor here.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    try:
+        if not os.environ.get("HF_HUB_OFFLINE"):
+            return str(HfApi().dataset_info(name, timeout=ANSWER_SECONDS).sha)
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"{name} is no file or directory here and no public dataset on the hub: correct it, "
+            "or set HF_TOKEN for a private one"
+        ) from error
+    except (HfHubHTTPError, OSError, ValueError):
+        pass  # the hub does not answer: what is in the cache will do
+    newest = Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
+    try:
+        return newest.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(
+            f"{name} is no file or directory here and not in the hub's cache, and the hub does "
+            "not answer: fetch the dataset first, or give a path"
+        ) from error
+
+
+def download(source: RowSource) -> str:
+    """Fetch the data files unless they are here; answers their directory.
+
+    Raises: UserError when they cannot be had.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(
+            snapshot_download(
+                source.place,
+                repo_type="dataset",
+                allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
+            )
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"dataset {source.place} cannot be fetched: {reason}") from error

@@ -1,0 +1,59 @@
+"""Reads the rows of a database's table, in the order of its key."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from services.buffer.allowed_files import check_place
+from services.buffer.row_source import RowSource
+from trinity.errors import UserError
+
+ROWS_AT_ONCE = 1_000
+TASK_COLUMN = "raw_task"
+"""A table that has it holds whole tasks there, as JSON."""
+SQLITE = "sqlite:///"
+DRIVERS = {"postgresql": "postgresql+psycopg"}
+
+
+def read_table(source: RowSource) -> Iterator[object]:
+    """The rows as columns by name, no more of them in memory than are read at once.
+
+    Raises: UserError when there is no such database or table.
+    """
+    engine = sa.create_engine(_address(source))
+    try:
+        with engine.connect() as connection:
+            table = _reflected(connection, source.table or "")
+            statement = sa.select(table).order_by(*table.primary_key.columns)
+            options = connection.execution_options(yield_per=ROWS_AT_ONCE)
+            for row in options.execute(statement).mappings():
+                yield row[TASK_COLUMN] if TASK_COLUMN in row else dict(row)
+    except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise UserError(f"table {source.table} cannot be read: {reason}") from error
+    finally:
+        engine.dispose()
+
+
+def _address(source: RowSource) -> str | sa.URL:
+    """Of a file only if it is allowed, and never to be written."""
+    if source.place.startswith(SQLITE):
+        file = source.place.removeprefix(SQLITE)
+        check_place(file, source.roots)
+        if not Path(file).is_file():
+            raise UserError(f"there is no database {file}: correct the path")
+        return f"sqlite:///file:{file}?mode=ro&uri=true"
+    try:
+        url = sa.make_url(source.place)
+        return url.set(drivername=DRIVERS[url.drivername])
+    except (sa.exc.ArgumentError, KeyError) as error:
+        raise UserError("the address is none of a database that is known here") from error
+
+
+def _reflected(connection: sa.Connection, name: str) -> sa.Table:
+    schema, _, table = name.rpartition(".")
+    try:
+        return sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=connection)
+    except sa.exc.NoSuchTableError as error:
+        raise UserError(f"there is no table {name}: set `table`, or create it") from error

@@ -1,0 +1,129 @@
+"""Calls of those who look after tasksets."""
+
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.handlers.uploading import close_queue
+from services.buffer.servicer.convert import name_of, subject_part_of
+from services.buffer.servicer.parts import Context
+from services.buffer.store.catalogue import (
+    Described,
+    delete_taskset,
+    find_described,
+    find_need,
+    list_tasksets,
+    rows_of,
+)
+from services.buffer.store.database import Database
+from services.buffer.store.tasks import get_taskset
+from trinity.api.v1 import taskset_pb2 as pb
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+
+USUAL_PAGE = 100
+MAX_PAGE = 1_000
+MAX_OFFSET = 10**9
+MAX_SHOWN = 100
+MAX_SHOWN_LENGTH = 1024 * 1024
+MAX_ROW_NUMBER = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class TasksetServicer:
+    """All calls of trinity.api.v1.TasksetService."""
+
+    database: Database
+
+    async def ListTasksets(
+        self, request: pb.ListTasksetsRequest, _: Context
+    ) -> pb.ListTasksetsResponse:
+        """One page, the newest first."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        size = _within(request.page_size, 0, MAX_PAGE, "page_size") or USUAL_PAGE
+        offset = _offset_of(request.page_token)
+        async with self.database.transaction() as connection:
+            found = await list_tasksets(connection, tenant, limit=size + 1, offset=offset)
+        return pb.ListTasksetsResponse(
+            tasksets=[_to_proto(one) for one in found[:size]],
+            next_page_token=str(offset + size) if len(found) > size else "",
+        )
+
+    async def GetTaskset(self, request: pb.GetTasksetRequest, _: Context) -> pb.GetTasksetResponse:
+        """One taskset, with some of its rows."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        first = _within(request.first_row, 0, MAX_ROW_NUMBER, "first_row")
+        count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset)
+            rows = await rows_of(connection, tenant, found.taskset_id, first=first, count=count)
+        lengths = takewhile(lambda length: length <= MAX_SHOWN_LENGTH, accumulate(map(len, rows)))
+        shown = rows[: sum(1 for _ in lengths)]
+        return pb.GetTasksetResponse(taskset=_to_proto(found), rows=shown)
+
+    async def DeleteTaskset(
+        self, request: pb.DeleteTasksetRequest, _: Context
+    ) -> pb.DeleteTasksetResponse:
+        """Delete what no stage needs."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset, for_update=True)
+            if need := await find_need(connection, tenant, found.taskset_id):
+                raise PreconditionFailed(f"taskset {request.taskset} is needed: {need}")
+            await delete_taskset(connection, tenant, found.taskset_id)
+        return pb.DeleteTasksetResponse(num_rows=found.num_rows)
+
+    async def CloseQueue(self, request: pb.CloseQueueRequest, _: Context) -> pb.CloseQueueResponse:
+        """Say that a queue gets no more tasks."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset, for_update=True)
+            if not found.is_queue:
+                raise PreconditionFailed(f"taskset {request.taskset} is no queue")
+            queue = await get_taskset(connection, tenant, found.taskset_id)
+            await close_queue(connection, tenant, queue)
+        return pb.CloseQueueResponse(num_rows=queue.num_rows)
+
+
+async def _find(
+    connection: AsyncConnection, tenant: str, taskset: str, *, for_update: bool = False
+) -> Described:
+    wanted = name_of(taskset, "taskset")
+    found = await find_described(connection, tenant, wanted, for_update=for_update)
+    if found is None:
+        raise NotFound(f"there is no taskset {wanted}")
+    return found
+
+
+def _within(number: int, least: int, most: int, name: str) -> int:
+    if not least <= number <= most:
+        raise InvalidRequest(f"{name} {number} is not in {least}..{most}")
+    return number
+
+
+def _offset_of(token: str) -> int:
+    if not token:
+        return 0
+    if not (token.isascii() and token.isdigit() and int(token[:20]) <= MAX_OFFSET):
+        raise InvalidRequest(f"page_token {token[:60]!r} comes from no answer")
+    return int(token)
+
+
+def _state(one: Described) -> pb.Taskset.State:
+    if one.is_complete:
+        return pb.Taskset.STATE_COMPLETE
+    return pb.Taskset.STATE_OPEN if one.is_queue else pb.Taskset.STATE_INCOMPLETE
+
+
+def _to_proto(one: Described) -> pb.Taskset:
+    return pb.Taskset(
+        id=one.taskset_id,
+        name=one.name,
+        source=one.source,
+        state=_state(one),
+        num_rows=one.num_rows,
+        num_refused=one.num_refused,
+        created_millis=int(one.created_at.timestamp() * 1000),
+        num_stages=one.num_stages,
+        is_queue=one.is_queue,
+    )

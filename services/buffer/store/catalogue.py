@@ -1,0 +1,153 @@
+"""Statements on tasksets as a person looks after them."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.store.tables import (
+    STAGE_KEY,
+    stage,
+    stage_taskset,
+    task,
+    task_feature,
+    taskset,
+    taskset_upload,
+)
+from services.buffer.store.tasks import delete_tasks, own_taskset
+
+KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
+"""Their rows stand in batches, which can be trained again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A taskset with what people ask about it."""
+
+    taskset_id: str
+    name: str
+    source: str
+    is_complete: bool
+    is_queue: bool
+    num_rows: int
+    num_refused: int
+    num_stages: int
+    created_at: datetime
+
+
+def _described(tenant: str) -> sa.Select[Any]:
+    refused = (
+        sa.select(sa.func.coalesce(sa.func.sum(taskset_upload.c.num_refused), 0))
+        .where(
+            taskset_upload.c.tenant == tenant,
+            taskset_upload.c.taskset_id == taskset.c.taskset_id,
+        )
+        .scalar_subquery()
+    )
+    stages = (
+        sa.select(sa.func.count())
+        .select_from(stage_taskset)
+        .where(stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset.c.taskset_id)
+        .scalar_subquery()
+    )
+    chosen = sa.select(taskset, refused.label("num_refused"), stages.label("num_stages"))
+    return chosen.where(taskset.c.tenant == tenant)
+
+
+def _from_row(row: sa.Row[Any]) -> Described:
+    return Described(
+        taskset_id=row.taskset_id,
+        name=row.name or "",
+        source=row.source or "",
+        is_complete=row.is_complete,
+        is_queue=row.is_queue,
+        num_rows=row.num_rows,
+        num_refused=int(row.num_refused),
+        num_stages=row.num_stages,
+        created_at=row.created_at,
+    )
+
+
+async def list_tasksets(
+    connection: AsyncConnection, tenant: str, *, limit: int, offset: int
+) -> list[Described]:
+    """Tasksets of a tenant, the newest first."""
+    order = (taskset.c.created_at.desc(), taskset.c.taskset_id)
+    statement = _described(tenant).order_by(*order).limit(limit).offset(offset)
+    return [_from_row(row) for row in await connection.execute(statement)]
+
+
+async def find_described(
+    connection: AsyncConnection, tenant: str, name_or_id: str, *, for_update: bool = False
+) -> Described | None:
+    """A taskset by its name or its UUID."""
+    wanted = taskset.c.name == name_or_id
+    if (own_id := _uuid(name_or_id)) is not None:
+        wanted = sa.or_(wanted, taskset.c.taskset_id == own_id)
+    statement = _described(tenant).where(wanted)
+    if for_update:
+        statement = statement.with_for_update(of=taskset)
+    row = (await connection.execute(statement)).first()
+    return None if row is None else _from_row(row)
+
+
+def _uuid(text: str) -> str | None:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        return None
+
+
+async def rows_of(
+    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
+) -> Sequence[str]:
+    """Rows of a taskset in order."""
+    statement = (
+        sa.select(task.c.body)
+        .where(
+            task.c.tenant == tenant,
+            task.c.taskset_id == taskset_id,
+            task.c.index >= first,
+            task.c.index < first + count,
+        )
+        .order_by(task.c.index)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -> str:
+    """Who still needs a taskset, as an end of a sentence; empty when nobody does."""
+    same = sa.and_(*(stage.c[name] == stage_taskset.c[name] for name in STAGE_KEY))
+    statement = (
+        sa.select(stage.c.stage, stage.c.experiment_id, stage.c.state)
+        .join_from(stage_taskset, stage, same)
+        .where(
+            stage_taskset.c.tenant == tenant,
+            stage_taskset.c.taskset_id == taskset_id,
+            sa.or_(
+                stage.c.state != StageState.FINISHED,
+                stage_taskset.c.kind.in_(list(KEPT_KINDS)),
+            ),
+        )
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return ""
+    why = "has its rows in batches" if row.state == StageState.FINISHED else f"is {row.state}"
+    return f"stage {row.stage} of experiment {row.experiment_id} {why}"
+
+
+async def delete_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+    """Delete a taskset and all that belongs to it."""
+    await delete_tasks(connection, tenant, taskset_id)
+    for table in (task_feature, taskset_upload):
+        await connection.execute(
+            sa.delete(table).where(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
+        )
+    await connection.execute(sa.delete(taskset).where(own_taskset(tenant, taskset_id)))

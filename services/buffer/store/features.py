@@ -1,0 +1,91 @@
+"""Statements on features: columns of numbers that selectors go by, kept apart from the rows."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.store.tables import task, task_feature
+from trinity.errors import PreconditionFailed
+
+FloatVector = npt.NDArray[np.float64]
+READ_AT_ONCE = 20_000
+C = task_feature.c
+
+
+async def known_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+) -> set[str]:
+    """Those of the features that were read before."""
+    statement = sa.select(C.name).where(
+        C.tenant == tenant, C.taskset_id == taskset_id, C.name.in_(list(names))
+    )
+    return set((await connection.execute(statement)).scalars())
+
+
+async def load_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+) -> list[FloatVector]:
+    """The features by row, in the order of `names`.
+
+    Raises: PreconditionFailed when one was never read.
+    """
+    statement = sa.select(C.name, C.numbers).where(
+        C.tenant == tenant, C.taskset_id == taskset_id, C.name.in_(list(names))
+    )
+    found = {row.name: row.numbers for row in await connection.execute(statement)}
+    if missing := [name for name in names if name not in found]:
+        raise PreconditionFailed(f"column {missing[0]} of taskset {taskset_id} was not read yet")
+    return [np.frombuffer(found[name], dtype="<f8") for name in names]
+
+
+async def read_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int, name: str
+) -> FloatVector:
+    """A column of all rows as numbers, taken out of them by the database, not all at once.
+
+    Raises: PreconditionFailed naming the first row that has no number there.
+    """
+    numbers = np.empty(num_rows, dtype="<f8")
+    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+    for first in range(0, num_rows, READ_AT_ONCE):
+        text = sa.cast(task.c.body, sa.JSON)[name].as_string()
+        statement = (
+            sa.select(task.c.index.label("row_number"), text.label("text"))
+            .where(
+                task.c.tenant == tenant,
+                task.c.taskset_id == taskset_id,
+                task.c.index >= first,
+                task.c.index < first + READ_AT_ONCE,
+            )
+            .order_by(task.c.index)
+        )
+        for row in await connection.execute(statement):
+            numbers[row.row_number] = _number(row.text, name, row.row_number)
+    return numbers
+
+
+def _number(text: str | None, name: str, row: int) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        raise PreconditionFailed(f"row {row}: column {name} holds no number, but {text!r:.60}")
+    return number
+
+
+async def store_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: FloatVector
+) -> None:
+    """Keep a column; whoever reads it again finds the same."""
+    values = {
+        "tenant": tenant,
+        "taskset_id": taskset_id,
+        "name": name,
+        "numbers": numbers.astype("<f8").tobytes(),
+    }
+    await connection.execute(insert(task_feature).values(values).on_conflict_do_nothing())

@@ -1,0 +1,102 @@
+"""Statements on uploads of tasks: what of each request is stored, and what was refused."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.rows import RefusedRow
+from services.buffer.store.tables import taskset, taskset_upload
+
+C = taskset_upload.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """One request that stores tasks."""
+
+    taskset_id: str
+    num_stored: int
+    num_refused: int
+    refused: list[RefusedRow]
+    is_complete: bool
+
+
+async def insert_submitted(
+    connection: AsyncConnection, tenant: str, name: str, *, is_queue: bool
+) -> None:
+    """Enter a taskset that a client is about to send, unless it is there."""
+    statement = insert(taskset).values(
+        tenant=tenant,
+        taskset_id=str(uuid.uuid4()),
+        name=name,
+        is_complete=False,
+        is_queue=is_queue,
+    )
+    await connection.execute(statement.on_conflict_do_nothing())
+
+
+async def find_upload(connection: AsyncConnection, tenant: str, request_id: str) -> Upload | None:
+    """The upload of a request, if it has begun."""
+    row = (
+        await connection.execute(sa.select(taskset_upload).where(_own(tenant, request_id)))
+    ).first()
+    if row is None:
+        return None
+    return Upload(
+        taskset_id=row.taskset_id,
+        num_stored=row.num_stored,
+        num_refused=row.num_refused,
+        refused=[RefusedRow(index=one["index"], reason=one["reason"]) for one in row.refused],
+        is_complete=row.is_complete,
+    )
+
+
+async def insert_upload(
+    connection: AsyncConnection, tenant: str, request_id: str, taskset_id: str
+) -> None:
+    """Begin an upload."""
+    values = {"tenant": tenant, "request_id": request_id, "taskset_id": taskset_id}
+    await connection.execute(sa.insert(taskset_upload).values(values))
+
+
+async def grow_upload(
+    connection: AsyncConnection, tenant: str, request_id: str, num_rows: int
+) -> None:
+    """Note that more of it is stored."""
+    await connection.execute(
+        sa.update(taskset_upload)
+        .where(_own(tenant, request_id))
+        .values(num_stored=C.num_stored + num_rows)
+    )
+
+
+async def complete_upload(
+    connection: AsyncConnection,
+    tenant: str,
+    request_id: str,
+    *,
+    num_refused: int,
+    refused: Sequence[RefusedRow],
+) -> None:
+    """Note that all of it is stored, and what was refused."""
+    listed = [{"index": one.index, "reason": one.reason} for one in refused]
+    await connection.execute(
+        sa.update(taskset_upload)
+        .where(_own(tenant, request_id))
+        .values(is_complete=True, num_refused=num_refused, refused=listed)
+    )
+
+
+async def delete_uploads(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+    """Forget all uploads of a taskset."""
+    await connection.execute(
+        sa.delete(taskset_upload).where(C.tenant == tenant, C.taskset_id == taskset_id)
+    )
+
+
+def _own(tenant: str, request_id: str) -> sa.ColumnElement[bool]:
+    return sa.and_(C.tenant == tenant, C.request_id == request_id)

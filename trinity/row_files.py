@@ -1,0 +1,144 @@
+"""Rows of data files, one after the other, whatever the kind of the file."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import BinaryIO
+from uuid import UUID
+
+from trinity.errors import UserError
+
+ARROW_BATCH_ROWS = 1024
+MAX_FIELD_LENGTH = 64 * 1024 * 1024
+PlainValue = dict[str, object] | str | float
+
+
+def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
+    """The rows of an open file, by the end of its name; texts alone in csv, which has no types.
+
+    Raises: UserError naming the file and what is wrong with it.
+    """
+    try:
+        match name.rpartition(".")[2]:
+            case "jsonl":
+                yield from _json_lines(stream, name)
+            case "json":
+                yield from _json(stream, name)
+            case "csv":
+                yield from _csv(stream, name)
+            case "parquet":
+                yield from _parquet(stream, name)
+            case _:
+                yield from _arrow(stream, name)
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not UTF-8 text: {error.reason}") from error
+
+
+def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The rows as JSON texts; those of JSON lines as they stand, right or wrong.
+
+    Raises: UserError for a file that is not what its name says.
+    """
+    if name.endswith(".jsonl"):
+        for line in io.TextIOWrapper(stream, encoding="utf-8", errors="replace"):
+            if line.strip():
+                yield line.strip()
+        return
+    for number, row in enumerate(read_rows(stream, name)):
+        yield row_text(row, f"{name}, row {number}")
+
+
+def row_text(row: object, where: str) -> str:
+    """A row as one line of JSON.
+
+    Raises: UserError for what has no place in JSON.
+    """
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: a row must be an object with named columns")
+    try:
+        return json.dumps(row, allow_nan=False, default=plain)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def plain(value: object) -> PlainValue:
+    """A value of a database or a data frame as JSON knows it."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+
+
+def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:
+    for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), start=1):
+        if line.strip():
+            yield _parse(name, line.strip(), number)
+
+
+def _parse(name: str, text: str, first_line: int) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise UserError(f"{name}, line {line}: not valid JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise UserError(f"{name}, line {first_line}: it is nested too deeply") from error
+
+
+def _json(stream: BinaryIO, name: str) -> Iterator[object]:
+    """A list of rows; some files called .json hold JSON lines."""
+    start = stream.read(4096)
+    stream.seek(0)
+    if not start.lstrip().startswith(b"["):
+        yield from _json_lines(stream, name)
+        return
+    rows = _parse(name, stream.read().decode(), 1)
+    assert isinstance(rows, list)
+    yield from rows
+
+
+def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
+    csv.field_size_limit(MAX_FIELD_LENGTH)
+    lines = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), strict=True)
+    try:
+        for row in lines:
+            if None in row or None in row.values():
+                num_columns = len(lines.fieldnames or ())
+                raise UserError(
+                    f"{name}, line {lines.line_num}: it has not the {num_columns} columns that "
+                    "the first line names"
+                )
+            yield row
+    except csv.Error as error:
+        raise UserError(f"{name}, line {lines.line_num}: not valid csv: {error}") from error
+
+
+def _parquet(stream: BinaryIO, name: str) -> Iterator[object]:
+    import pyarrow  # weighs 40 MB, for these files only
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(stream) as table:
+            for batch in table.iter_batches(ARROW_BATCH_ROWS):
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{name} is not a readable parquet file: {error}") from error
+
+
+def _arrow(stream: BinaryIO, name: str) -> Iterator[object]:
+    import pyarrow
+
+    try:
+        with pyarrow.ipc.open_stream(stream) as batches:
+            for batch in batches:
+                yield from batch.to_pylist()
+    except pyarrow.ArrowException as error:
+        raise UserError(f"{name} is not a readable Arrow file: {error}") from error
