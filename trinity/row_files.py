@@ -1,7 +1,6 @@
 """Rows of data files, one after the other, whatever the kind of the file."""
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from datetime import date, datetime, time
@@ -45,9 +44,9 @@ def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
     Raises: UserError for a file that is not what its name says.
     """
     if name.endswith(".jsonl"):
-        for line in io.TextIOWrapper(stream, encoding="utf-8", errors="replace"):
-            if line.strip():
-                yield line.strip()
+        for line in stream:
+            if text := line.decode(errors="replace").strip():
+                yield text
         return
     for number, row in enumerate(read_rows(stream, name)):
         yield row_text(row, f"{name}, row {number}")
@@ -78,9 +77,9 @@ def plain(value: object) -> PlainValue:
 
 
 def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:
-    for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), start=1):
-        if line.strip():
-            yield _parse(name, line.strip(), number)
+    for number, line in enumerate(stream, start=1):
+        if text := line.decode().strip():
+            yield _parse(name, text, number)
 
 
 def _parse(name: str, text: str, first_line: int) -> object:
@@ -107,7 +106,8 @@ def _json(stream: BinaryIO, name: str) -> Iterator[object]:
 
 def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
     csv.field_size_limit(MAX_FIELD_LENGTH)
-    lines = csv.DictReader(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), strict=True)
+    texts = (line.decode().removeprefix("\ufeff") for line in stream)
+    lines = csv.DictReader(texts, strict=True)
     try:
         for row in lines:
             if None in row or None in row.values():

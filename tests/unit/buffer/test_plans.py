@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,11 @@ def changed(directory: Path, where: str, value: object) -> str:
     """A right plan with one value replaced."""
     plan: JsonObject = json.loads(rollout_plan(directory, num_eval=1).model_dump_json())
     *parents, last = where.split(".")
-    part: dict[str, object] = dict(plan)
-    inner = part
+    part: Any = plan
     for name in parents:
-        inner[name] = dict(inner[name])  # type: ignore[call-overload]
-        inner = inner[name]  # type: ignore[assignment]
-    inner[last] = value
-    return json.dumps(part)
+        part = part[int(name) if name.isdigit() else name]
+    part[last] = value
+    return json.dumps(plan)
 
 
 def test_a_right_plan_is_taken(tmp_path: Path) -> None:
@@ -43,11 +42,15 @@ def test_a_right_plan_is_taken(tmp_path: Path) -> None:
         ("algorithm.sample_strategy", "os.abort", "no sample strategy `os.abort`"),
         ("algorithm.sample_strategy_args", {"much": 1}, "much"),
         ("algorithm.sample_strategy", "mix", "auxiliary_buffers lacks 'sft_dataset'"),
-        ("taskset", None, "taskset"),
-        ("taskset.name", "a\x00", "null character"),
-        ("taskset.name", "\u00e9" * 251, "bytes"),
-        ("taskset.path", "/" + "a" * 1_000, "path"),
-        ("taskset.path", "/a\x00b", "null character"),
+        ("tasksets", [], "taskset"),
+        ("tasksets.0.name", "a\x00", "null character"),
+        ("tasksets.0.name", "\u00e9" * 251, "bytes"),
+        ("tasksets.0.path", "/" + "a" * 1_000, "path"),
+        ("tasksets.0.path", "/a\x00b", "null character"),
+        ("tasksets.0.selector.selector_type", "difficulty_based", "two features"),
+        ("tasksets.0.selector.selector_type", "offline_easy2hard", "needs features"),
+        ("tasksets.0.selector.feature_keys", ["a\x00"], "null character"),
+        ("eval_tasksets.0.name", "train", "the same name"),
         ("model_path", "x" * 2**20, "characters"),
         ("mode", 7, "mode"),
     ],

@@ -62,6 +62,12 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path, read: Read) -> No
         assert done.stdout.isascii()
 
 
+def test_a_table_of_texts_gives_texts(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfprompt,n\n"two\nlines, one cell",07\n')
+    done = read(tmp_path / "a.csv")
+    assert json.loads(done.stdout) == {"prompt": "two\nlines, one cell", "n": "07"}
+
+
 def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     table = pa.table({"day": [datetime.date(2024, 2, 29)]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
@@ -75,7 +81,9 @@ def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
         ("a.jsonl", b'{"a": NaN}\n', "row 0"),
         ("a.jsonl", b"\xff\xfe\n", "not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),
-        ("a.csv", b"a,b\n", "of no known kind"),
+        ("a.xml", b"<a/>", "of no known kind"),
+        ("a.csv", b"a,b\n1\n", "line 2: it has not the 2 columns"),
+        ("a.csv", b'a\n"1', "not valid csv"),
     ],
 )
 def test_a_mistake_in_the_data_is_one_sentence(

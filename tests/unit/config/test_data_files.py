@@ -46,7 +46,7 @@ def test_a_subset_is_a_directory_and_so_may_a_split_be(tmp_path: Path) -> None:
 
 def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
-    with pytest.raises(UserError, match=r"holds no .jsonl or .json or .parquet or .arrow file"):
+    with pytest.raises(UserError, match=r"holds no .jsonl or .*.csv or .parquet or .arrow file"):
         names(tmp_path, "train")
     with pytest.raises(UserError, match="of no known kind"):
         find_data_files(str(tmp_path / "notes.txt"), "train")
