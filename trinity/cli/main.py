@@ -7,6 +7,7 @@ import typer
 
 from trinity.cli.run import run
 from trinity.cli.status import status
+from trinity.cli.taskset import app as taskset
 from trinity.cli.version import version
 from trinity.cli.why import why
 from trinity.errors import TrinityError, UserError
@@ -25,6 +26,7 @@ app.command()(run)
 app.command()(status)
 app.command()(why)
 app.command()(version)
+app.add_typer(taskset, name="taskset")
 
 
 def main() -> None:

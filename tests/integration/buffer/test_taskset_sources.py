@@ -1,0 +1,148 @@
+"""Tasksets from tables and from the hub, and places that must not be read."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.process import BufferProcess
+from tests.unit.config.builders import stage
+from trinity.config.plan import StagePlan
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def plan_of(**taskset: object) -> StagePlan:
+    return stage(
+        buffer={
+            "batch_size": 1,
+            "explorer_input": {"taskset": {"name": "train", "path": None, **taskset}},
+        }
+    )
+
+
+async def tasks_of(buffer: Buffer, plan: StagePlan) -> list[str]:
+    """The first tasks that are handed out."""
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    return [one.task_json for one in (await buffer.lease()).assignments]
+
+
+async def test_a_table_is_read_once_for_an_experiment(
+    process: BufferProcess, buffer_dsn: str
+) -> None:
+    with psycopg.connect(buffer_dsn) as connection:
+        connection.execute("CREATE SCHEMA questions")
+        connection.execute(
+            "CREATE TABLE questions.sums (id int PRIMARY KEY, prompt text, due date, w numeric)"
+        )
+        connection.execute("INSERT INTO questions.sums VALUES (2, 'b', NULL, 1.5)")
+        connection.execute("INSERT INTO questions.sums VALUES (1, 'a', '2024-02-29', 2)")
+    plan = plan_of(storage_type="sql", path=_address(buffer_dsn), table="questions.sums")
+    async with talk_to(process) as buffer:
+        assert (await buffer.open(plan)).num_tasks == 2
+        with psycopg.connect(buffer_dsn) as connection:
+            connection.execute("INSERT INTO questions.sums VALUES (3, 'c', NULL, 0)")
+        assert (await buffer.open(plan)).num_tasks == 2
+        assert await tasks_of(buffer, plan) == [
+            '{"id": 1, "prompt": "a", "due": "2024-02-29", "w": 2.0}'
+        ]
+    async with talk_to(process) as buffer:
+        assert (await buffer.open(plan)).num_tasks == 3
+
+
+def _address(dsn: str) -> str:
+    parts = conninfo_to_dict(dsn)
+    return "postgresql://{user}:{password}@{host}:{port}/{dbname}".format(**parts)
+
+
+async def test_whole_tasks_in_a_file_of_sqlite_are_read_and_never_written(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE train (id INTEGER PRIMARY KEY, raw_task JSON)")
+        connection.execute("""INSERT INTO train (raw_task) VALUES ('{"prompt": "1+1="}')""")
+    connection.close()
+    before = file.read_bytes()
+    plan = plan_of(storage_type="sql", path=f"sqlite:///{file}")
+    assert await tasks_of(buffer, plan) == ['{"prompt": "1+1="}']
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("taskset", "reason"),
+    [
+        ({"path": "sqlite:////nowhere/x.db"}, "there is no database /nowhere/x.db"),
+        ({"path": "postgresql://u:hidden@127.0.0.1:1/x"}, "table train cannot be read"),
+    ],
+)
+async def test_a_table_that_cannot_be_read_is_named_without_its_password(
+    buffer: Buffer, taskset: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=reason) as error:
+        await buffer.open(plan_of(storage_type="sql", **taskset))
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "hidden" not in (error.value.details() or "")
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path) -> Path:
+    """What the hub's own client leaves behind after it has fetched a dataset."""
+    home = tmp_path / "hub"
+    dataset = home / "datasets--people--sums"
+    for directory in ("refs", "blobs", f"snapshots/{COMMIT}/main"):
+        (dataset / directory).mkdir(parents=True)
+    (dataset / "refs" / "main").write_text(COMMIT)
+    (dataset / "blobs" / "content").write_text('{"prompt": "1+1="}\n')
+    link = dataset / "snapshots" / COMMIT / "main" / "train-0.jsonl"
+    link.symlink_to(Path("../../../blobs/content"))
+    return home
+
+
+async def test_a_dataset_of_the_hub_is_read_from_the_cache_where_the_hub_is_out_of_reach(
+    buffer_dsn: str, nats_url: str, hub_cache: Path, tmp_path: Path
+) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    extra = {
+        "HF_HUB_CACHE": str(hub_cache),
+        "HF_HUB_OFFLINE": "1",
+        "TRINITY_BUFFER_TASKSET_ROOTS": str(allowed),
+    }
+    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    try:
+        await process.start()
+        async with talk_to(process) as buffer:
+            plan = plan_of(path="people/sums", subset_name="main")
+            assert await tasks_of(buffer, plan) == ['{"prompt": "1+1="}']
+        async with talk_to(process) as buffer:
+            with pytest.raises(grpc.aio.AioRpcError, match="not in the hub's cache"):
+                await buffer.open(plan_of(path="people/products"))
+            await _assert_places_are_refused(buffer, allowed, tmp_path)
+    finally:
+        process.kill()
+
+
+async def _assert_places_are_refused(buffer: Buffer, allowed: Path, outside: Path) -> None:
+    (outside / "secret.jsonl").write_text('{"a": 1}\n')
+    (allowed / "link.jsonl").symlink_to(outside / "secret.jsonl")
+    (allowed / "data").mkdir()
+    (allowed / "data" / "train.jsonl").symlink_to(outside / "secret.jsonl")
+    os.mkfifo(allowed / "pipe.jsonl")
+    for place, reason in (
+        (outside / "secret.jsonl", "lies outside of"),
+        (allowed / "link.jsonl", "lies outside of"),
+        (allowed / "data", "lies outside of"),
+        (allowed / "pipe.jsonl", "is a FIFO"),
+        (Path("/dev/zero"), "lies outside of"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=reason) as error:
+            await buffer.open(plan_of(path=str(place)))
+        assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION

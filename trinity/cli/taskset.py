@@ -1,0 +1,164 @@
+"""`trinity taskset`: bring tasks to a buffer, and look after what is there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trinity.cli.running import ConfigOption, JobDirOption, find_run
+from trinity.client import Submission, TasksetInfo, Tasksets
+from trinity.errors import UserError
+from trinity.row_files import row_texts
+
+SHOWN_REFUSALS = 20
+REFUSED = 3
+
+app = typer.Typer(
+    help="Bring tasks to a buffer, and look after what is there.", no_args_is_help=True
+)
+
+BufferOption = Annotated[
+    str,
+    typer.Option("--buffer", help="The buffer's address, host:port; else that of the run."),
+]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Whose tasksets.")]
+NameArgument = Annotated[str, typer.Argument(help="The taskset's name or id.", show_default=False)]
+FileArgument = Annotated[
+    Path,
+    typer.Argument(help="A jsonl, json, csv, parquet or arrow file.", show_default=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """The rows of a file, from the first one on each time they are gone through."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[str]:
+        with self.path.open("rb") as stream:
+            yield from row_texts(stream, str(self.path))
+
+
+@app.command()
+def submit(
+    file: FileArgument,
+    name: Annotated[str, typer.Option("--name", help="Name of the taskset.", show_default=False)],
+    queue: Annotated[bool, typer.Option("--queue", help="Add to a queue of this name.")] = False,
+    request_id: Annotated[
+        str | None,
+        typer.Option(help="That of a submission which broke off, to go on with it."),
+    ] = None,
+    buffer: BufferOption = "",
+    tenant: TenantOption = "default",
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+) -> None:
+    """Store the rows of a file under a name.
+
+    Exit code 0: all rows are stored. 3: some were refused; the others are stored.
+    """
+    if not file.is_file():
+        raise UserError(f"there is no file {file}: correct the path")
+    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        done = tasksets.submit(name, RowFile(file), is_queue=queue, request_id=request_id)
+    _show_submission(name, done)
+    if done.num_refused:
+        raise typer.Exit(REFUSED)
+
+
+@app.command("list")
+def list_tasksets(
+    buffer: BufferOption = "",
+    tenant: TenantOption = "default",
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+) -> None:
+    """List all tasksets, the newest first."""
+    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        found = tasksets.list()
+    table = Table("name", "rows", "state", "stages", "since", "source")
+    for one in found:
+        since = f"{one.created_at.astimezone():%Y-%m-%d %H:%M}"
+        counts = (f"{one.num_rows:,}", str(one.state), str(one.num_stages))
+        table.add_row(escape(one.name or one.taskset_id), *counts, since, escape(_place(one)))
+    Console().print(table)
+
+
+@app.command()
+def show(
+    taskset: NameArgument,
+    rows: Annotated[int, typer.Option(min=0, max=100, help="Rows to show.")] = 3,
+    first: Annotated[int, typer.Option(min=0, help="The first row to show.")] = 0,
+    buffer: BufferOption = "",
+    tenant: TenantOption = "default",
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+) -> None:
+    """Describe a taskset and show some of its rows."""
+    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        found = tasksets.get(taskset, first_row=first, num_rows=rows)
+    kind = "queue" if found.is_queue else "taskset"
+    print(f"{kind} {found.name or found.taskset_id}: {found.num_rows:,} rows, {found.state}")
+    print(f"  id       {found.taskset_id}")
+    print(f"  since    {found.created_at.astimezone():%Y-%m-%d %H:%M:%S}")
+    print(f"  stages   {found.num_stages}")
+    if found.source:
+        print(f"  source   {_place(found)}")
+    if found.num_refused:
+        print(f"  refused  {found.num_refused:,} rows")
+    console = Console()
+    for number, row in enumerate(found.rows, start=first):
+        console.print(f"row {number}", highlight=False)
+        console.print_json(data=row)
+
+
+@app.command()
+def delete(
+    taskset: NameArgument,
+    buffer: BufferOption = "",
+    tenant: TenantOption = "default",
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+) -> None:
+    """Delete a taskset that no stage needs."""
+    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        num_rows = tasksets.delete(taskset)
+    print(f"taskset {taskset} is deleted, {num_rows:,} rows")
+
+
+@app.command()
+def close(
+    taskset: NameArgument,
+    buffer: BufferOption = "",
+    tenant: TenantOption = "default",
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+) -> None:
+    """Say that a queue gets no more tasks: training ends when they are used up."""
+    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+        num_rows = tasksets.close_queue(taskset)
+    print(f"queue {taskset} is closed with {num_rows:,} tasks")
+
+
+def _tasksets(buffer: str, tenant: str, config: Path | None, job_dir: Path | None) -> Tasksets:
+    address = buffer or find_run(config, job_dir)[1].addresses.buffer
+    return Tasksets(address, tenant=tenant)
+
+
+def _place(one: TasksetInfo) -> str:
+    """A source without the stamp of its content."""
+    return one.source.rpartition("|")[0].rstrip("|").replace("|", "  ") if one.source else ""
+
+
+def _show_submission(name: str, done: Submission) -> None:
+    print(f"taskset {name}: {done.num_stored:,} rows stored, {done.num_refused:,} refused")
+    for one in done.refused[:SHOWN_REFUSALS]:
+        print(f"  row {one.index}: {one.reason}")
+    if done.num_refused > SHOWN_REFUSALS:
+        print(f"  and {done.num_refused - SHOWN_REFUSALS:,} more")

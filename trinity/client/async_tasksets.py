@@ -1,0 +1,191 @@
+"""Tasksets from asyncio code."""
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Iterable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
+from trinity.client.packing import Packer, Row
+from trinity.client.results import Submission, TasksetInfo, TasksetState
+from trinity.errors import Unavailable
+from trinity.rpc.channel import open_channel
+from trinity.rpc.errors import error_of
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CALL_SECONDS = 60.0
+UPLOAD_SECONDS = 3600.0
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+PAGE_SIZE = 1_000
+
+STATES = {
+    taskset_pb2.Taskset.STATE_INCOMPLETE: TasksetState.INCOMPLETE,
+    taskset_pb2.Taskset.STATE_COMPLETE: TasksetState.COMPLETE,
+    taskset_pb2.Taskset.STATE_OPEN: TasksetState.OPEN,
+}
+
+
+class AsyncTasksets:
+    """The tasksets of one tenant at one buffer; close it when done.
+
+    Every call raises an RpcError when it fails: NotFound, PreconditionFailed, InvalidRequest,
+    Unavailable.
+    """
+
+    def __init__(
+        self, address: str, *, tenant: str = "default", patience_seconds: float = 60.0
+    ) -> None:
+        self._channel = open_channel(address)
+        self._buffer = buffer_pb2_grpc.BufferServiceStub(self._channel)
+        self._tasksets = taskset_pb2_grpc.TasksetServiceStub(self._channel)
+        self._tenant = tenant
+        self._patience_seconds = patience_seconds
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection."""
+        await self._channel.close()
+
+    async def submit(
+        self,
+        name: str,
+        rows: Iterable[Row],
+        *,
+        is_queue: bool = False,
+        request_id: str | None = None,
+    ) -> Submission:
+        """Store rows under a name; says which of them were refused, and why.
+
+        When the connection breaks, the same is sent again for `patience_seconds`, which stores
+        nothing twice. Rows that can be gone through only once cannot be sent again: give a list.
+        To go on in another process, give the same `request_id`, the rows from the first one on.
+
+        Raises: PreconditionFailed when the name is taken, or the queue is closed.
+        """
+        own_id = request_id or str(uuid.uuid4())
+        header = buffer_pb2.TasksetHeader(
+            tenant=self._tenant, name=name, request_id=own_id, is_queue=is_queue
+        )
+        is_one_way = iter(rows) is rows
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (0.0 if is_one_way else self._patience_seconds)
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._submit(header, rows)
+            except Unavailable as error:
+                if loop.time() + pause > deadline:
+                    raise Unavailable(f"{error} (request id {own_id})") from error
+                logger.info("rows are sent again", extra={"taskset": name, "why": str(error)})
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _submit(self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row]) -> Submission:
+        packer = Packer()
+        messages = packer.messages(rows)
+        call = self._buffer.SubmitTaskset(timeout=UPLOAD_SECONDS)
+        try:
+            await call.write(buffer_pb2.SubmitTasksetRequest(header=header))
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            pass  # it has ended before its time: the answer says why
+        except BaseException:
+            call.cancel()
+            raise
+        answer: buffer_pb2.SubmitTasksetResponse = await _call(call)
+        for _ in messages:
+            pass  # what was not sent is counted all the same
+        return Submission(
+            taskset_id=answer.taskset_id,
+            request_id=header.request_id,
+            num_stored=answer.num_stored,
+            num_refused=answer.num_refused + packer.num_left_out,
+            refused=packer.refused(answer),
+        )
+
+    async def list(self) -> list[TasksetInfo]:
+        """All tasksets of the tenant, the newest first."""
+        found: list[TasksetInfo] = []
+        token = ""
+        while True:
+            request = taskset_pb2.ListTasksetsRequest(
+                tenant=self._tenant, page_size=PAGE_SIZE, page_token=token
+            )
+            page: taskset_pb2.ListTasksetsResponse = await _call(
+                self._tasksets.ListTasksets(request, timeout=CALL_SECONDS)
+            )
+            found += [_info(one, ()) for one in page.tasksets]
+            if not (token := page.next_page_token):
+                return found
+
+    async def get(self, taskset: str, *, first_row: int = 0, num_rows: int = 0) -> TasksetInfo:
+        """One taskset, by its name or its id, with some of its rows, 100 at the most."""
+        request = taskset_pb2.GetTasksetRequest(
+            tenant=self._tenant, taskset=taskset, first_row=first_row, num_rows=num_rows
+        )
+        answer: taskset_pb2.GetTasksetResponse = await _call(
+            self._tasksets.GetTaskset(request, timeout=CALL_SECONDS)
+        )
+        return _info(answer.taskset, answer.rows)
+
+    async def delete(self, taskset: str) -> int:
+        """Delete a taskset; answers how many rows it had.
+
+        Raises: PreconditionFailed naming a stage that needs it.
+        """
+        request = taskset_pb2.DeleteTasksetRequest(tenant=self._tenant, taskset=taskset)
+        answer: taskset_pb2.DeleteTasksetResponse = await _call(
+            self._tasksets.DeleteTaskset(request, timeout=CALL_SECONDS)
+        )
+        return answer.num_rows
+
+    async def close_queue(self, taskset: str) -> int:
+        """Say that a queue gets no more tasks; answers how many it had in all."""
+        request = taskset_pb2.CloseQueueRequest(tenant=self._tenant, taskset=taskset)
+        answer: taskset_pb2.CloseQueueResponse = await _call(
+            self._tasksets.CloseQueue(request, timeout=CALL_SECONDS)
+        )
+        return answer.num_rows
+
+
+async def _call(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+
+
+def _info(one: taskset_pb2.Taskset, rows: Iterable[str]) -> TasksetInfo:
+    return TasksetInfo(
+        taskset_id=one.id,
+        name=one.name,
+        source=one.source,
+        state=STATES[one.state],
+        is_queue=one.is_queue,
+        num_rows=one.num_rows,
+        num_refused=one.num_refused,
+        num_stages=one.num_stages,
+        created_at=datetime.fromtimestamp(one.created_millis / 1000, UTC),
+        rows=tuple(json.loads(row) for row in rows),
+    )

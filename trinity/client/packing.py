@@ -1,0 +1,77 @@
+"""Rows on their way to the buffer: packed into messages, those that fit into none left out."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.client.results import Refusal
+from trinity.types import JsonObject
+
+MAX_ROW_BYTES = 3 * 1024 * 1024
+"""A message of 4 MiB holds it."""
+PACK_BYTES = 256 * 1024
+PACK_ROWS = 1_000
+
+Row = JsonObject | str
+"""A row, or its JSON text as it is."""
+
+
+@dataclass(slots=True)
+class Packer:
+    """Packs rows and remembers which ones were left out.
+
+    for message in packer.messages(rows):
+        ...
+    packer.refused(response)
+    """
+
+    _left_out: list[Refusal] = field(default_factory=list)
+    _starts: list[int] = field(default_factory=list)
+    """For each row left out, how many were sent before it."""
+    _num_sent: int = 0
+
+    def messages(self, rows: Iterable[Row]) -> Iterator[pb.SubmitTasksetRequest]:
+        """One for some rows each."""
+        pack: list[str] = []
+        size = 0
+        for index, row in enumerate(rows):
+            text, reason = _text(row)
+            if reason:
+                self._left_out.append(Refusal(index=index, reason=reason))
+                self._starts.append(self._num_sent)
+                continue
+            if pack and (size + len(text) > PACK_BYTES or len(pack) == PACK_ROWS):
+                yield pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack))
+                pack, size = [], 0
+            pack.append(text)
+            size += len(text)
+            self._num_sent += 1
+        if pack:
+            yield pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack))
+
+    @property
+    def num_left_out(self) -> int:
+        """Rows that were never sent."""
+        return len(self._left_out)
+
+    def refused(self, response: pb.SubmitTasksetResponse) -> tuple[Refusal, ...]:
+        """Rows left out and rows that the buffer refused, by their place among all."""
+        answered = [
+            Refusal(index=one.index + bisect_right(self._starts, one.index), reason=one.reason)
+            for one in response.refused
+        ]
+        return tuple(sorted([*self._left_out, *answered], key=lambda one: one.index))
+
+
+def _text(row: Row) -> tuple[str, str]:
+    """The row's JSON, or why it has none that can be sent."""
+    try:
+        text = row if isinstance(row, str) else json.dumps(row, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        return "", f"not to be written as JSON: {error}"
+    if size > MAX_ROW_BYTES:
+        return "", f"it has {size:,} bytes, a row may have {MAX_ROW_BYTES:,}"
+    return text, ""

@@ -1,0 +1,57 @@
+"""What calls about tasksets answer."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from trinity.types import JsonObject
+
+
+class TasksetState(StrEnum):
+    """How far a taskset is."""
+
+    INCOMPLETE = "incomplete"
+    """Somebody is sending it, or has broken off."""
+    COMPLETE = "complete"
+    OPEN = "open"
+    """A queue that takes more tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A row that was not stored."""
+
+    index: int
+    """Its place among the rows that were given, from 0."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What became of the rows of one request."""
+
+    taskset_id: str
+    request_id: str
+    num_stored: int
+    num_refused: int
+    refused: tuple[Refusal, ...]
+    """The first 1,000 of those that were refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksetInfo:
+    """A taskset, with those of its rows that were asked for."""
+
+    taskset_id: str
+    name: str
+    """Empty for one that was read from files or a table."""
+    source: str
+    """Where it was read from; empty for one that was submitted."""
+    state: TasksetState
+    is_queue: bool
+    num_rows: int
+    num_refused: int
+    num_stages: int
+    """Stages that take from it."""
+    created_at: datetime
+    rows: tuple[JsonObject, ...] = ()
