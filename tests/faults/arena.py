@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import psycopg
+from pydantic import JsonValue
 
 from tests.faults.folder import VARIABLE, FaultsFolder
 from tests.faults.records import read_snapshot
@@ -31,6 +32,12 @@ SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 MANY = 10_000
 RETRY_SECONDS = 0.1
 END_SECONDS = 60.0
+LEARNING_SELECTOR: dict[str, JsonValue] = {
+    "selector_type": "difficulty_based",
+    "feature_keys": ["weak", "strong"],
+    "kwargs": {"target_reward": 0.5, "tau": 0.1},
+}
+"""What it has learned decides what is drawn: a wrong memory would end in other weights."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,10 @@ class Arena:
             self.root / name,
             name=name,
             seed=seed,
-            buffer={"total_steps": num_steps},
+            buffer={
+                "total_steps": num_steps,
+                "explorer_input": {"taskset": {"data_selector": LEARNING_SELECTOR}},
+            },
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
         )

@@ -26,7 +26,10 @@ def experiment_plan(
     """One stage `rft` of eight steps, four groups of two a step; `changes` are laid over it."""
     data = root / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"prompt": f"{i}+{i}=", "response": str(2 * i)} for i in range(num_tasks)]
+    rows = [
+        {"prompt": f"{i}+{i}=", "response": str(2 * i), "weak": 0.2, "strong": 1 - i / num_tasks}
+        for i in range(num_tasks)
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     values: dict[str, JsonValue] = {
         "project": "model-free",

@@ -236,13 +236,13 @@ FOREIGN = """
 import json, sys, tempfile, uuid
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from grpc_tools import protoc
+from grpc_tools import __path__ as tools, protoc
 
 protos, address = sys.argv[1:]
 assert not any(name.partition(".")[0] == "trinity" for name in sys.modules)
 with tempfile.NamedTemporaryFile() as file:
     wanted = [f"trinity/api/v1/{name}.proto" for name in ("buffer", "taskset")]
-    options = [f"-I{protos}", "--include_imports", f"--descriptor_set_out={file.name}"]
+    options = [f"-I{protos}", f"-I{tools[0]}/_proto", "--include_imports", f"--descriptor_set_out={file.name}"]
     assert protoc.main(["protoc", *options, *wanted]) == 0
     files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
 pool = descriptor_pool.DescriptorPool()

@@ -1,0 +1,132 @@
+"""Tasksets as they are written: several, from anywhere, drawn by any selector."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config.builders import load, stage, write_rows
+from trinity.config.data_check import check_number_of_tasks, check_taskset
+from trinity.config.difficulty import DifficultyConfig
+from trinity.config.plan import StagePlan
+from trinity.config.taskset_storage import without_password
+from trinity.errors import UserError
+
+DIFFICULTY = {"selector_type": "difficulty_based", "feature_keys": ["weak", "strong"]}
+
+
+def with_tasksets(*tasksets: dict[str, object], **buffer: object) -> StagePlan:
+    given = {"taskset": None, "tasksets": list(tasksets)}
+    return stage(buffer={"explorer_input": given, **buffer})
+
+
+def with_taskset(**taskset: object) -> StagePlan:
+    return stage(buffer={"explorer_input": {"taskset": taskset}})
+
+
+def test_several_tasksets_have_their_own_workflows_and_samplings() -> None:
+    plan = with_tasksets(
+        {"path": "/data/a.jsonl", "default_workflow_type": "math_workflow"},
+        {"name": "b", "path": "/data/b.csv", "rollout_args": {"temperature": 0.5}},
+    )
+    assert [one.name for one in plan.tasksets] == ["taskset_0", "b"]
+    assert [one.workflow for one in plan.tasksets] == ["math_workflow", "simple_workflow"]
+    assert [one.sampling.temperature for one in plan.tasksets] == [1.0, 0.5]
+    assert [one.repeat_times for one in plan.tasksets] == [8, 8]
+    assert plan.taskset == plan.tasksets[0]
+
+
+def test_a_plan_that_was_stored_with_one_taskset_is_still_read() -> None:
+    plan = stage()
+    stored = json.loads(plan.model_dump_json())
+    [stored["taskset"]] = stored.pop("tasksets")
+    assert StagePlan.model_validate_json(json.dumps(stored)) == plan
+
+
+def test_paths_are_files_hub_names_or_addresses(tmp_path: Path) -> None:
+    here = tmp_path / "people" / "sums"
+    here.mkdir(parents=True)
+    for given, resolved in (
+        ("people/sums", "people/sums"),
+        ("/data/x.jsonl", "/data/x.jsonl"),
+        (str(here), str(here)),
+        ("./rows.csv", str(Path.cwd() / "rows.csv")),
+    ):
+        assert with_taskset(path=given).tasksets[0].path == resolved
+    address = "postgresql://me:secret@db:5432/tasks"
+    table = with_taskset(name="sums", storage_type="sql", path=address).tasksets[0]
+    assert (table.path, table.table) == (address, "sums")
+    assert without_password(address) == "postgresql://me:***@db:5432/tasks"
+
+
+def test_selectors_take_their_arguments() -> None:
+    kwargs = {"tau": 0.5, "target_reward": 0.8}
+    [taskset] = with_taskset(path="/a", data_selector={**DIFFICULTY, "kwargs": kwargs}).tasksets
+    assert taskset.selector.difficulty == DifficultyConfig(tau=0.5, target_reward=0.8)
+    assert taskset.selector.feature_keys == ("weak", "strong")
+    for kind in ("sequential", "shuffle", "random"):
+        assert with_taskset(path="/a", data_selector={"selector_type": kind}).tasksets
+
+
+@pytest.mark.parametrize(
+    ("taskset", "sentence"),
+    [
+        ({"path": None}, "`storage_type: file` reads it"),
+        ({"storage_type": "queue", "path": "/a"}, "remove one of the two"),
+        ({"path": "/a", "table": "t"}, "goes with `storage_type: sql` only"),
+        ({"storage_type": "sql", "path": "mysql://x/y"}, "give postgresql://... or sqlite:///..."),
+        ({"data_selector": {"selector_type": "offline_easy2hard"}}, "name a column of numbers"),
+        ({"data_selector": {**DIFFICULTY, "feature_keys": ["a"]}}, "takes two"),
+        ({"data_selector": {"feature_keys": ["a"]}}, "means nothing to sequential"),
+        ({"data_selector": {"kwargs": {"m": 1}}}, "means nothing to sequential"),
+        ({"data_selector": {**DIFFICULTY, "kwargs": {"taus": 1}}}, "kwargs.taus.*are m, lamb, rho"),
+        ({"data_selector": {**DIFFICULTY, "kwargs": {"rho": 2}}}, "kwargs.rho"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_named(taskset: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        with_taskset(**{"path": "/a", **taskset})
+
+
+def test_a_queue_stands_alone_and_says_how_long_it_may_last() -> None:
+    queue = {"name": "tasks", "storage_type": "queue"}
+    assert with_tasksets(queue).tasksets[0].storage_type == "queue"
+    with pytest.raises(UserError, match="cannot be mixed"):
+        with_tasksets(queue, {"path": "/a"})
+    with pytest.raises(UserError, match=r"give `buffer.total_steps`"):
+        with_tasksets(queue, total_steps=None)
+    with pytest.raises(UserError, match="an evaluation takes the same tasks each time"):
+        stage(buffer={"explorer_input": {"eval_tasksets": [queue]}})
+    with pytest.raises(UserError, match="are both given"):
+        stage(buffer={"explorer_input": {"tasksets": [queue]}})
+
+
+def test_keys_of_the_list_are_named_as_those_of_one_taskset(tmp_path: Path) -> None:
+    text = "buffer:\n  explorer_input:\n    tasksets:\n    - {name: a, task_selector: {}}\n"
+    with pytest.raises(UserError, match="here it is .*taskset.data_selector"):
+        load(tmp_path, text)
+
+
+def test_all_tasksets_together_must_be_enough_for_a_step(tmp_path: Path) -> None:
+    files = [
+        write_rows(tmp_path / f"{i}.jsonl", *({"prompt": "a", "response": "b"} for _ in range(3)))
+        for i in range(2)
+    ]
+    many = [{"path": file} for file in files]
+    plan = with_tasksets(*many, total_steps=None, batch_size=6)
+    check_number_of_tasks(plan)
+    assert plan.num_explore_steps(6) == 1
+    with pytest.raises(UserError, match="its 6 rows make no train step"):
+        check_number_of_tasks(with_tasksets(*many, total_steps=None, batch_size=7))
+
+
+def test_features_are_looked_for_in_the_first_row(tmp_path: Path) -> None:
+    row = {"prompt": "a", "response": "b", "weak": 0.5, "strong": "high"}
+    file = write_rows(tmp_path / "a.jsonl", row)
+    [taskset] = with_taskset(path=file, data_selector=DIFFICULTY).tasksets
+    with pytest.raises(UserError, match="column `strong` of its first row is no number"):
+        check_taskset(taskset)
+    selector = {**DIFFICULTY, "feature_keys": ["weak", "mean"]}
+    [taskset] = with_taskset(path=file, data_selector=selector).tasksets
+    with pytest.raises(UserError, match="its rows have no column `mean`"):
+        check_taskset(taskset)
