@@ -28,6 +28,8 @@ class FormatConfig(Section):
     """For dpo: column of the better answer, a text or its messages."""
     rejected_key: str = "rejected"
     """For dpo: column of the worse answer."""
+    reply_prefix: str | None = None
+    """What every answer of a taskset begins with; the model goes on from there."""
     workflow_key: str = ""
     """Column that chooses a row's workflow."""
     reward_fn_key: str = ""

@@ -18,7 +18,8 @@ REWARD_THREADS = DaemonThreads(name="reward", max_threads=32)
 class SimpleWorkflow(Workflow):
     """Asks the task's question and scores the answer with the taskset's reward.
 
-    `reply_prefix` in workflow_args is put before the model's own words, and scored with them.
+    `reply_prefix` in the taskset's format, or in workflow_args, is put before the model's own words
+    and scored with them.
     """
 
     is_async = True
@@ -46,7 +47,8 @@ class SimpleWorkflow(Workflow):
     @property
     def reply_prefix(self) -> str:
         """What the answer begins with."""
-        return str(self.task.workflow_args.get("reply_prefix") or "")
+        own = self.task.workflow_args.get("reply_prefix")
+        return str(own or self.task.format.reply_prefix or "")
 
     async def _score(self, experience: Experience, reward: Reward) -> None:
         """A prompt that was too long had no answer: it is scored as an empty one, at 0."""

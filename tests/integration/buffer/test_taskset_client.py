@@ -242,7 +242,8 @@ protos, address = sys.argv[1:]
 assert not any(name.partition(".")[0] == "trinity" for name in sys.modules)
 with tempfile.NamedTemporaryFile() as file:
     wanted = [f"trinity/api/v1/{name}.proto" for name in ("buffer", "taskset")]
-    options = [f"-I{protos}", f"-I{tools[0]}/_proto", "--include_imports", f"--descriptor_set_out={file.name}"]
+    includes = [f"-I{protos}", f"-I{tools[0]}/_proto"]
+    options = [*includes, "--include_imports", f"--descriptor_set_out={file.name}"]
     assert protoc.main(["protoc", *options, *wanted]) == 0
     files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
 pool = descriptor_pool.DescriptorPool()

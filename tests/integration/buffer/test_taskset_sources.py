@@ -38,17 +38,16 @@ async def test_a_table_is_read_once_for_an_experiment(
     process: BufferProcess, buffer_dsn: str
 ) -> None:
     with psycopg.connect(buffer_dsn) as connection:
-        connection.execute("CREATE SCHEMA questions")
         connection.execute(
-            "CREATE TABLE questions.sums (id int PRIMARY KEY, prompt text, due date, w numeric)"
+            "CREATE TABLE buffer.questions (id int PRIMARY KEY, prompt text, due date, w numeric)"
         )
-        connection.execute("INSERT INTO questions.sums VALUES (2, 'b', NULL, 1.5)")
-        connection.execute("INSERT INTO questions.sums VALUES (1, 'a', '2024-02-29', 2)")
-    plan = plan_of(storage_type="sql", path=_address(buffer_dsn), table="questions.sums")
+        connection.execute("INSERT INTO buffer.questions VALUES (2, 'b', NULL, 1.5)")
+        connection.execute("INSERT INTO buffer.questions VALUES (1, 'a', '2024-02-29', 2)")
+    plan = plan_of(storage_type="sql", path=_address(buffer_dsn), table="buffer.questions")
     async with talk_to(process) as buffer:
         assert (await buffer.open(plan)).num_tasks == 2
         with psycopg.connect(buffer_dsn) as connection:
-            connection.execute("INSERT INTO questions.sums VALUES (3, 'c', NULL, 0)")
+            connection.execute("INSERT INTO buffer.questions VALUES (3, 'c', NULL, 0)")
         assert (await buffer.open(plan)).num_tasks == 2
         assert await tasks_of(buffer, plan) == [
             '{"id": 1, "prompt": "a", "due": "2024-02-29", "w": 2.0}'

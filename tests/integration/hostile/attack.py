@@ -12,7 +12,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
 from tests.integration.hostile.messages import Fuzzer, Known
-from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, trainer_pb2
+from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2
 from trinity.local.addresses import ServiceAddresses
 
 Code: TypeAlias = grpc.StatusCode
@@ -33,6 +33,8 @@ SERVICES = {
     "trainer": (trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"], 10),
 }
 """Each with its share of the requests."""
+CALLS = {name: list(service.methods) for name, (service, _) in SERVICES.items()}
+CALLS["buffer"] += taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].methods
 IN_FLIGHT = 32
 WAIT_SECONDS = 0.25
 CALL_SECONDS = 60.0
@@ -72,7 +74,7 @@ def attempts(seed: int, known: Known) -> Iterator[Attempt]:
     names, weights = list(SERVICES), [share for _, share in SERVICES.values()]
     while True:
         [name] = random.choices(names, weights)
-        method = random.choice(SERVICES[name][0].methods)
+        method = random.choice(CALLS[name])
         kind = method.input_type
         many = method.client_streaming
         yield Attempt(name, method, fuzzer.stream(kind) if many else [fuzzer.request(kind)])

@@ -95,10 +95,15 @@ async def test_a_reply_prefix_is_continued_and_scored_with_the_answer() -> None:
     def note(response: str) -> dict[str, float]:
         return {"begins": float(response.startswith("It is "))}
 
-    one = task(workflow_args={"reply_prefix": "It is "}, reward=Reward(note, {}, "note"))
-    (experience,) = await run("simple_workflow", one)
-    assert "assistant:It is " in experience.prompt_text
-    assert experience.reward == 1.0
+    own = FormatConfig(prompt_key="question", response_key="answer", reply_prefix="It is ")
+    reward = Reward(note, {}, "note")
+    for one in (
+        task(workflow_args={"reply_prefix": "It is "}, reward=reward),
+        task(format=own, reward=reward),
+    ):
+        (experience,) = await run("simple_workflow", one)
+        assert "assistant:It is " in experience.prompt_text
+        assert experience.reward == 1.0
 
 
 async def test_math_asks_for_tags_and_brings_its_own_reward() -> None:
