@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.interleaving import interleave
+from services.buffer.domain.interleaving import Share, interleave
 from services.buffer.domain.selector import draw, generator
 from services.buffer.domain.stage import Stage
 from services.buffer.handlers.feedback import current_beliefs
@@ -49,11 +49,11 @@ async def draw_tasks(
     drawn: dict[int, Drawn] = {}
     for share in interleave(sizes, seeds=seeds, first=stage.num_drawn, count=count):
         own = tasksets[share.taskset]
-        size = len(share.places)
-        rows = await _draw_from(
-            connection, stage, own, stored[own.name], share.first, size, version
-        )
         learns = own.selector.difficulty is not None
+        if learns:
+            rows = await _draw_learned(connection, stage, own, share, version)
+        else:
+            rows = await _draw_share(connection, stage, own.selector, stored[own.name], share)
         drawn |= {
             place: Drawn(own.name, row, learns)
             for place, row in zip(share.places, rows, strict=True)
@@ -71,23 +71,32 @@ async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) ->
     return last if queue is None else min(last, queue.num_rows)
 
 
-async def _draw_from(
+async def _draw_share(
+    connection: AsyncConnection,
+    stage: Stage,
+    selector: Selector,
+    taskset: StageTaskset,
+    share: Share,
+) -> Sequence[int]:
+    first, count = share.first, len(share.places)
+    return await draw_rows(
+        connection, stage.key, taskset, selector, stage.seed, first=first, count=count
+    )
+
+
+async def _draw_learned(
     connection: AsyncConnection,
     stage: Stage,
     taskset: ResolvedTaskset,
-    stored: StageTaskset,
-    first: int,
-    count: int,
+    share: Share,
     version: int,
 ) -> Sequence[int]:
     config = taskset.selector.difficulty
-    if config is None:
-        return await draw_rows(
-            connection, stage.key, stored, taskset.selector, stage.seed, first=first, count=count
-        )
+    assert config is not None
     beliefs = await current_beliefs(connection, stage, taskset.name, config, version=version)
     excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
-    chance = generator((stage.seed, taskset.selector.seed), first)
+    chance = generator((stage.seed, taskset.selector.seed), share.first)
+    count = len(share.places)
     return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
 
 

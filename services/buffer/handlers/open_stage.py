@@ -21,8 +21,9 @@ from services.buffer.store.stages import (
     update_stage,
 )
 from services.buffer.store.tables import stage_taskset
+from services.buffer.store.tasks import hold_tasksets
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Selector, StagePlan
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, PreconditionFailed
 from trinity.types import StageKey
 
 MAX_STEPS = 10**12
@@ -88,6 +89,8 @@ async def open_stage(
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
     await lock_stage(connection, key)
+    if is_new:
+        await _hold(connection, key.tenant, tasksets)
     rows = [
         {
             **key_columns(key),
@@ -122,6 +125,14 @@ async def open_stage(
         await reopen_stage(connection, stage)
     await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
+
+
+async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:
+    """Somebody may delete a taskset between the look for it and now."""
+    there = await hold_tasksets(connection, tenant, [one.taskset_id for one in tasksets])
+    for one in tasksets:
+        if one.taskset_id not in there:
+            raise PreconditionFailed(f"taskset {one.name} was deleted at this moment: start again")
 
 
 def _selected(

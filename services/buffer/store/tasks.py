@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import insert_rows
+from services.buffer.store.database import among, insert_rows
 from services.buffer.store.tables import task, taskset
 
 
@@ -103,6 +103,17 @@ async def get_taskset(connection: AsyncConnection, tenant: str, taskset_id: str)
     """A taskset that is there."""
     statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
     return from_row((await connection.execute(statement)).one())
+
+
+async def hold_tasksets(connection: AsyncConnection, tenant: str, ids: Sequence[str]) -> set[str]:
+    """Keep tasksets from being deleted until the transaction ends; answers those that are there."""
+    statement = (
+        sa.select(taskset.c.taskset_id)
+        .where(taskset.c.tenant == tenant, among(taskset.c.taskset_id, ids))
+        .order_by(taskset.c.taskset_id)
+        .with_for_update(read=True)
+    )
+    return set((await connection.execute(statement)).scalars())
 
 
 async def insert_tasks(

@@ -1,5 +1,6 @@
 """Tasksets from tables and from the hub, and places that must not be read."""
 
+import json
 import os
 import sqlite3
 from pathlib import Path
@@ -12,8 +13,11 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
+from trinity.cli.taskset import RowFile
+from trinity.client import AsyncTasksets
 from trinity.config.plan import StagePlan
 
+MANY = 28_000
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -89,6 +93,33 @@ async def test_a_table_that_cannot_be_read_is_named_without_its_password(
         await buffer.open(plan_of(storage_type="sql", **taskset))
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert "hidden" not in (error.value.details() or "")
+
+
+def peak_mebibytes(process: BufferProcess) -> float:
+    """Most memory that the process has had."""
+    assert process.process is not None
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    [kibibytes] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(kibibytes) / 1024
+
+
+async def test_tasks_are_read_sent_and_drawn_without_being_held_in_memory(
+    own_process: BufferProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "many.jsonl"
+    with file.open("w") as lines:
+        for number in range(MANY):
+            lines.write(json.dumps({"prompt": "x" * 4000, "response": "", "n": number}) + "\n")
+    num_mebibytes = file.stat().st_size / 2**20
+    before = peak_mebibytes(own_process)
+    easy_first = {"selector_type": "offline_easy2hard", "feature_keys": ["n"]}
+    async with talk_to(own_process) as buffer:
+        [task] = await tasks_of(buffer, plan_of(path=str(file), data_selector=easy_first))
+        assert json.loads(task)["n"] == MANY - 1
+    async with AsyncTasksets(own_process.address, tenant="many") as tasksets:
+        assert (await tasksets.submit("many", RowFile(file))).num_stored == MANY
+    assert num_mebibytes > 100
+    assert peak_mebibytes(own_process) < before + num_mebibytes / 3
 
 
 @pytest.fixture
