@@ -15,7 +15,7 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
     return tuple(
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
-        for look in (_truncated_sampling, _nothing_to_compare, _left_out_as_stale, _ignored)
+        for look in LOOKS
         for text in look(stage)
     )
 
@@ -69,6 +69,18 @@ def _usual_staleness(stage: StagePlan) -> int:
     )
 
 
+def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
+    """A group is as large as the algorithm says, whichever taskset its task is from."""
+    given = stage.config.buffer.explorer_input
+    tasksets = (given.taskset, *given.tasksets) if stage.needs_rollout else ()
+    for own in sorted({one.repeat_times for one in tasksets if one is not None}):
+        if own not in (1, stage.algorithm.repeat_times):
+            yield (
+                f"`repeat_times: {own}` of a taskset to train on has no effect: "
+                f"`algorithm.repeat_times: {stage.algorithm.repeat_times}` counts"
+            )
+
+
 def _ignored(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data inherits or gives, and nothing reads."""
     if stage.needs_rollout:
@@ -83,3 +95,12 @@ def _ignored(stage: StagePlan) -> Iterator[str]:
     }
     for key in (key for key, is_there in is_given.items() if is_there):
         yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
+
+
+LOOKS = (
+    _truncated_sampling,
+    _nothing_to_compare,
+    _left_out_as_stale,
+    _repeats_of_its_own,
+    _ignored,
+)

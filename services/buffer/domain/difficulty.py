@@ -2,13 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trinity.config.difficulty import DifficultyConfig
 
-FloatVector = npt.NDArray[np.float64]
+FloatVector = npt.NDArray[np.floating[Any]]
 IntVector = npt.NDArray[np.int64]
 TINY = 1e-6
 NEW_SHARE = 0.1

@@ -8,7 +8,8 @@ MAX_ROW_BYTES = 3 * 1024 * 1024
 """A row goes to an explorer in one message."""
 MAX_LISTED_REFUSALS = 1_000
 CHUNK_ROWS = 500
-CHUNK_LENGTH = 8 * 1024 * 1024
+CHUNK_LENGTH = 1024 * 1024
+"""On its way into the database it is in memory several times."""
 
 
 def why_refused(row_json: str) -> str:

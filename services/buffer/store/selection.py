@@ -101,8 +101,9 @@ def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
 
 
 def _bytes(numbers: FloatVector) -> bytes:
-    return numbers.astype("<f8").tobytes()
+    return numbers.astype("<f4").tobytes()
 
 
 def _numbers(stored: bytes) -> FloatVector:
-    return np.frombuffer(stored, dtype="<f8").astype(np.float64)
+    """As stored, whoever asks: what was learned is rounded once, when it is kept."""
+    return np.frombuffer(stored, dtype="<f4")

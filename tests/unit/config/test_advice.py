@@ -26,6 +26,12 @@ def test_sampling_of_evaluations_alone_is_nobodys_business() -> None:
     assert said(buffer={"explorer_input": {"eval_tasksets": [evaluation]}}) == ()
 
 
+def test_a_number_of_repeats_that_training_does_not_take_is_told() -> None:
+    (repeats,) = said(buffer={"explorer_input": {"taskset": {"repeat_times": 4}}})
+    assert "`repeat_times: 4` of a taskset to train on has no effect" in repeats
+    assert said(buffer={"explorer_input": {"taskset": {"repeat_times": 8}}}) == ()
+
+
 def test_a_comparison_of_one_is_told() -> None:
     (alone,) = said(algorithm={"repeat_times": 1})
     assert "grpo compares the rollouts of a task" in alone
