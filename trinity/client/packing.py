@@ -2,19 +2,18 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client.results import Refusal
-from trinity.types import JsonObject
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
 """A message of 4 MiB holds it."""
 PACK_BYTES = 256 * 1024
 PACK_ROWS = 1_000
 
-Row = JsonObject | str
+Row = Mapping[str, object] | str
 """A row, or its JSON text as it is."""
 
 
@@ -68,7 +67,7 @@ class Packer:
 def _text(row: Row) -> tuple[str, str]:
     """The row's JSON, or why it has none that can be sent."""
     try:
-        text = row if isinstance(row, str) else json.dumps(row, allow_nan=False)
+        text = row if isinstance(row, str) else json.dumps(dict(row), allow_nan=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         return "", f"not to be written as JSON: {error}"

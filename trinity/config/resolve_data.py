@@ -9,6 +9,7 @@ from trinity.config.lengths import Lengths
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
+from trinity.config.queues import check_evaluated, check_queue
 from trinity.config.root import Config
 from trinity.config.selecting import resolve_selector
 from trinity.config.taskset import TasksetConfig
@@ -46,29 +47,8 @@ def resolve_train_tasksets(
         )
         for key, name, one in named
     )
-    _check_queue(tasksets, config, f"{key}s")
+    check_queue(tasksets, config, f"{key}s")
     return tasksets
-
-
-def _check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -> None:
-    """Nobody knows how long a queue gets, and its order is that of its arrival."""
-    for one in tasksets:
-        if one.storage_type != "queue":
-            continue
-        if len(tasksets) > 1:
-            raise UserError(
-                f"{key}`: `{one.name}` is a queue, which cannot be mixed with other tasksets: "
-                "submit all tasks to it, or give it a stage of its own"
-            )
-        if one.selector.selector_type != "sequential":
-            raise UserError(
-                f"{key}`: `{one.name}` is a queue, which gives tasks as they come: "
-                "remove its `data_selector`"
-            )
-        if config.buffer.total_steps is None and config.trainer.total_steps is None:
-            raise UserError(
-                f"{key}`: `{one.name}` is a queue, which has no epochs: give `buffer.total_steps`"
-            )
 
 
 def resolve_eval_tasksets(
@@ -161,7 +141,7 @@ def _resolve(
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    _check_eval(given, key, is_eval=is_eval)
+    check_evaluated(given, key, is_eval=is_eval)
     defaults = config.buffer.explorer_input
     workflow = given.default_workflow_type or _default_workflow(defaults, is_eval)
     if workflow is None:
@@ -186,14 +166,6 @@ def _resolve(
         sampling=_sampling(given, config.model, lengths),
         selector=resolve_selector(given.data_selector, config.seed, key),
     )
-
-
-def _check_eval(given: TasksetConfig, key: str, *, is_eval: bool) -> None:
-    if is_eval and given.storage_type == "queue":
-        raise UserError(
-            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue has "
-            "not: give client"
-        )
 
 
 def _check_path(path: str | None, *, wanted: bool, key: str, storage_type: str) -> None:
