@@ -22,6 +22,7 @@ def newest_revision(name: str) -> str:
 
     Raises: UserError when it is neither there nor here.
     """
+    from httpx import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
@@ -33,7 +34,7 @@ def newest_revision(name: str) -> str:
             f"{name} is no file or directory here and no public dataset on the hub: correct it, "
             "or set HF_TOKEN for a private one"
         ) from error
-    except (HfHubHTTPError, OSError, ValueError):
+    except (HTTPError, HfHubHTTPError, OSError, ValueError):
         pass  # the hub does not answer: what is in the cache will do
     newest = Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
     try:
@@ -50,6 +51,7 @@ def download(source: RowSource) -> str:
 
     Raises: UserError when they cannot be had.
     """
+    from httpx import HTTPError
     from huggingface_hub import snapshot_download
 
     try:
@@ -60,6 +62,6 @@ def download(source: RowSource) -> str:
                 allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
             )
         )
-    except (OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"dataset {source.place} cannot be fetched: {reason}") from error
