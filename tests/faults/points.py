@@ -74,7 +74,7 @@ ALL = (
     # A lease: in the database, not yet with the explorer.
     _buffer("lease-granted", "servicer.leases:_response", counts=_is_granted),
     # A draw: what the selector learned from, what it took, neither committed yet.
-    _buffer("feedback-heard", "handlers.feedback:mark_heard"),
+    _buffer("feedback-heard", "handlers.task_feedback:mark_heard"),
     _buffer("tasks-drawn", "handlers.leasing:draw_tasks"),
     # A group: claimed, shaped, committed.
     _buffer("groups-claimed", "pipeline:Pipeline._work_on", when="before"),

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs
 from services.buffer.domain.stage import Stage
-from services.buffer.store.feedback import (
+from services.buffer.store.task_feedback import (
     RolledOut,
     last_place_of_batch,
     mark_heard,
