@@ -7,7 +7,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
-from services.buffer.domain.composition import Decision, End, Refill, Supply, Take, Wait, decide
+from services.buffer.domain.composition import (
+    Decision,
+    End,
+    Refill,
+    Supply,
+    Take,
+    Wait,
+    decide,
+    decide_at_once,
+)
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
@@ -77,16 +86,19 @@ class Composer:
     ) -> BatchHead | Wait | End:
         before = await _first_unfinished(connection, stage)
         stage = await leave_out_stale(connection, stage, step, before)
-        supply = await _supply(connection, stage, step, before)
-        decision: Decision = decide(stage, step, supply)
+        num_rows = await count_ready(connection, stage, before)
+        decision: Decision | None = decide_at_once(stage, step, num_rows)
+        if decision is None:
+            supply = await _supply(connection, stage, step, num_rows)
+            decision = decide(stage, step, supply)
         match decision:
             case Take():
                 size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                has_more = supply.num_rows > len(rows)
+                has_more = num_rows > len(rows)
                 return await self._take(connection, stage, step, rows, has_more=has_more)
-            case Refill(num_tasks):
-                await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
+            case Refill(num_tasks, refill_round):
+                await _refill(connection, stage, num_tasks, refill_round)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
             case End("failed", reason):
                 reason += await _why_short(connection, stage)
@@ -148,10 +160,7 @@ async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place 
     return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
 
 
-async def _supply(
-    connection: AsyncConnection, stage: Stage, step: int, before: Place | None
-) -> Supply:
-    num_rows = await count_ready(connection, stage, before)
+async def _supply(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
     unfinished = ""
     if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
         unfinished = describe_rollouts(work)

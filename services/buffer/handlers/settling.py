@@ -117,8 +117,7 @@ async def _store_runs(
     by_id = {view.assignment_id: view for view in touched}
     changed = [(one, number, by_id[one].runs[number]) for one, number in sorted(places)]
     await update_runs(connection, stage.key, changed)
-    counts = {one: by_id[one].num_open_runs for one in dict(sorted(places))}
-    await update_open_counts(connection, stage.key, counts)
+    await update_open_counts(connection, stage.key, sorted({one for one, _ in places}))
 
 
 def _unknown(result: Result) -> Verdict:

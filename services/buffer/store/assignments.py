@@ -13,7 +13,16 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import among, in_stage, insert_rows, key_columns, one_of
+from services.buffer.store.database import (
+    among,
+    among_given,
+    given,
+    in_given_stage,
+    in_stage,
+    insert_rows,
+    key_columns,
+    one_of,
+)
 from services.buffer.store.tables import assignment, run
 from trinity.types import StageKey
 
@@ -68,6 +77,18 @@ async def insert_assignments(
     await insert_rows(connection, run, runs)
 
 
+_END = (
+    sa.update(assignment)
+    .where(in_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .values(
+        state=sa.bindparam("new_state"),
+        reason=sa.bindparam("new_reason"),
+        lease_token=None,
+        lease_until=None,
+    )
+)
+
+
 async def end_assignments(
     connection: AsyncConnection,
     key: StageKey,
@@ -77,11 +98,8 @@ async def end_assignments(
 ) -> None:
     """Take assignments out of work."""
     if ids:
-        await connection.execute(
-            sa.update(assignment)
-            .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
-            .values(state=state, reason=reason, lease_token=None, lease_until=None)
-        )
+        values = given(key, ids=ids, new_state=state, new_reason=reason)
+        await connection.execute(_END, values)
 
 
 async def cancel_open(
@@ -122,19 +140,21 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
     return Refills(num_rounds=row.rounds, next_position=row.next_position)
 
 
+_FIRST_OPEN = (
+    sa.select(assignment.c.explore_step, assignment.c.position)
+    .where(
+        in_given_stage(assignment),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    )
+    .order_by(assignment.c.explore_step, assignment.c.position)
+    .limit(1)
+)
+
+
 async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
     """Explore step and position of the earliest training assignment that has not ended."""
-    statement = (
-        sa.select(assignment.c.explore_step, assignment.c.position)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.TRAIN,
-            one_of(assignment.c.state, OPEN_ASSIGNMENT),
-        )
-        .order_by(assignment.c.explore_step, assignment.c.position)
-        .limit(1)
-    )
-    row = (await connection.execute(statement)).first()
+    row = (await connection.execute(_FIRST_OPEN, given(key))).first()
     return None if row is None else (row.explore_step, row.position)
 
 
