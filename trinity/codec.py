@@ -251,7 +251,7 @@ def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb
     if eid is None:
         raise ValueError("the experience has no EID")
     message = experience_pb2.Experience(
-        id=str(experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)),
+        id=experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix),
         eid=eid_to_proto(eid),
         tenant=ref.tenant,
         experiment_id=ref.experiment_id,

@@ -180,7 +180,7 @@ def _read_experience(
         raise ValueError("an experience's EID is not the run's")
     if len(eid.suffix.encode()) > MAX_SUFFIX_BYTES:
         raise ValueError(f"the suffix of an EID has more than {MAX_SUFFIX_BYTES} bytes")
-    own_id = str(experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix))
+    own_id = experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)
     if message.id != own_id:
         raise ValueError(f"the experience {message.id!r} should have the id {own_id}")
     num_tokens, response_length = check_experience_message(message)

@@ -75,7 +75,8 @@ class Publisher:
     async def _pack(self) -> list[HeldResult]:
         """A message's worth of results of one stage; a short wait lets more of them come along."""
         await self._unconfirmed.wait_queued()
-        await asyncio.sleep(LINGER_SECONDS + self._pause_seconds)
+        linger = LINGER_SECONDS if self._unconfirmed.num_queued < MAX_RESULTS else 0.0
+        await asyncio.sleep(linger + self._pause_seconds)
         return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 
     async def _send(self, results: list[HeldResult]) -> None:

@@ -68,6 +68,11 @@ class Unconfirmed:
         return self.sequences or [self._next_sequence - 1]
 
     @property
+    def num_queued(self) -> int:
+        """How many wait to be sent."""
+        return len(self._queue)
+
+    @property
     def oldest_seconds(self) -> float:
         """For how long the oldest result has waited; 0 when there is none."""
         oldest = next(iter(self._held.values()), None)

@@ -24,6 +24,7 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.tables import assignment, run
+from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
@@ -46,7 +47,7 @@ class NewAssignment:
 def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, position: int) -> str:
     """The id that the same draw always gets."""
     name = f"{key.tenant}/{key.experiment_id}/{key.stage}/{kind}/{explore_step}/{position}"
-    return str(uuid.uuid5(ASSIGNMENT_NAMESPACE, name))
+    return name_uuid(ASSIGNMENT_NAMESPACE, name)
 
 
 async def insert_assignments(
