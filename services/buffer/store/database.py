@@ -120,20 +120,6 @@ async def insert_rows(
     await connection.execute(statement, {"rows": rows_as_json(rows)})
 
 
-async def insert_large(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows with bytes that may be many; a row alone goes without being written as text."""
-    if len(rows) < 2:
-        for row in rows:
-            await connection.execute(insert(table).values(row))
-        return
-    columns = [table.c[name] for name in rows[0]]
-    arrays = [sa.cast([row[column.name] for row in rows], ARRAY(column.type)) for column in columns]
-    names = [sa.column(column.name, column.type) for column in columns]
-    new = sa.func.unnest(*arrays).table_valued(*names, name="new").render_derived()
-    chosen = sa.select(*(new.c[column.name] for column in columns))
-    await connection.execute(insert(table).from_select([column.name for column in columns], chosen))
-
-
 @lru_cache
 def insert_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
     """Insert the rows of the parameter `rows`, made by `rows_as_json`, in their order.

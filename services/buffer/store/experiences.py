@@ -1,8 +1,7 @@
 """Statements on experiences and their payloads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -14,8 +13,8 @@ from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AttemptState, ExperienceState
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
-    Row,
     among,
     among_given,
     decode_numbers,
@@ -23,7 +22,6 @@ from services.buffer.store.database import (
     given,
     in_given_stage,
     in_stage,
-    insert_large,
     insert_rows,
     key_columns,
     one_of,
@@ -33,7 +31,6 @@ from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
 SCHEMA_VERSION = 1
-STATEMENT_BYTES = 512 * 1024
 C = experience.c
 Place = tuple[int, int]
 
@@ -83,25 +80,9 @@ async def insert_experiences(
                     "content_hash": one.content_hash,
                 }
             )
-    for some in _small_statements(payloads):
-        await insert_large(connection, payload, some)
+    await copy_rows(connection, payload, payloads)
     await insert_rows(connection, experience, rows)
     return len(rows)
-
-
-def _small_statements(payloads: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows that may go to the database together: on their way they are in memory several times."""
-    some: list[Row] = []
-    num_bytes = 0
-    for row in payloads:
-        size = len(cast(bytes, row["body"]))
-        if some and num_bytes + size > STATEMENT_BYTES:
-            yield some
-            some, num_bytes = [], 0
-        some.append(row)
-        num_bytes += size
-    if some:
-        yield some
 
 
 _RAW_SAMPLES = (

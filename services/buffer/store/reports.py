@@ -10,10 +10,10 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     CHANNEL,
     among_numbers,
-    insert_large,
     insert_of,
     producer_topic,
     rows_as_json,
@@ -167,7 +167,7 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
     ]
     if not rows:
         return
-    await insert_large(connection, dead_letter, rows)
+    await copy_rows(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
     await connection.execute(
         sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
