@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ MAX_SUFFIX_BYTES = 500
 """A suffix stands in an index."""
 MAX_REASON_LENGTH = 4_000
 SHA256_BYTES = 32
+CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 COUNTED_BYTES = 1024 * 1024
 """What is larger was uploaded, up to 64 MiB: its parts are counted before it is parsed."""
@@ -206,6 +208,8 @@ def _read_experience(
 
 
 def _uuid(text: str, name: str) -> str:
+    if CANONICAL_UUID.fullmatch(text):
+        return text
     try:
         canonical = str(uuid.UUID(text))
     except ValueError as error:
