@@ -1,12 +1,10 @@
 """Whether the parts of a stage's algorithm go together, before any engine starts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import partial
 
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
 from trinity.config.advantage_trial import try_advantage
@@ -41,9 +39,7 @@ def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
 
 
 def _correction(plan: StagePlan) -> Iterator[str]:
-    given = plan.algorithm.rollout_correction
-    settings = {field.name: getattr(given, field.name) for field in fields(CorrectionSettings)}
-    yield from _refusal(CorrectionSettings(**settings).check)
+    yield from _refusal(plan.algorithm.rollout_correction.check)
 
 
 def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
@@ -68,7 +64,7 @@ def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
     if cause := staleness_cause(plan):
         yield (
             "`algorithm.bypass_old_logprobs: false` forgets which weights made the rollouts, and "
-            f"with {cause} they may be old: give `rollout_correction.rollout_is: token`, "
+            f"with {cause} they may be old: give `rollout_correction.preset: tis`, "
             "or `bypass_old_logprobs: true`"
         )
 

@@ -64,7 +64,7 @@ def test_recomputing_where_rollouts_may_be_old_needs_a_correction(
 ) -> None:
     answer = said(algorithm=RECOMPUTED, **changes)
     assert cause in answer
-    assert "give `rollout_correction.rollout_is: token`" in answer
+    assert "give `rollout_correction.preset: tis`" in answer
     assert said(algorithm=CORRECTED, **changes) == ""
     assert said(algorithm=MASKED, **changes) == ""
     assert said(**changes) == ""
@@ -97,7 +97,7 @@ def test_a_weight_must_not_count_twice() -> None:
         ({"rollout_is": "token", "rollout_is_threshold": "wide"}, "rollout_is_threshold"),
         ({"rollout_is": "token", "rollout_is_threshold": "5_0.5"}, "rollout_is_threshold"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 1.0}, "token_k9"),
-        ({"rollout_rs": "seq_mean_k3"}, "rollout_rs_threshold is missing"),
+        ({"rollout_rs": "seq_mean_k3"}, "rollout_rs_threshold` is missing"),
     ],
 )
 def test_a_correction_that_cannot_be_is_named(correction: dict[str, object], what: str) -> None:
