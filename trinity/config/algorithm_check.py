@@ -17,6 +17,8 @@ SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Need neither rewards nor log-probabilities of whoever made the rows."""
 LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
 """Do not weigh by the ratio to the old log-probabilities."""
+BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
+"""Advantages that need these are made of them alone."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
 
 
@@ -54,6 +56,11 @@ def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
             f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes rewards in the trainer, "
             f"after the buffer has made advantages of them with `{algorithm.advantage_fn}`: "
             "give `kl_loss_fn` instead, or an `advantage_fn` of the trainer such as `grpo_verl`"
+        )
+    elif algorithm.kl_penalty_fn != "none" and needs_of(algorithm.advantage_fn) & BLIND_TO_REWARDS:
+        yield (
+            f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "
+            f"at which `{algorithm.advantage_fn}` does not look: give `kl_loss_fn` instead"
         )
 
 
