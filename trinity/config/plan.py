@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig
 from trinity.config.learning_rate import LearningRateSchedule
@@ -132,7 +133,8 @@ class ResolvedAlgorithm(_Derived):
     @property
     def needs_proximal(self) -> bool:
         """Whether the trainer computes log-probabilities of its own before the step."""
-        return not self.bypass_old_logprobs or self.rollout_correction.is_on
+        chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
+        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
 class StagePlan(_Derived):
