@@ -18,8 +18,10 @@ from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
 NUM_STEPS = 4
+END_SECONDS = 200.0
+"""Three deaths take a while on a busy machine."""
 DIES = ("buffer.batch-recorded", "rank.step-reported", "buffer.groups-shaped")
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,13 @@ async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena
 
 
 async def record_of(arena: Arena, name: str, kind: Kind, expected: str = "") -> Snapshot:
-    ended = await arena.run(name, num_steps=NUM_STEPS, algorithm=kind.algorithm, buffer=kind.buffer)
+    ended = await arena.run(
+        name,
+        num_steps=NUM_STEPS,
+        end_seconds=END_SECONDS,
+        algorithm=kind.algorithm,
+        buffer=kind.buffer,
+    )
     return arena.snapshot(ended, expected or final_weights(ended))
 
 
