@@ -39,7 +39,7 @@ class EstimateRecipe:
         settings = algorithm.rollout_correction
         return cls(
             bypass=algorithm.bypass_old_logprobs,
-            correction=CorrectionSettings(**settings.model_dump()) if settings.is_on else None,
+            correction=settings if settings.is_on else None,
             penalty=algorithm.kl_penalty_fn,
             advantage=advantage,
         )

@@ -2,19 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import psycopg
+from pydantic import JsonValue
 
 from tests.faults.folder import VARIABLE, FaultsFolder
 from tests.faults.records import read_snapshot
 from tests.faults.snapshot import Snapshot
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import (
+    GRPO,
     experiment_plan,
     final_weights,
     start_experiment,
@@ -62,6 +64,8 @@ class Arena:
         seed: int = 7,
         sync_offset: int = 0,
         end_seconds: float = END_SECONDS,
+        algorithm: Mapping[str, JsonValue] = GRPO,
+        buffer: Mapping[str, JsonValue] | None = None,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
@@ -71,7 +75,8 @@ class Arena:
             self.root / name,
             name=name,
             seed=seed,
-            buffer={"total_steps": num_steps},
+            algorithm=algorithm,
+            buffer={"total_steps": num_steps, **(buffer or {})},
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
         )

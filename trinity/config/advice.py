@@ -1,9 +1,11 @@
 """What is allowed but seldom meant: said before a start, refused never."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.algorithm_check import staleness_cause
 from trinity.config.plan import ExperimentPlan, StagePlan
 
 LOOKED_AT_STEPS = 100
@@ -15,7 +17,7 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
     return tuple(
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
-        for look in (_truncated_sampling, _nothing_to_compare, _left_out_as_stale, _ignored)
+        for look in LOOKS
         for text in look(stage)
     )
 
@@ -61,6 +63,19 @@ def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
+    """What the engine's arithmetic alone moves a ratio by is far less than what a step does."""
+    preset = stage.config.algorithm.rollout_correction.preset
+    if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
+        return
+    if cause := staleness_cause(stage):
+        yield (
+            f"`algorithm.rollout_correction.preset: {preset}` is made for engines that compute "
+            f"otherwise, and with {cause} it leaves out nearly all rollouts as too old: `tis` "
+            "weighs them instead"
+        )
+
+
 def _usual_staleness(stage: StagePlan) -> int:
     """Train steps between a rollout's weights and its batch, where none is filtered."""
     steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
@@ -81,7 +96,16 @@ def _ignored(stage: StagePlan) -> Iterator[str]:
         "advantage_fn": given.advantage_fn not in (None, "none"),
         "kl_penalty_fn": given.kl_penalty_fn not in (None, "none"),
         "bypass_old_logprobs": not given.bypass_old_logprobs,
-        "rollout_correction": given.rollout_correction.is_on,
+        "rollout_correction": given.rollout_correction.settings.is_on,
     }
     for key in (key for key, is_there in is_given.items() if is_there):
         yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
+
+
+LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
+    _truncated_sampling,
+    _nothing_to_compare,
+    _left_out_as_stale,
+    _rejected_as_stale,
+    _ignored,
+)

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import JsonValue, ValidationError
 
+from trinity.config.bounds import misread_bounds
 from trinity.config.complaints import Source, complaints
 from trinity.config.root import Config
 from trinity.errors import UserError
@@ -23,6 +24,8 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
     """
     source = Source.read(Path(path))
     values = _values(source, overrides or {})
+    if misread := list(misread_bounds(source)):
+        raise UserError("\n".join(misread))
     try:
         return Config.model_validate(values)
     except ValidationError as error:

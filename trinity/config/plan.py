@@ -6,12 +6,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
-from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -111,7 +112,7 @@ class ResolvedAlgorithm(_Derived):
     """Whether rows may be dealt to ranks and micro-batches in any order."""
     bypass_old_logprobs: bool
     """Whether old log-probabilities are the rollout's; else the proximal ones."""
-    rollout_correction: RolloutCorrectionConfig
+    rollout_correction: CorrectionSettings
 
     @property
     def sampling(self) -> SampleStrategy:
@@ -132,7 +133,8 @@ class ResolvedAlgorithm(_Derived):
     @property
     def needs_proximal(self) -> bool:
         """Whether the trainer computes log-probabilities of its own before the step."""
-        return not self.bypass_old_logprobs or self.rollout_correction.is_on
+        chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
+        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
 class StagePlan(_Derived):

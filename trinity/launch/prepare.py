@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trinity.config.advice import advice
+from trinity.config.complaints import Source
 from trinity.config.load import load_config
+from trinity.config.located import located
 from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.preflight import check_inputs
+from trinity.config.root import Config
+from trinity.errors import UserError
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 
@@ -34,7 +38,7 @@ def prepare(path: Path, max_steps: int | None) -> Prepared:
         name = f"{config.name}-max-steps-{max_steps}"
         notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
         config = load_config(path, {"name": name})
-    plan = plan_experiment(config)
+    plan = _planned(config, path)
     if plan.job_path.name != name:
         notes = (*notes, f"continue_from_checkpoint is false: starting anew as {plan.label}")
     if max_steps is not None:
@@ -44,6 +48,14 @@ def prepare(path: Path, max_steps: int | None) -> Prepared:
     check_resumable(plan)
     notes = (*notes, *advice(plan))
     return Prepared(plan=plan, resumes=holds_run(plan.job_path), notes=notes)
+
+
+def _planned(config: Config, path: Path) -> ExperimentPlan:
+    try:
+        return plan_experiment(config)
+    except UserError as error:
+        names = [stage.stage_name for stage in config.stages]
+        raise UserError(located(str(error), Source.read(path), names)) from error
 
 
 def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:

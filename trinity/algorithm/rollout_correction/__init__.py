@@ -9,12 +9,14 @@ https://richardli.xyz/rl-collapse, https://arxiv.org/abs/2505.24298
 
 from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
 from trinity.algorithm.rollout_correction.health import off_policy_metrics
-from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
+from trinity.algorithm.rollout_correction.presets import PRESETS, Preset
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 
 __all__ = [
     "PRESETS",
     "Correction",
     "CorrectionSettings",
+    "Preset",
     "correct_rollout",
     "off_policy_metrics",
 ]

@@ -19,13 +19,15 @@ FloatMatrix = npt.NDArray[np.float64]
 BoolMatrix = npt.NDArray[np.bool_]
 IntVector = npt.NDArray[np.int64]
 
-Need = Literal["values", "entropies", "collision", "discriminator", "teacher", "baselines"]
+Need = Literal[
+    "values", "entropies", "collision", "discriminator", "teacher", "baselines", "reward_parts"
+]
 """What a token advantage may ask for beyond what every batch has.
 
 values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
 its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
 the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
-a greedy rollout of the same task.
+a greedy rollout of the same task; reward_parts: what each rollout's reward was added up from.
 """
 
 WHERE_FROM: Mapping[Need, str] = {
@@ -36,6 +38,8 @@ WHERE_FROM: Mapping[Need, str] = {
     "teacher": "teacher log-probabilities; the workflow must put `teacher_logprobs` into each "
     "experience",
     "baselines": "rewards of greedy rollouts; the workflow must put `reward_baseline` into each "
+    "experience",
+    "reward_parts": "the parts of each reward; the workflow must put `reward_parts` into each "
     "experience",
 }
 
@@ -67,6 +71,8 @@ class TokenBatch:
     discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
     baselines_B: FloatVector | None = None
+    reward_parts: Mapping[str, FloatVector] | None = None
+    """By name, [B]; no number where a row does not have the part."""
 
     @property
     def scores_B(self) -> FloatVector:
@@ -74,8 +80,18 @@ class TokenBatch:
         scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
 
+    @property
+    def parts(self) -> Mapping[str, FloatVector]:
+        """The reward's parts by name, [B].
+
+        Raises: UserError when the batch has none.
+        """
+        if not self.reward_parts:
+            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM['reward_parts']}")
+        return self.reward_parts
+
     def needed(self, need: Need) -> FloatMatrix:
-        """What the advantage asked for under this name.
+        """What the advantage asked for under this name, but for the reward's parts.
 
         Raises: UserError when the batch has none.
         """
