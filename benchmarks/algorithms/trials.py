@@ -17,6 +17,10 @@ OF_STEPS = ("multi_step_grpo", "gigpo")
 """Types for runs of several steps."""
 WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft", "sppo")
 """Types whose gradient is not weighed by who made the tokens; sppo's ratio only ends it."""
+NO_AIM = {
+    "jsd": "Trinity-RFT's default of lambda_coef turns from the teacher; at 0 it is to learn",
+}
+"""Trials that are shown and not expected to learn, and why."""
 SETTINGS: Settings = {
     "repeat_times": 8,
     "optimizer": {"lr": 1.0e-4, "lr_warmup_steps": 10},
