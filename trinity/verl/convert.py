@@ -1,0 +1,106 @@
+"""From veRL's settings to a configuration of this system."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from trinity.verl.names import row_of
+from trinity.verl.row import TRAINER_CONFIG, Fate, Row
+from trinity.verl.rules.algorithm import convert_algorithm
+from trinity.verl.rules.batches import convert_batches
+from trinity.verl.rules.data import convert_data
+from trinity.verl.rules.placement import convert_placement
+from trinity.verl.rules.running import convert_running
+from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.work import Choices, Work
+
+RULES: tuple[Callable[[Work], None], ...] = (
+    convert_running,
+    convert_algorithm,
+    convert_placement,
+    convert_batches,
+    convert_data,
+)
+UNKNOWN_KEY = "no key of veRL's that is known here: if it matters, say what it did in a plugin"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A configuration and what is not in it."""
+
+    body: str
+    report: tuple[str, ...]
+    values: dict[str, JsonValue]
+
+    @property
+    def yaml(self) -> str:
+        """The file: the configuration, and the report as comments at its end."""
+        comments = "".join(f"# {line}\n" for line in self.report)
+        return f"{self.body}\n{comments}" if comments else self.body
+
+
+def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted:
+    """Every setting ends in the YAML or in the report.
+
+    Raises: UserError for a number that the arithmetic needs and that is none.
+    """
+    work = Work(settings=settings, choices=choices or Choices())
+    for rule in RULES:
+        rule(work)
+    _put_lengths(work)
+    for setting in list(settings.left()):
+        settings.take(setting.key)
+        _end(work, setting)
+    body = work.draft.yaml()
+    report = work.report.lines(settings.remarks)
+    report += _unmentioned(settings, "\n".join([body, *report]))
+    return Converted(body, tuple(report), work.draft.values())
+
+
+def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
+    """What the rules read without leaving a line about it."""
+    lines = [
+        f"  - {one.key}={one.value} ({one.where})"
+        for one in settings.all()
+        if not re.search(rf"(?<![\w.]){re.escape(one.key)}(?![\w.])", text)
+    ]
+    return ["Read together with others:", *lines] if lines else []
+
+
+def _put_lengths(work: Work) -> None:
+    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
+    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
+    work.carry("data.max_response_length", "model.max_response_tokens", 512)
+
+
+def _end(work: Work, setting: Setting) -> None:
+    row = row_of(setting.key)
+    if row is None:
+        work.report.missing.append((setting, UNKNOWN_KEY))
+        return
+    if setting.key.startswith("critic.") and not _has_critic(work):
+        work.report.needless.append((setting, "the algorithm has no critic"))
+        return
+    match row.fate:
+        case Fate.MOVED:
+            value = row.convert(setting.value) if row.convert else setting.value
+            work.put(_ours(row, setting.key), value, setting)
+        case Fate.PASSED:
+            work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting)
+        case Fate.NEEDLESS:
+            work.report.needless.append((setting, row.note))
+        case Fate.MISSING | Fate.COMBINED:
+            work.report.missing.append((setting, row.note))
+
+
+def _has_critic(work: Work) -> bool:
+    return work.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
+
+
+def _ours(row: Row, key: str) -> str:
+    """Where a pattern ends with a star, our key does."""
+    if not row.verl.endswith("*"):
+        return row.ours
+    return row.ours.removesuffix("*") + key.removeprefix(row.verl.removesuffix("*"))
