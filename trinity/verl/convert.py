@@ -6,23 +6,30 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from trinity.errors import UserError
 from trinity.verl.names import row_of
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import convert_batches
-from trinity.verl.rules.data import convert_data
+from trinity.verl.rules.data import convert_data, convert_lengths
 from trinity.verl.rules.placement import convert_placement
-from trinity.verl.rules.running import convert_running
+from trinity.verl.rules.running import convert_back_end, convert_running
+from trinity.verl.rules.supervised import convert_supervised
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.work import Choices, Work
 
-RULES: tuple[Callable[[Work], None], ...] = (
+Rules = tuple[Callable[[Work], None], ...]
+RULES: Rules = (
     convert_running,
+    convert_back_end,
     convert_algorithm,
     convert_placement,
     convert_batches,
     convert_data,
+    convert_lengths,
 )
+SUPERVISED_RULES: Rules = (convert_running, convert_supervised)
+NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
 UNKNOWN_KEY = "no key of veRL's that is known here: if it matters, say what it did in a plugin"
 
 
@@ -46,10 +53,11 @@ def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted
 
     Raises: UserError for a number that the arithmetic needs and that is none.
     """
+    if any(name in settings.module for name in NOT_TRAINING):
+        raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
     work = Work(settings=settings, choices=choices or Choices())
-    for rule in RULES:
+    for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
-    _put_lengths(work)
     for setting in list(settings.left()):
         settings.take(setting.key)
         _end(work, setting)
@@ -69,14 +77,8 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
     return ["Read together with others:", *lines] if lines else []
 
 
-def _put_lengths(work: Work) -> None:
-    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
-    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
-    work.carry("data.max_response_length", "model.max_response_tokens", 512)
-
-
 def _end(work: Work, setting: Setting) -> None:
-    row = row_of(setting.key)
+    row = row_of(setting.key, supervised=work.settings.is_supervised)
     if row is None:
         work.report.missing.append((setting, UNKNOWN_KEY))
         return
@@ -86,13 +88,25 @@ def _end(work: Work, setting: Setting) -> None:
     match row.fate:
         case Fate.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
-            work.put(_ours(row, setting.key), value, setting)
+            _move(work, setting, _ours(row, setting.key), value)
         case Fate.PASSED:
             work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting)
         case Fate.NEEDLESS:
             work.report.needless.append((setting, row.note))
         case Fate.MISSING | Fate.COMBINED:
             work.report.missing.append((setting, row.note))
+
+
+def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
+    """Write a line, unless another key of veRL's has written it."""
+    there = work.draft.get(ours)
+    if there is None:
+        work.put(ours, value, setting)
+    elif there == value:
+        work.report.needless.append((setting, f"`{ours}` is written already"))
+    else:
+        answer = f"`{ours}: {there}` is written already, from another key: choose between the two"
+        work.report.missing.append((setting, answer))
 
 
 def _has_critic(work: Work) -> bool:

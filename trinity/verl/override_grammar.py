@@ -6,7 +6,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-_OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=(?P<value>.*))?", re.S)
+_OVERRIDE = re.compile(
+    r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=(?P<value>.*))?", re.S
+)
 _INTEGER = re.compile(r"[+-]?\d(_?\d)*")
 _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?inf|nan")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}

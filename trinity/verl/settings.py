@@ -33,6 +33,11 @@ class VerlSettings:
     _held: dict[str, Setting] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
+    @property
+    def is_supervised(self) -> bool:
+        """Whether it is supervised fine-tuning that was started."""
+        return "sft_trainer" in self.module
+
     def put(self, setting: Setting) -> None:
         """Set a key; a value that it replaces is remarked upon."""
         before = self._held.get(setting.key)

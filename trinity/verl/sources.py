@@ -16,7 +16,7 @@ from trinity.verl.shell.variables import Field
 
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
-_MODULE = re.compile(r"(verl|recipe)(\.\w+)+")
+_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
 _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
@@ -79,7 +79,7 @@ def _text(path: str) -> str:
 def _read_yaml(settings: VerlSettings, path: str) -> None:
     text = _text(path)
     try:
-        tree = yaml.load(text, Loader=_FloatLoader)  # noqa: S506  # a SafeLoader
+        tree = yaml.load(text, Loader=_FloatLoader)  # a SafeLoader
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
@@ -134,19 +134,20 @@ def _read_script(
 
 def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
     where = f"{path}:{word.line}"
-    if word.text == "-m":
-        settings.module = next(words, word).text
+    if (module := _MODULE.fullmatch(word.text)) and not settings.module:
+        settings.module = module["name"].replace("/", ".")
     elif option := _OPTION.fullmatch(word.text):
         name, value = option["name"], option["value"]
         if name.replace("-", "_") in ("config_name", "config_path", "config_dir") and not value:
             value = next(words, word).text
         if name in _LAUNCHER and value:
-            settings.put(Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where))
+            settings.put(
+                Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
+            )
         elif name.startswith("config") and value:
             settings.put(Setting(key=f"hydra.{name.replace('-', '_')}", value=value, where=where))
-    elif not word.text.startswith("-") and settings.module:
-        if not _put(settings, word.text, where) and word.text.strip():
-            settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
+    elif settings.module and not _put(settings, word.text, where) and word.text.strip():
+        settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
 
 
 def _launch(script: Script, path: str, line: int | None) -> Command:
@@ -155,7 +156,11 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
     if line is not None:
         found = [command for command in found if command.line == line] or found
     if not found:
-        raise UserError(f"{path} starts no veRL: give the script with `python3 -m verl...`")
+        guesses = "".join(f"\n  line {note.line}: {note.text}" for note in script.notes)
+        raise UserError(
+            f"{path} starts no veRL: give the script with `python3 -m verl...`, or the values that "
+            f"it waits for as --env NAME=VALUE{guesses}"
+        )
     if len(found) > 1:
         lines = ", ".join(str(command.line) for command in found)
         raise UserError(

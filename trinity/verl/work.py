@@ -1,4 +1,4 @@
-"""The desk at which rules sit: veRL's settings on one side, our draft and the report on the other."""
+"""What the rules of a conversion share: veRL's settings, our draft and the report."""
 
 from dataclasses import dataclass, field
 
@@ -60,6 +60,15 @@ class Work:
                 f"{setting.where}: {verl}={setting.value} is no number, which the arithmetic of "
                 f"batches and GPUs needs: give {verl}=<number> after the file"
             ) from None
+
+    def number(self, verl: str, default: int) -> int:
+        """The same, but what is no number is the default, with a remark."""
+        setting = self.settings.take(verl)
+        text = default if setting is None else str(setting.value)
+        if isinstance(text, int) or text.isdigit():
+            return int(text)
+        self.report.advice.append(f"{verl}={text} is no number: {default} is taken")
+        return default
 
     def origin(self, verl: str, value: JsonValue) -> str:
         """`run.sh:12 data.train_batch_size=1024`, or that it is veRL's default."""

@@ -85,9 +85,9 @@ def _put_advantage_args(work: Work, advantage: str) -> None:
     enable = work.settings.take("algorithm.filter_groups.enable")
     if enable is not None and enable.value is True:
         work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable)
-    if (rounds := work.settings.take("algorithm.filter_groups.max_num_gen_batches")) is not None:
-        if isinstance(rounds.value, int) and rounds.value > 0:
-            work.put("buffer.max_refill_rounds", rounds.value, rounds)
+    rounds = work.settings.take("algorithm.filter_groups.max_num_gen_batches")
+    if rounds is not None and isinstance(rounds.value, int) and rounds.value > 0:
+        work.put("buffer.max_refill_rounds", rounds.value, rounds)
 
 
 def _put_penalty(work: Work, has_penalty: bool) -> None:
@@ -100,7 +100,11 @@ def _put_penalty(work: Work, has_penalty: bool) -> None:
         work.pass_over("algorithm.kl_ctrl.target_kl", "without `use_kl_in_reward` it does nothing")
         return
     kind = str(work.settings.value("algorithm.kl_penalty", "kl"))
-    work.put("algorithm.kl_penalty_fn", KL_NAMES.get(kind, kind), work.origin("algorithm.kl_penalty", kind))
+    work.put(
+        "algorithm.kl_penalty_fn",
+        KL_NAMES.get(kind, kind),
+        work.origin("algorithm.kl_penalty", kind),
+    )
     work.carry("algorithm.kl_ctrl.kl_coef", f"{args}.kl_coef", 0.001)
     if work.settings.value("algorithm.kl_ctrl.type", "fixed") == "adaptive":
         work.put(f"{args}.adaptive", True, work.origin("algorithm.kl_ctrl.type", "adaptive"))

@@ -12,6 +12,8 @@ def convert_batches(work: Work) -> None:
     """Sections `buffer` (its sizes), `synchronizer` and the intervals of `explorer`."""
     tasks, mini = work.integer(TRAIN, 1024), work.integer(MINI, 256)
     rollouts = work.integer("actor_rollout_ref.rollout.n", 1)
+    if tasks <= 0:  # rollout without end: versions come every so many mini-batches
+        tasks = mini * max(work.integer("async_training.trigger_parameter_sync_step", 1), 1)
     batch = min(tasks, mini)
     interval = max(tasks // batch, 1)
     if tasks % batch:
@@ -66,7 +68,9 @@ def _put_intervals(work: Work, interval: int) -> None:
     if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
         work.put("explorer.eval_interval", NEVER * interval, work.origin(key, -1), "never")
     else:
-        work.put("explorer.eval_interval", setting.value, setting, _spacing(setting.value, interval))
+        work.put(
+            "explorer.eval_interval", setting.value, setting, _spacing(setting.value, interval)
+        )
     save = work.settings.peek("trainer.save_freq")
     if interval > 1 and isinstance(save, int) and save > 0:
         work.report.advice.append(

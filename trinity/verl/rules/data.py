@@ -37,17 +37,24 @@ def convert_data(work: Work) -> None:
     train = _places(work, "data.train_files", "~/data/rlhf/gsm8k/train.parquet")
     keys = _keys(train, f"{INPUT}.taskset")
     for key, (place, source) in zip(keys, train, strict=True):
-        _put_place(work, key, place, source)
+        _putplace_of(work, key, place, source)
         _put_format(work, key)
         _put_order(work, key)
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
         named = Place(place.path, place.split, f"{place.name}_eval")
-        _put_place(work, key, named, source)
+        _putplace_of(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
     _finish(work)
+
+
+def convert_lengths(work: Work) -> None:
+    """The model and how long its sequences may be."""
+    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
+    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
+    work.carry("data.max_response_length", "model.max_response_tokens", 512)
 
 
 def _keys(train: list[tuple[Place, Setting | str]], single: str) -> list[str]:
@@ -61,11 +68,11 @@ def _places(work: Work, key: str, default: str) -> list[tuple[Place, Setting | s
     value: JsonValue = default if setting is None else setting.value
     source: Setting | str = setting or f"veRL's default of {key}"
     paths = value if isinstance(value, list) else [value]
-    places = [_place(str(path)) for path in paths if path]
+    places = [place_of(str(path)) for path in paths if path]
     return [(place, source) for place in _with_own_names(places)]
 
 
-def _place(path: str) -> Place:
+def place_of(path: str) -> Place:
     """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
     file = PurePosixPath(path)
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
@@ -84,7 +91,7 @@ def _with_own_names(places: list[Place]) -> Iterator[Place]:
         yield Place(place.path, place.split, name)
 
 
-def _put_place(work: Work, key: str, place: Place, source: Setting | str) -> None:
+def _putplace_of(work: Work, key: str, place: Place, source: Setting | str) -> None:
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)

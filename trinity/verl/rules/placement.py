@@ -26,7 +26,9 @@ class Machines:
 
 def convert_placement(work: Work) -> None:
     """Section `cluster`, the engines and the auxiliary model."""
-    machines = Machines(work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8))
+    machines = Machines(
+        work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8)
+    )
     own_gpus = _rollout_gpus(work, machines)
     nodes = machines.nodes + (-(-own_gpus // machines.gpus) if own_gpus and machines.gpus else 0)
     work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", machines.nodes))
@@ -60,7 +62,9 @@ def convert_placement(work: Work) -> None:
 def _rollout_gpus(work: Work, machines: Machines) -> int:
     """Where veRL, too, keeps rollout apart."""
     nodes = work.integer(f"{ROLLOUT}.nnodes", 0) or work.integer("rollout.nnodes", 0)
-    own = work.integer(f"{ROLLOUT}.n_gpus_per_node", 0) or work.integer("rollout.n_gpus_per_node", 0)
+    own = work.integer(f"{ROLLOUT}.n_gpus_per_node", 0) or work.integer(
+        "rollout.n_gpus_per_node", 0
+    )
     return nodes * (own or machines.gpus)
 
 

@@ -9,14 +9,13 @@ _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
 def convert_running(work: Work) -> None:
-    """Names, the root directory, the monitor and the back end."""
+    """Names, the root directory, the monitor and adapters."""
     project = work.settings.value("trainer.project_name", "verl_examples")
     name = work.settings.value("trainer.experiment_name", "gsm8k")
     work.put("project", as_segment(project), work.origin("trainer.project_name", project))
     work.put("name", as_segment(name), work.origin("trainer.experiment_name", name))
     _put_root(work, str(project), str(name))
     _put_monitor(work)
-    _put_back_end(work)
     _put_lora(work)
 
 
@@ -46,7 +45,7 @@ def _put_monitor(work: Work) -> None:
         work.report.missing.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
 
 
-def _put_back_end(work: Work) -> None:
+def convert_back_end(work: Work) -> None:
     """Megatron, however it was chosen."""
     for key in ("model_engine", "hydra.config_name"):
         setting = work.settings.take(key)
@@ -62,8 +61,9 @@ def _put_back_end(work: Work) -> None:
 
 
 def _put_lora(work: Work) -> None:
-    for name in ("lora_rank", "lora.rank"):
-        setting = work.settings.take(f"actor_rollout_ref.model.{name}")
+    model = "actor_rollout_ref.model"
+    for key in (f"{model}.lora_rank", f"{model}.lora.rank", "model.lora_rank"):
+        setting = work.settings.take(key)
         if setting is None:
             continue
         if isinstance(setting.value, int) and setting.value > 0:

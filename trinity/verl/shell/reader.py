@@ -51,9 +51,7 @@ def read_script(text: str, name: str, given: Mapping[str, str] | None = None) ->
     walk = _Walk(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
     walk.run(parse(text, name))
     variables = walk.variables
-    return Script(
-        tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted))
-    )
+    return Script(tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted)))
 
 
 class _Walk:

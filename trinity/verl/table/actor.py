@@ -100,13 +100,8 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         "",
         "each batch is trained once here; for more use `experience_buffer.replay_buffer`",
     ),
-    combined(
-        f"{_ACTOR}.shuffle", "", "rows of a step are summed up whole, their order is nothing"
-    ),
-    *(
-        moved(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}")
-        for name in _PARALLEL
-    ),
+    combined(f"{_ACTOR}.shuffle", "", "rows of a step are summed up whole, their order is nothing"),
+    *(moved(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}") for name in _PARALLEL),
     *(
         moved(f"{_ACTOR}.{engine}.{name}", f"trainer.{name}", convert=same)
         for engine in ("megatron",)
@@ -124,14 +119,26 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         f"{_ACTOR}.data_loader_seed",
         f"{_ACTOR}.use_fused_kernels",
         f"{_ACTOR}.use_remove_padding",
+        f"{_ACTOR}.pad_to_length",
     ),
     combined(
         f"{_ACTOR}.router_replay.mode",
         "algorithm.enable_router_replay",
         "`R3` is true, `disabled` false; there is no `R2`",
     ),
-    *missing("there is no such back end: FSDP2 trains", f"{_ACTOR}.veomni.*", f"{_ACTOR}.torchtitan.*"),
-    *missing("there is no such option", f"{_ACTOR}.freeze_vision_tower", f"{_ACTOR}.router_replay.*"),
+    *missing(
+        "there is no such back end: FSDP2 trains",
+        f"{_ACTOR}.veomni.*",
+        f"{_ACTOR}.torchtitan.*",
+        f"{_ACTOR}.engine.*",
+        f"{_ACTOR}.model_engine",
+    ),
+    *missing(
+        "there is no such option",
+        f"{_ACTOR}.freeze_vision_tower",
+        f"{_ACTOR}.router_replay.*",
+        f"{_ACTOR}.use_prefix_grouper",
+    ),
 )
 
 _REF_ROWS: tuple[Row, ...] = (
@@ -141,6 +148,7 @@ _REF_ROWS: tuple[Row, ...] = (
         f"{_REF}.log_prob_micro_batch_size",
         f"{_REF}.use_torch_compile",
         f"{_REF}.entropy_from_logits_with_chunking",
+        f"{_REF}.entropy_checkpointing",
     ),
     *needless(
         _SAME_AS_ACTOR,
@@ -150,11 +158,10 @@ _REF_ROWS: tuple[Row, ...] = (
         f"{_REF}.ulysses_sequence_parallel_size",
         f"{_REF}.megatron.*",
         f"{_REF}.veomni.*",
+        f"{_REF}.torchtitan.*",
         f"{_REF}.router_replay.*",
     ),
-    *missing(
-        "the reference is the model that the stage starts from", f"{_REF}.model.*"
-    ),
+    *missing("the reference is the model that the stage starts from", f"{_REF}.model.*"),
 )
 
 ROWS: tuple[Row, ...] = (

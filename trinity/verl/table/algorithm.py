@@ -22,9 +22,7 @@ ROWS: tuple[Row, ...] = (
         "algorithm.kl_penalty_fn",
         "`False` is `none`",
     ),
-    combined(
-        "algorithm.kl_penalty", "algorithm.kl_penalty_fn", "`kl` is `k1`, `mse` is `k2`"
-    ),
+    combined("algorithm.kl_penalty", "algorithm.kl_penalty_fn", "`kl` is `k1`, `mse` is `k2`"),
     combined(
         "algorithm.kl_ctrl.kl_coef",
         "algorithm.kl_penalty_fn_args.kl_coef",
@@ -41,9 +39,7 @@ ROWS: tuple[Row, ...] = (
         f"{_ACTOR}.kl_loss_coef", "algorithm.kl_loss_fn_args.kl_coef", "with `use_kl_loss` only"
     ),
     moved(f"{_ACTOR}.entropy_coeff", "algorithm.entropy_loss_fn_args.entropy_coef"),
-    combined(
-        f"{_ACTOR}.policy_loss.loss_mode", "algorithm.policy_loss_fn", "`vanilla` is `ppo`"
-    ),
+    combined(f"{_ACTOR}.policy_loss.loss_mode", "algorithm.policy_loss_fn", "`vanilla` is `ppo`"),
     combined(f"{_ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args.clip_range", ""),
     combined(f"{_ACTOR}.clip_ratio_low", "algorithm.policy_loss_fn_args.clip_range_low", ""),
     combined(f"{_ACTOR}.clip_ratio_high", "algorithm.policy_loss_fn_args.clip_range_high", ""),

@@ -56,7 +56,9 @@ ROWS: tuple[Row, ...] = (
     *missing("there is no such option of the critic", "critic.model.*"),
     combined("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),
     combined("reward_model.model.path", f"{_AUXILIARY}.model_path", ""),
-    combined("reward_model.rollout.tensor_model_parallel_size", f"{_AUXILIARY}.tensor_parallel_size", ""),
+    combined(
+        "reward_model.rollout.tensor_model_parallel_size", f"{_AUXILIARY}.tensor_parallel_size", ""
+    ),
     combined(
         "reward_model.rollout.gpu_memory_utilization", f"{_AUXILIARY}.gpu_memory_utilization", ""
     ),
@@ -81,7 +83,9 @@ ROWS: tuple[Row, ...] = (
         "reward_model.use_reward_loop",
     ),
     *needless(
-        "rewards are computed with each run", "reward_model.num_workers", "reward.num_workers",
+        "rewards are computed with each run",
+        "reward_model.num_workers",
+        "reward.num_workers",
         "reward_model.launch_reward_fn_async",
     ),
     *missing(
@@ -94,11 +98,16 @@ ROWS: tuple[Row, ...] = (
         "a penalty of overlong answers: " + _REWARD,
         "reward_model.reward_kwargs.*",
         "reward.reward_kwargs.*",
+        "reward_model.overlong_buffer.*",
     ),
     *missing(
         "your own reward function: " + _REWARD + "; --plugin-dir finds its file",
         "custom_reward_function.*",
         "reward.custom_reward_function.*",
     ),
-    *missing("a sandbox is called from a reward of your own", "reward_model.sandbox_fusion.*", "reward.sandbox_fusion.*"),
+    *missing(
+        "a sandbox is called from a reward of your own",
+        "reward_model.sandbox_fusion.*",
+        "reward.sandbox_fusion.*",
+    ),
 )

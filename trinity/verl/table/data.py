@@ -21,9 +21,7 @@ ROWS: tuple[Row, ...] = (
         "buffer.batch_size, synchronizer.sync_interval",
         "is their product: tasks between two versions of the weights",
     ),
-    combined(
-        "data.gen_batch_size", "buffer.batch_size", "refills are drawn as they are needed"
-    ),
+    combined("data.gen_batch_size", "buffer.batch_size", "refills are drawn as they are needed"),
     *needless(
         "evaluations are not batched here (nor in veRL any more)",
         "data.val_batch_size",
@@ -47,9 +45,7 @@ ROWS: tuple[Row, ...] = (
     ),
     combined("data.seed", f"{_INPUT}.taskset.data_selector.seed", "of every taskset"),
     moved("data.trust_remote_code", "model.trust_remote_code"),
-    combined(
-        "data.apply_chat_template_kwargs.enable_thinking", "model.enable_thinking", ""
-    ),
+    combined("data.apply_chat_template_kwargs.enable_thinking", "model.enable_thinking", ""),
     *needless(
         "workflows always get the messages",
         "data.return_raw_chat",
@@ -81,7 +77,8 @@ ROWS: tuple[Row, ...] = (
         "the model's own processor decides", "data.mm_processor_kwargs.*", "data.image_patch_size"
     ),
     *missing(
-        "give `model.chat_template_path`, a template that has it", "data.apply_chat_template_kwargs.*"
+        "give `model.chat_template_path`, a template that has it",
+        "data.apply_chat_template_kwargs.*",
     ),
     *missing("the tokenizer is the one of `model.model_path`", "data.tokenizer"),
 )

@@ -47,7 +47,9 @@ ROWS: tuple[Row, ...] = (
     ),
     combined(f"{_ROLLOUT}.val_kwargs.n", f"{_EVAL}.repeat_times", "of each"),
     combined(
-        f"{_ROLLOUT}.nnodes", f"{_OURS}.engine_num", "with `n_gpus_per_node`, where rollout has its own"
+        f"{_ROLLOUT}.nnodes",
+        f"{_OURS}.engine_num",
+        "with `n_gpus_per_node`, where rollout has its own",
     ),
     combined(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
     combined(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
@@ -106,5 +108,7 @@ ROWS: tuple[Row, ...] = (
     *missing("multi-token prediction is not used here", f"{_ROLLOUT}.mtp.*"),
     *missing("traces go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"),
     *missing("metrics go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"),
-    *missing("there is no such option", f"{_ROLLOUT}.disaggregation.*", f"{_ROLLOUT}.over_sample_rate"),
+    *missing(
+        "there is no such option", f"{_ROLLOUT}.disaggregation.*", f"{_ROLLOUT}.over_sample_rate"
+    ),
 )

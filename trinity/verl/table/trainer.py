@@ -19,7 +19,9 @@ ROWS: tuple[Row, ...] = (
         "checkpoint_root_dir",
         "files go to `<checkpoint_root_dir>/<project>/<name>`",
     ),
-    combined("trainer.n_gpus_per_node", "cluster.gpu_per_node", "rollout and training share them out"),
+    combined(
+        "trainer.n_gpus_per_node", "cluster.gpu_per_node", "rollout and training share them out"
+    ),
     combined("trainer.nnodes", "cluster.node_num", "rollout and training share them out"),
     moved(
         "trainer.save_freq",
@@ -75,6 +77,7 @@ ROWS: tuple[Row, ...] = (
     ),
     *missing("run with `mode: bench` after training", "trainer.val_only"),
     *missing("profile with the services' own tools", "global_profiler.*", "*.profiler.*"),
+    *missing("rollouts cannot be skipped or dumped", "skip.*"),
     *missing("copy the checkpoints yourself", "trainer.default_hdfs_dir"),
     *missing(
         "there is no such option",
