@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydantic import JsonValue
-
 from trinity.errors import UserError
+from trinity.verl.json_value import JsonValue
 from trinity.verl.names import row_of
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm

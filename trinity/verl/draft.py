@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import yaml
-from pydantic import JsonValue
+
+from trinity.verl.json_value import JsonValue
 
 SECTIONS = (
     "project",

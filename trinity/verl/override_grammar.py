@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import JsonValue
+from trinity.verl.json_value import JsonValue
 
 _OVERRIDE = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=(?P<value>.*))?", re.S

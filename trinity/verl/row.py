@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import JsonValue
+from trinity.verl.json_value import JsonValue
 
 Convert = Callable[[JsonValue], JsonValue]
 TRAINER_CONFIG = "trainer.trainer_config"

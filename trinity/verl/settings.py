@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pydantic import JsonValue
+from trinity.verl.json_value import JsonValue
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
@@ -36,7 +36,10 @@ class VerlSettings:
     @property
     def is_supervised(self) -> bool:
         """Whether it is supervised fine-tuning that was started."""
-        return "sft_trainer" in self.module
+        if self.module:
+            return "sft_trainer" in self.module
+        tops = {key.partition(".")[0] for key in self._held}
+        return bool(tops & {"model", "optim"}) and "actor_rollout_ref" not in tops
 
     def put(self, setting: Setting) -> None:
         """Set a key; a value that it replaces is remarked upon."""

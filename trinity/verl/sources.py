@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from pydantic import JsonValue
 
 from trinity.config.lines import lines_of
 from trinity.errors import UserError
+from trinity.verl.json_value import JsonValue
 from trinity.verl.override_grammar import read_override
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.reader import Command, Script, read_script
@@ -19,6 +19,7 @@ _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+_MANY = 4
 _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 
 
@@ -79,7 +80,7 @@ def _text(path: str) -> str:
 def _read_yaml(settings: VerlSettings, path: str) -> None:
     text = _text(path)
     try:
-        tree = yaml.load(text, Loader=_FloatLoader)  # a SafeLoader
+        tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
@@ -105,11 +106,11 @@ def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, Jso
             yield key, value
 
 
-class _FloatLoader(yaml.SafeLoader):
+class FloatLoader(yaml.SafeLoader):
     """Reads 1e-6 as the number it is, as Hydra does."""
 
 
-_FloatLoader.add_implicit_resolver(
+FloatLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
 )
 
@@ -130,6 +131,10 @@ def _read_script(
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
+    if not settings.module:
+        settings.remarks.append(
+            f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"
+        )
 
 
 def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
@@ -146,7 +151,7 @@ def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path
             )
         elif name.startswith("config") and value:
             settings.put(Setting(key=f"hydra.{name.replace('-', '_')}", value=value, where=where))
-    elif settings.module and not _put(settings, word.text, where) and word.text.strip():
+    elif not _put(settings, word.text, where) and settings.module and word.text.strip():
         settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
 
 
@@ -170,9 +175,11 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
 
 
 def _starts_verl(command: Command) -> bool:
+    """Keys of veRL's behind its module, or many of them behind a launcher of the user's own."""
     texts = [word.text for word in command.words]
+    num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
     is_module = any(_MODULE.fullmatch(text) for text in texts)
-    return is_module and any(text.lstrip("+~").startswith(_SECTIONS) for text in texts)
+    return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
 
 
 def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:

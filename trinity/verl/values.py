@@ -2,7 +2,7 @@
 
 import re
 
-from pydantic import JsonValue
+from trinity.verl.json_value import JsonValue
 
 _SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
 SCHEDULES = {"linear": "constant"}

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from pydantic import JsonValue
-
 from trinity.errors import UserError
 from trinity.verl.draft import Draft
+from trinity.verl.json_value import JsonValue
 from trinity.verl.report import Report
 from trinity.verl.settings import Setting, VerlSettings
 

@@ -1,7 +1,5 @@
 """The algorithm: advantages, the two KL terms, the loss and its arguments."""
 
-from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.signature import read_signature
 from trinity.verl.work import Work
 
 ACTOR = "actor_rollout_ref.actor"
@@ -31,6 +29,22 @@ OF_THE_LOSS = {
     "tau_pos": "tau_pos",
     "tau_neg": "tau_neg",
 }
+_CLIP = ("clip_range", "clip_range_low", "clip_range_high")
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "ppo": (*_CLIP, "clip_ratio_c"),
+    "dppo_kl": (*_CLIP, "clip_ratio_c"),
+    "dppo_tv": (*_CLIP, "clip_ratio_c"),
+    "geo_mean": _CLIP,
+    "gspo": _CLIP[1:],
+    "gspo_token": _CLIP[1:],
+    "cispo": _CLIP[1:],
+    "sapo": ("tau_pos", "tau_neg"),
+    "gpg": (),
+    "dro": (),
+    "importance_sampling": (),
+}
+"""Our losses that veRL has too, each with those of the arguments above that it takes; written out
+because reading them from the losses takes longer than all the rest."""
 _LOSSES_WITH_OWN_SUM = ("gspo", "gspo_token", "geo_mean")
 
 
@@ -128,7 +142,7 @@ def _put_kl_loss(work: Work) -> None:
 
 def _put_loss(work: Work) -> None:
     loss = _chosen_loss(work)
-    accepted = read_signature(POLICY_LOSSES.builtins[loss]).arguments
+    accepted = ARGUMENTS[loss]
     for verl, ours in OF_THE_LOSS.items():
         setting = work.settings.take(f"{ACTOR}.{verl}")
         if setting is None or setting.value is None:
@@ -157,7 +171,7 @@ def _chosen_loss(work: Work) -> str:
     if setting is None:
         return "ppo"
     loss = LOSS_NAMES.get(str(setting.value), str(setting.value))
-    if loss not in POLICY_LOSSES.builtins:
+    if loss not in ARGUMENTS:
         work.report.missing.append(
             (setting, "there is no such loss: `ppo` is taken; write it as a function of your own")
         )

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from pydantic import JsonValue
-
+from trinity.verl.json_value import JsonValue
 from trinity.verl.settings import Setting
 from trinity.verl.work import Work
 

@@ -1,7 +1,6 @@
 """veRL's supervised fine-tuning as `mode: train`."""
 
-from pydantic import JsonValue
-
+from trinity.verl.json_value import JsonValue
 from trinity.verl.rules.data import place_of
 from trinity.verl.work import Work
 

@@ -86,8 +86,9 @@ class Expander:
             elif piece.startswith("$'"):
                 into.add(piece[2:-1])
             elif piece[0] == '"':
-                into.add("")
                 self._grow_quoted(into, piece[1:-1], unset_is_empty)
+                if into.current is None and not piece.endswith('[@]}"'):
+                    into.add("")
             elif piece[0] == "\\":
                 into.add(piece[1:])
             elif piece[0] in "$`" and len(piece) > 1:
@@ -124,7 +125,7 @@ class Expander:
             return
         line = into.line
         value = self._value(piece, line, unset_is_empty)
-        if splits:
+        if splits and not piece.endswith('"}'):  # quotes within the braces hold together, too
             into.add_split(value.text, value.line or None)
         else:
             into.add(value.text, value.line or None)
@@ -134,7 +135,7 @@ class Expander:
         if not piece.startswith("${"):
             return ()
         parameter = split_parameter(piece[2:-1])
-        if parameter is None or parameter.index not in ("@", "*") or parameter.operator:
+        if parameter is None or parameter.subscript not in ("@", "*") or parameter.operator:
             return ()
         return self._variables.get(parameter.name) or ()
 

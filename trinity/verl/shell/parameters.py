@@ -9,7 +9,7 @@ from trinity.verl.shell.variables import UNKNOWN, Field, Variables
 
 _PARAMETER = re.compile(
     r"(?P<prefix>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!-])"
-    r"(?:\[(?P<index>[^\]]*)\])?"
+    r"(?:\[(?P<subscript>[^\]]*)\])?"
     r"(?P<operator>:[-=+?]|[-=+?]|##?|%%?|//?|,,?|\^\^?|:)?(?P<rest>.*)",
     re.DOTALL,
 )
@@ -20,7 +20,7 @@ class Parameter(NamedTuple):
 
     prefix: str
     name: str
-    index: str
+    subscript: str
     operator: str
     rest: str
 
@@ -52,7 +52,7 @@ def parameter_value(
     held = variables.get(parameter.name)
     if parameter.prefix == "#":
         return Field(_length(parameter, held), piece.line)
-    value = _chosen(held, parameter.index)
+    value = _chosen(held, parameter.subscript)
     if _uses_default(parameter.operator, value):
         return _default(parameter, variables, piece, expand)
     if parameter.operator in ("+", ":+"):
@@ -72,9 +72,9 @@ def _chosen(held: tuple[Field, ...] | None, index: str) -> Field | None:
 
 
 def _length(parameter: Parameter, held: tuple[Field, ...] | None) -> str:
-    if parameter.index in ("@", "*"):
+    if parameter.subscript in ("@", "*"):
         return str(len(held or ()))
-    value = _chosen(held, parameter.index)
+    value = _chosen(held, parameter.subscript)
     return str(len(value.text) if value else 0)
 
 
