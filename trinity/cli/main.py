@@ -6,6 +6,7 @@ import sys
 import typer
 
 from trinity.cli.config_from_verl import from_verl
+from trinity.cli.config_plan import plan
 from trinity.cli.run import run
 from trinity.cli.status import status
 from trinity.cli.version import version
@@ -28,6 +29,7 @@ app.command()(why)
 app.command()(version)
 config_app = typer.Typer(help="Configurations.", no_args_is_help=True)
 config_app.command("from-verl")(from_verl)
+config_app.command("plan")(plan)
 app.add_typer(config_app, name="config")
 
 
