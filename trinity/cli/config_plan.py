@@ -28,6 +28,7 @@ from trinity.sizing.stage_sizes import (
 from trinity.sizing.validator import validator_bytes, validator_limit
 from trinity.sizing.volume import Volume, volume_of
 
+FEW = 8
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
 GpuMemoryOption = Annotated[
     float | None,
@@ -78,15 +79,20 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
     yield "  synchronizer     1"
     yield "  buffer           1"
     yield "  trainer          1, and 1 on which its ranks meet"
-    yield from (_seat_line(seat) for seat in seats if seat.name.startswith("rank"))
+    yield from _seat_lines([seat for seat in seats if seat.name.startswith("rank")])
     if stage.needs_rollout:
         yield "  explorer         1"
-        yield from (_seat_line(seat) for seat in seats if not seat.name.startswith("rank"))
+        yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
 
 
-def _seat_line(seat: Seat) -> str:
-    where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
-    return f"    {seat.name:18} {where}"
+def _seat_lines(seats: list[Seat]) -> Iterator[str]:
+    """A line each, of many the first and the last."""
+    shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
+    for position, seat in enumerate(shown):
+        where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
+        yield f"    {seat.name:18} {where}"
+        if position == 0 and len(shown) < len(seats):
+            yield f"    ... {len(seats) - 2} more"
 
 
 def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
@@ -130,7 +136,8 @@ def _rows(stage: StagePlan) -> int | None:
 def _memory_lines(
     stage: StagePlan, model_config: Path | None, gpu_bytes: int | None
 ) -> Iterator[str]:
-    yield "memory, an estimate until measured"
+    yield "memory of a GPU, an estimate until measured"
+    yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
@@ -159,7 +166,7 @@ def _shape(model_path: str, model_config: Path | None) -> ModelShape | None:
 
 def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) -> Iterator[str]:
     engine = engine_memory(stage, shape, gpu_bytes or 0)
-    yield "  rollout engine   each GPU"
+    yield "  rollout engine   on each of its GPUs"
     shown = engine.terms if gpu_bytes else engine.terms[:-1]
     yield from _term_lines(shown)
     if gpu_bytes is None or not machines_of(stage).total:
@@ -172,7 +179,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
         yield f"    DOES NOT FIT: no sequence of {stage.max_model_len} tokens: {advice}"
         return
     yield (
-        f"    fits: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
+        f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
         f"sequences; up to {runners:,} run at a time"
     )
 
@@ -189,14 +196,14 @@ def _rank_lines(
 ) -> Iterator[str]:
     memory = rank_memory(stage, shape, critic)
     for role, terms in memory.terms:
-        yield f"  {role:16} each of {stage.trainer_rank_num} rank(s)"
+        yield f"  {role:16} on each of {stage.trainer_rank_num} GPU(s)"
         yield from _term_lines(terms)
-    yield f"    {'a rank at once':18} {_gib(memory.total)}"
+    yield f"  {'together':18}   {_gib(memory.total):>10}  a pass and an optimizer step never meet"
     if gpu_bytes is None or not machines_of(stage).total:
         return
     limit = int(USABLE * gpu_bytes)
     if memory.total <= limit:
-        yield f"    fits: {_gib(memory.total)} of {_gib(limit)}, {USABLE:.0%} of a GPU"
+        yield f"    FITS: {_gib(memory.total)} of {_gib(limit)}, {USABLE:.0%} of a GPU"
     else:
         advice = rank_advice(stage, shape, critic, gpu_bytes)
         yield (
