@@ -186,6 +186,12 @@ def _tell_places(way: _Way) -> None:
     if root is not None:
         name = way.left.get("name", "rft")
         way.verl["trainer.default_local_dir"] = f"{root}/{project}/{name}"
+    for ours, verl in (
+        ("trainer.trainer_strategy", f"{ACTOR}.strategy"),
+        ("explorer.rollout_model.engine_type", "actor_rollout_ref.rollout.name"),
+    ):
+        if (value := way.pop(ours)) is not None:
+            way.verl[verl] = value
     if (monitor := way.pop("monitor.monitor_type")) is not None:
         way.verl["trainer.logger"] = ["console", *([] if monitor == "none" else [monitor])]
     judge = "explorer.auxiliary_models[0]"

@@ -15,6 +15,7 @@ from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.running import convert_back_end, convert_running
 from trinity.verl.rules.supervised import convert_supervised
 from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.work import Choices, Work
 
 Rules = tuple[Callable[[Work], None], ...]
@@ -77,13 +78,21 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
 
 
 def _end(work: Work, setting: Setting) -> None:
+    """Write or report a setting that no rule has taken."""
     row = row_of(setting.key, supervised=work.settings.is_supervised)
-    if row is None:
+    if setting.value == UNKNOWN:
+        work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
+    elif row is None:
         work.report.missing.append((setting, UNKNOWN_KEY))
-        return
-    if setting.key.startswith("critic.") and not _has_critic(work):
+    elif setting.value is None:
+        work.report.needless.append((setting, "null leaves it to the default"))
+    elif setting.key.startswith("critic.") and not _has_critic(work):
         work.report.needless.append((setting, "the algorithm has no critic"))
-        return
+    else:
+        _end_by_row(work, setting, row)
+
+
+def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
     match row.fate:
         case Fate.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value

@@ -48,8 +48,10 @@ def documented(text: str) -> str:
     )
 
 
-def verl_table(name: str) -> str:
-    """One of the tables, as Markdown."""
+def verl_table(name: str = "") -> str:
+    """One of the tables, as Markdown; without a name all of them under headings."""
+    if not name:
+        return "\n\n".join(f"### {one.capitalize()}\n\n{verl_table(one)}" for one in TABLES)
     lines = ["| veRL | Here | Note |", "| --- | --- | --- |"]
     return "\n".join([*lines, *(_line(row) for row in _sorted(TABLES[name]))])
 

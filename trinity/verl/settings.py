@@ -5,8 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trinity.verl.json_value import JsonValue
+from trinity.verl.override_grammar import read_value
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+_REFERENCE = re.compile(
+    r"\$\{(?P<select>oc\.select:)?\s*(?P<key>\.*[A-Za-z_][\w.]*)\s*(?:,\s*(?P<default>[^${}]*))?\}"
+)
+"""Those without further ones inside, which come first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +89,31 @@ class VerlSettings:
 
     def fill_in_references(self) -> None:
         """Replace `${data.max_prompt_length}` by what that key is set to."""
-        for key, setting in self._held.items():
-            value = self._filled(setting.value, seen={key})
-            self._held[key] = Setting(key=key, value=value, where=setting.where)
+        for key, setting in list(self._held.items()):
+            value = self._filled(setting.value, key, seen=frozenset({key}))
+            if value is None and setting.value is not None:
+                del self._held[key]  # it refers to what is not set, as if it were not there
+            else:
+                self._held[key] = Setting(key=key, value=value, where=setting.where)
 
-    def _filled(self, value: JsonValue, seen: set[str]) -> JsonValue:
+    def _filled(self, value: JsonValue, key: str, seen: frozenset[str]) -> JsonValue:
         if isinstance(value, list):
-            return [self._filled(one, seen) for one in value]
-        if not isinstance(value, str):
-            return value
-        if whole := _REFERENCE.fullmatch(value):
-            return self._referred(whole, seen)
-        return _REFERENCE.sub(lambda found: str(self._referred(found, seen)), value)
+            return [self._filled(one, key, seen) for one in value]
+        while isinstance(value, str) and (found := _REFERENCE.search(value)):
+            target = self._referred(found, key, seen)
+            if found[0] == value:
+                return self._filled(target, key, seen)
+            value = value.replace(found[0], str(target))
+        return value
 
-    def _referred(self, found: re.Match[str], seen: set[str]) -> JsonValue:
-        key = found[1]
-        if key not in self._held:
-            self.remarks.append(f"{found[0]} is not set by anything given: write its value")
-            return found[0].replace("${", "").replace("}", "")
-        if key in seen:
-            return key
-        return self._filled(self._held[key].value, seen | {key})
+    def _referred(self, found: re.Match[str], key: str, seen: frozenset[str]) -> JsonValue:
+        """What a reference at `key` comes to; dots at its beginning go up from there."""
+        name = found["key"].lstrip(".")
+        if up := len(found["key"]) - len(name):
+            name = ".".join([*key.split(".")[:-up], name])
+        if name in self._held and name not in seen:
+            return self._filled(self._held[name].value, name, seen | {name})
+        if found["select"] is None and not up:
+            self.remarks.append(f"`{found[0]}` is not set by anything given: write its value")
+            return name
+        return read_value(found["default"]) if found["default"] else None

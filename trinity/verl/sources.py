@@ -19,6 +19,8 @@ _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+MISSING = "???"
+"""Hydra's sign of a value that must be given."""
 _MANY = 4
 _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 
@@ -85,10 +87,10 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
-    lines = lines_of(text)
+    lines, name = lines_of(text), Path(path).name
     for key, value in _flat(tree, ""):
         line = lines.get(key)
-        where = f"{path}:{line}" if line else path
+        where = f"{name}:{line}" if line else name
         if key == "defaults" or key.startswith("hydra."):
             settings.remarks.append(
                 f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
@@ -102,7 +104,7 @@ def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, Jso
         key = f"{prefix}{name}"
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{key}.")
-        elif value is not None and value != {}:
+        elif value not in (None, {}, MISSING):
             yield key, value
 
 
@@ -120,6 +122,7 @@ def _read_script(
 ) -> None:
     script = read_script(_text(path), path, environment)
     command = _launch(script, path, line)
+    path = Path(path).name
     for note in script.notes:
         settings.remarks.append(f"{path}:{note.line}: {note.text}")
     if script.defaulted:

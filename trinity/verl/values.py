@@ -3,9 +3,9 @@
 import re
 
 from trinity.verl.json_value import JsonValue
+from trinity.verl.override_grammar import read_value
 
 _SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
-SCHEDULES = {"linear": "constant"}
 
 
 def as_segment(value: JsonValue) -> JsonValue:
@@ -46,9 +46,9 @@ def as_resume_mode(value: JsonValue) -> JsonValue:
     return "auto" if value else "disable"
 
 
-def as_strategy(value: JsonValue) -> JsonValue:
-    """FSDP's second version does what the first did."""
-    return "fsdp2" if value == "fsdp" else value
+def as_list(value: JsonValue) -> JsonValue:
+    """A list that was quoted as a text."""
+    return read_value(value) if isinstance(value, str) else value
 
 
 def same(value: JsonValue) -> JsonValue:

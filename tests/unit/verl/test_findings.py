@@ -121,7 +121,7 @@ actor_rollout_ref:
 """
     found = converted(text, tmp_path, name="ppo.yaml")
     assert value(found, "algorithm.optimizer.lr") == 1e-5
-    assert f"{tmp_path}/ppo.yaml:7 actor_rollout_ref.actor.optim.lr" in found.body
+    assert "ppo.yaml:7 actor_rollout_ref.actor.optim.lr" in found.body
     assert any("`defaults` is Hydra's" in line for line in found.report)
 
 
@@ -181,3 +181,64 @@ def test_supervised_fine_tuning(tmp_path: Path) -> None:
     assert expected.items() <= flat(found.values).items()
     assert any("data.val_files" in line for line in found.report)
     assert any("torchrun.nproc_per_node=UNKNOWN is no number" in line for line in found.report)
+
+
+def test_lists_and_nulls_that_scripts_quote() -> None:
+    found = from_keys(
+        f"{ACTOR}.optim.betas='[0.9,0.95]'",
+        "algorithm.rollout_correction.rollout_rs=null",
+        f"{ACTOR}.optim.lr_warmup_steps=null",
+    )
+    assert value(found, "algorithm.optimizer.betas") == [0.9, 0.95]
+    assert "algorithm.optimizer.lr_warmup_steps" not in flat(found.values)
+    assert any("null leaves it to the default" in line for line in found.report)
+
+
+def test_adapters_count_only_with_a_rank() -> None:
+    model = "actor_rollout_ref.model"
+    found = from_keys(f"{model}.lora_rank=0", f"{model}.lora_alpha=0")
+    assert not any("lora" in key for key in flat(found.values))
+    found = from_keys(
+        f"{model}.lora_rank=8", f"{model}.lora_alpha=16", f"{model}.target_modules=[q,v]"
+    )
+    assert value(found, "model.lora_configs[0].lora_rank") == 8
+    assert value(found, "model.lora_configs[0].target_modules") == "q,v"
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("actor_rollout_ref.rollout.name=trtllm", "explorer.rollout_model.engine_type"),
+        (f"{ACTOR}.strategy=veomni", "trainer.trainer_strategy"),
+        ("model_engine=torchtitan", "trainer.trainer_strategy"),
+    ],
+)
+def test_engines_and_back_ends_that_are_not_here_are_reported(key: str, ours: str) -> None:
+    found = from_keys(key)
+    assert ours not in flat(found.values)
+    assert any(key in line and "there is no such" in line for line in found.report)
+
+
+def test_a_value_that_only_running_could_tell_is_asked_for(tmp_path: Path) -> None:
+    text = f"{START} {ACTOR}.ppo_max_token_len_per_gpu=$((8 / PIECES)) data.max_prompt_length=9"
+    found = converted(text, tmp_path)
+    assert "trainer.max_token_len_per_gpu" not in flat(found.values)
+    assert any("give actor_rollout_ref.actor.ppo_max_token" in line for line in found.report)
+
+
+def test_references_that_a_whole_configuration_makes(tmp_path: Path) -> None:
+    text = """
+trainer: {n_gpus_per_node: 4, nnodes: 1}
+actor_rollout_ref:
+  rollout:
+    name: ???
+    n: ${oc.select:data.samples,3}
+    temperature: ${oc.select:nobody,${oc.select:nobody_else,0.5}}
+    max_model_len: ${oc.select:nobody.sets.this,null}
+    top_p: ${.temperature}
+"""
+    found = flat(converted(text, tmp_path, name="ppo.yaml").values)
+    assert found["algorithm.repeat_times"] == 3
+    assert found["model.temperature"] == found["model.top_p"] == 0.5
+    assert "model.max_model_len" not in found
+    assert "explorer.rollout_model.engine_type" not in found

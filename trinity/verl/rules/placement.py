@@ -6,6 +6,7 @@ from trinity.verl.work import Work
 
 ROLLOUT = "actor_rollout_ref.rollout"
 OURS = "explorer.rollout_model"
+KINDS = ("vllm", "sglang")
 _SHARE = 4
 """One GPU in so many rolls out, unless the user says otherwise."""
 
@@ -26,26 +27,17 @@ class Machines:
 
 def convert_placement(work: Work) -> None:
     """Section `cluster`, the engines and the auxiliary model."""
-    machines = Machines(
-        work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8)
-    )
-    own_gpus = _rollout_gpus(work, machines)
-    nodes = machines.nodes + (-(-own_gpus // machines.gpus) if own_gpus and machines.gpus else 0)
-    work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", machines.nodes))
-    work.put(
-        "cluster.gpu_per_node", machines.gpus, work.origin("trainer.n_gpus_per_node", machines.gpus)
-    )
-    all_machines = Machines(nodes, machines.gpus)
+    machines, own_gpus = _put_cluster(work)
     per_engine = _engine_size(work)
     per_judge = _judge_size(work)
-    judges = max(all_machines.total // _SHARE // per_judge, 1) if per_judge else 0
-    engines = _engine_num(work, all_machines, per_engine, judges * per_judge, own_gpus)
+    judges = max(machines.total // _SHARE // per_judge, 1) if per_judge else 0
+    engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
     taken = engines * per_engine + judges * per_judge
-    left = all_machines.total - taken
+    left = machines.total - taken
     work.put(
         f"{OURS}.engine_num",
         engines,
-        f"{engines * per_engine} of {all_machines.total} GPUs roll out, {max(left, 0)} train",
+        f"{engines * per_engine} of {machines.total} GPUs roll out, {max(left, 0)} train",
         "choose with --engine-num",
     )
     _put_engine(work)
@@ -54,9 +46,22 @@ def convert_placement(work: Work) -> None:
     if left < 1:
         work.report.advice.append(
             f"rollout takes {taken} GPUs, training needs at least one more, and there are "
-            f"{all_machines.total}: here the two do not take turns, raise `cluster.node_num` or "
+            f"{machines.total}: here the two do not take turns, raise `cluster.node_num` or "
             "`cluster.gpu_per_node`"
         )
+
+
+def _put_cluster(work: Work) -> tuple[Machines, int]:
+    """All machines, and how many of their GPUs veRL, too, keeps for rollout."""
+    trained = Machines(
+        work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8)
+    )
+    own = _rollout_gpus(work, trained)
+    nodes = trained.nodes + (-(-own // trained.gpus) if own and trained.gpus else 0)
+    work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes))
+    gpus = trained.gpus
+    work.put("cluster.gpu_per_node", gpus, work.origin("trainer.n_gpus_per_node", gpus))
+    return Machines(nodes, gpus), own
 
 
 def _rollout_gpus(work: Work, machines: Machines) -> int:
@@ -102,6 +107,7 @@ def _engine_num(
 
 
 def _put_engine(work: Work) -> None:
+    _put_kind(work)
     work.carry(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
     for verl, ours in (
         ("data_parallel_size", "data_parallel_size"),
@@ -112,6 +118,16 @@ def _put_engine(work: Work) -> None:
     work.carry(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
     if (parser := work.settings.take(f"{ROLLOUT}.multi_turn.format")) is not None:
         work.put(f"{OURS}.tool_call_parser", parser.value, parser)
+
+
+def _put_kind(work: Work) -> None:
+    kind = work.settings.take(f"{ROLLOUT}.name")
+    if kind is None:
+        return
+    if kind.value in KINDS:
+        work.put(f"{OURS}.engine_type", kind.value, kind)
+    else:
+        work.report.missing.append((kind, "there is no such engine: vLLM rolls out"))
 
 
 def _put_judge(work: Work, judges: int) -> None:

@@ -5,6 +5,11 @@ from trinity.verl.values import as_segment
 from trinity.verl.work import Work
 
 MONITORS = ("wandb", "mlflow", "swanlab", "tensorboard")
+LORA_RANKS = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora.rank",
+    "model.lora_rank",
+)
 _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
@@ -46,23 +51,32 @@ def _put_monitor(work: Work) -> None:
 
 
 def convert_back_end(work: Work) -> None:
-    """Megatron, however it was chosen."""
-    for key in ("model_engine", "hydra.config_name"):
+    """Megatron or FSDP2, however it was chosen."""
+    for key in ("model_engine", f"{ACTOR}.strategy", "hydra.config_name"):
         setting = work.settings.take(key)
         if setting is None:
             continue
         if "megatron" in str(setting.value):
             work.put("trainer.trainer_strategy", "megatron", setting)
-            work.settings.take(f"{ACTOR}.strategy")
-        elif key == "model_engine" and setting.value not in ("dp", "fsdp", "fsdp2"):
+        elif key == "hydra.config_name":
+            work.report.needless.append((setting, "it holds veRL's own defaults"))
+        elif setting.value not in ("dp", "fsdp", "fsdp2"):
             work.report.missing.append((setting, "there is no such back end: FSDP2 trains"))
+        elif key.endswith("strategy"):
+            work.put("trainer.trainer_strategy", "fsdp2", setting)
         else:
             work.report.needless.append((setting, "FSDP2 trains, as it does unless told otherwise"))
 
 
 def _put_lora(work: Work) -> None:
     model = "actor_rollout_ref.model"
-    for key in (f"{model}.lora_rank", f"{model}.lora.rank", "model.lora_rank"):
+    ranks = (work.settings.peek(key) for key in LORA_RANKS)
+    if not any(isinstance(rank, int) and rank > 0 for rank in ranks):
+        for name in ("lora_alpha", "lora.alpha", "target_modules", "lora.target_modules"):
+            work.pass_over(f"{model}.{name}", "without LoRA")
+        work.pass_over("model.lora_alpha", "without LoRA")
+        work.pass_over("model.target_modules", "without LoRA")
+    for key in LORA_RANKS:
         setting = work.settings.take(key)
         if setting is None:
             continue

@@ -1,7 +1,7 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import as_scheduler, as_strategy, as_target_modules, same
+from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
@@ -54,7 +54,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
 _ACTOR_ROWS: tuple[Row, ...] = (
     moved(f"{_ACTOR}.optim.lr", "algorithm.optimizer.lr"),
     moved(f"{_ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay"),
-    moved(f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas"),
+    moved(f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, back=same),
     moved(f"{_ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
     moved(f"{_ACTOR}.optim.lr_warmup_steps_ratio", "algorithm.optimizer.lr_warmup_steps_ratio"),
     moved(f"{_ACTOR}.optim.min_lr_ratio", "algorithm.optimizer.min_lr_ratio"),
@@ -94,7 +94,7 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         "trainer.ulysses_sequence_parallel_size",
         convert=same,
     ),
-    moved(f"{_ACTOR}.strategy", "trainer.trainer_strategy", convert=as_strategy, back=same),
+    combined(f"{_ACTOR}.strategy", "trainer.trainer_strategy", "`fsdp` and `fsdp2` are `fsdp2`"),
     combined(
         f"{_ACTOR}.ppo_epochs",
         "",

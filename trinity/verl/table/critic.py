@@ -1,7 +1,7 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import same
+from trinity.verl.values import as_list, same
 
 _OURS = "trainer.critic"
 _AUXILIARY = "explorer.auxiliary_models[0]"
@@ -15,7 +15,6 @@ ROWS: tuple[Row, ...] = (
         for name in (
             "lr",
             "weight_decay",
-            "betas",
             "lr_warmup_steps",
             "lr_warmup_steps_ratio",
             "min_lr_ratio",
@@ -25,6 +24,7 @@ ROWS: tuple[Row, ...] = (
     moved("critic.optim.warmup_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
     moved("critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
     moved("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=same),
+    moved("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=same),
     moved("critic.grad_clip", f"{_OURS}.grad_clip"),
     moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
     moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),

@@ -8,7 +8,7 @@ _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
 
 ROWS: tuple[Row, ...] = (
-    moved(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "`vllm` or `sglang`"),
+    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "`vllm` or `sglang`, else vLLM"),
     moved(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
     moved(f"{_ROLLOUT}.temperature", "model.temperature"),
     moved(f"{_ROLLOUT}.top_p", "model.top_p"),

@@ -1,7 +1,7 @@
 """The configuration of veRL's trainer for supervised fine-tuning."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless
-from trinity.verl.values import as_scheduler, as_target_modules, same
+from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _OPTIMIZER = "algorithm.optimizer"
@@ -36,13 +36,13 @@ ROWS: tuple[Row, ...] = (
         for name in (
             "lr",
             "weight_decay",
-            "betas",
             "lr_warmup_steps",
             "lr_warmup_steps_ratio",
             "min_lr_ratio",
             "lr_scheduler_type",
         )
     ),
+    moved("optim.betas", f"{_OPTIMIZER}.betas", convert=as_list, back=same),
     *(
         moved(f"optim.{name}", f"{_OPTIMIZER}.lr_scheduler_type", convert=as_scheduler)
         for name in ("warmup_style", "lr_decay_style")
