@@ -9,9 +9,9 @@ from trinity.verl.json_value import JsonValue
 from trinity.verl.names import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.algorithm import ACTOR, ESTIMATORS, KL_NAMES, LOSS_NAMES, OF_THE_LOSS
 from trinity.verl.rules.batches import NEVER
+from trinity.verl.shell_words import shell_word
 from trinity.verl.sources import FloatLoader
 
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 _INPUT = "buffer.explorer_input"
 _ON_THEIR_OWN = (
     "checkpoint_root_dir",
@@ -57,7 +57,7 @@ def verl_command(text: str) -> str:
     for key in _ON_THEIR_OWN:
         way.pop(key)
     module = "verl.trainer.sft_trainer" if is_supervised else "verl.trainer.main_ppo"
-    words = [f"python3 -m {module}", *(_word(k, v) for k, v in sorted(way.verl.items()))]
+    words = [f"python3 -m {module}", *(shell_word(k, v) for k, v in sorted(way.verl.items()))]
     lines = [" \\\n    ".join(words)]
     if way.left:
         lines.append("# no way back, set it by veRL's own means if it matters:")
@@ -200,33 +200,3 @@ def _tell_places(way: _Way) -> None:
         way.verl["reward_model.model.path"] = model
         size = way.pop(f"{judge}.tensor_parallel_size", 1)
         way.verl["reward_model.rollout.tensor_model_parallel_size"] = size
-
-
-def _word(key: str, value: JsonValue) -> str:
-    """`key=value`, quoted for the shell."""
-    text = f"{key}={_hydra(value)}"
-    if "${" in text:
-        shell = _VARIABLE.sub(_as_variable, text.replace('"', "'"))
-        return f'"{shell}"'
-    return text if re.fullmatch(r"[\w./=:@%+,-]*", text) else "'" + text.replace("'", '"') + "'"
-
-
-def _as_variable(found: re.Match[str]) -> str:
-    return f"${found[1]}" if found[2] is None else f"${{{found[1]}:-{found[2]}}}"
-
-
-def _hydra(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value)
-        case list():
-            return "[" + ",".join(_quoted(inner) for inner in value) + "]"
-        case dict():
-            return "{" + ",".join(f"{name}:{_quoted(v)}" for name, v in value.items()) + "}"
-    return str(value)
-
-
-def _quoted(value: JsonValue) -> str:
-    return f"'{value}'" if isinstance(value, str) else _hydra(value)

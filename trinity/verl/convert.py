@@ -30,7 +30,7 @@ RULES: Rules = (
 )
 SUPERVISED_RULES: Rules = (convert_running, convert_supervised)
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
-UNKNOWN_KEY = "no key of veRL's that is known here: if it matters, say what it did in a plugin"
+UNKNOWN_KEY = "no key of veRL's that is known here: see whether the run needs it"
 
 
 @dataclass(frozen=True, slots=True)

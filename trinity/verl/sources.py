@@ -12,7 +12,7 @@ from trinity.verl.json_value import JsonValue
 from trinity.verl.override_grammar import read_override
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.reader import Command, Script, read_script
-from trinity.verl.shell.variables import Field
+from trinity.verl.shell.variables import Field, Note
 
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
@@ -87,6 +87,11 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
+    if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():
+        raise UserError(
+            f"{path} has the section `{min(ours)}` and is no configuration of veRL's: the way back "
+            f"is --to-verl {path}"
+        )
     lines, name = lines_of(text), Path(path).name
     for key, value in _flat(tree, ""):
         line = lines.get(key)
@@ -124,7 +129,7 @@ def _read_script(
     command = _launch(script, path, line)
     path = Path(path).name
     for note in script.notes:
-        settings.remarks.append(f"{path}:{note.line}: {note.text}")
+        settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
     if script.defaulted:
         names = ", ".join(script.defaulted)
         settings.remarks.append(
@@ -164,7 +169,7 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
     if line is not None:
         found = [command for command in found if command.line == line] or found
     if not found:
-        guesses = "".join(f"\n  line {note.line}: {note.text}" for note in script.notes)
+        guesses = "".join(f"\n  line {note.line}: {_line(note)}" for note in script.notes)
         raise UserError(
             f"{path} starts no veRL: give the script with `python3 -m verl...`, or the values that "
             f"it waits for as --env NAME=VALUE{guesses}"
@@ -175,6 +180,11 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
             f"{path} starts veRL {len(found)} times (lines {lines}): choose one with --line"
         )
     return found[0]
+
+
+def _line(note: Note) -> str:
+    """Its text, which may show a command of several lines, on one."""
+    return " ".join(note.text.split())
 
 
 def _starts_verl(command: Command) -> bool:

@@ -242,3 +242,15 @@ actor_rollout_ref:
     assert found["model.temperature"] == found["model.top_p"] == 0.5
     assert "model.max_model_len" not in found
     assert "explorer.rollout_model.engine_type" not in found
+
+
+def test_a_configuration_of_ours_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has the section `buffer` .* --to-verl"):
+        converted("buffer: {batch_size: 1}", tmp_path, name="ours.yaml")
+
+
+def test_commands_of_several_lines_are_shown_on_one(tmp_path: Path) -> None:
+    text = f"D=$(python3 - <<'X'\nprint(1)\nX\n)\n{START} data.max_prompt_length=9 data.seed=$D"
+    found = converted(text, tmp_path)
+    assert all(line.isprintable() for line in found.report)
+    assert any("`$(python3 - <<'X' print(1) X )` is not run" in line for line in found.report)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.verl.builders import converted, flat, from_keys
@@ -39,13 +39,14 @@ def test_every_key_of_the_guides_scripts_is_mentioned(script: str, tmp_path: Pat
         assert is_mentioned(key, text)
 
 
+@settings(deadline=None)  # machines are shared
 @given(st.dictionaries(st.sampled_from(ROW_KEYS), VALUES, max_size=25))
 def test_any_set_of_keys_is_mentioned(keys: dict[str, object]) -> None:
-    settings = VerlSettings(module="verl.trainer.main_ppo")
+    told = VerlSettings(module="verl.trainer.main_ppo")
     for key, value in keys.items():
         number = value if isinstance(value, int) and not isinstance(value, bool) else 1
-        settings.put(Setting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
-    result = convert(settings)
+        told.put(Setting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
+    result = convert(told)
     assert flat(yaml.safe_load(result.body)) == flat(result.values)
     for key in keys:
         assert is_mentioned(key, result.yaml)

@@ -1,8 +1,7 @@
 """Walks a script as the shell would, running nothing, and keeps the commands it comes by."""
 
-import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -10,6 +9,7 @@ from trinity.verl.shell.arithmetic import evaluate
 from trinity.verl.shell.conditions import holds
 from trinity.verl.shell.expansion import Expander
 from trinity.verl.shell.parser import parse
+from trinity.verl.shell.substitution import Substitution
 from trinity.verl.shell.syntax import Block, Case, Chain, Function, If, Loop, Node, Not, Simple
 from trinity.verl.shell.tokens import Token
 from trinity.verl.shell.variables import Field, Note, Variables
@@ -59,7 +59,7 @@ class _Walk:
         self.variables = variables
         self.commands: list[Command] = []
         self._name = name
-        self._expander = Expander(variables, self._substitute)
+        self._expander = Expander(variables, Substitution(variables, name).output)
 
     def run(self, node: Node) -> bool:
         """Whether it succeeds, as far as that can be told."""
@@ -121,7 +121,7 @@ class _Walk:
             return self._arithmetic(words[0])
         if first in ("true", ":", "false"):
             return first != "false"
-        self._guess(words)
+        self.variables.note_guess(words)
         return False
 
     def _test(self, words: tuple[Token, ...]) -> bool:
@@ -144,7 +144,7 @@ class _Walk:
             self.variables.note(word.line, f"`{word.text}` cannot be told and counts as false")
             return False
 
-    def _value_of(self, line: int):  # type: ignore[no-untyped-def]
+    def _value_of(self, line: int) -> Callable[[str], str]:
         return lambda name: self._expander.expand(f"${name}", line, unset_is_empty=True)
 
     def _case(self, node: Case) -> None:
@@ -208,45 +208,3 @@ class _Walk:
         if before is not None:
             text = before[0].text + text
         self.variables.put(name, (Field(text, word.line),))
-
-    def _substitute(self, text: str, line: int) -> str | None:
-        """What a command would print, of those few that say so by themselves."""
-        printed = self._output(parse(text, self._name, line))
-        return None if printed is None else printed.strip()
-
-    def _output(self, node: Node) -> str | None:
-        """None for a command that would have to be run, which in a chain counts as failed."""
-        match node:
-            case Block((only,)):
-                return self._output(only)
-            case Chain(first, rest):
-                output = self._output(first)
-                for operator, other in rest:
-                    if (output is not None) == (operator == "&&"):
-                        output = self._output(other)
-                return output
-            case Simple(words):
-                printed = self._printed([f.text for w in words for f in self._expander.fields(w)])
-                if printed is None:
-                    self._guess(words)
-                return printed
-        return None
-
-    def _guess(self, words: tuple[Token, ...]) -> None:
-        shown = " ".join(word.text for word in words)
-        self.variables.note(words[0].line, f"`{shown}` is not run and counts as failed")
-
-    def _printed(self, words: list[str]) -> str | None:
-        match [word for word in words if word != "--"]:
-            case ["echo", *rest]:
-                return " ".join(word for word in rest if word not in ("-n", "-e"))
-            case ["pwd"]:
-                return "."
-            case ["basename", path, *suffix]:
-                base = posixpath.basename(path.rstrip("/"))
-                return base.removesuffix(suffix[0]) if suffix else base
-            case ["dirname", path]:
-                return posixpath.dirname(path) or "."
-            case ["cd", *_]:
-                return ""
-        return None

@@ -1,7 +1,9 @@
 """What a script's variables hold, and from which line each part of it came."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from trinity.verl.shell.tokens import Token
 
 UNKNOWN = "UNKNOWN"
 """Stands for what only running the script could tell."""
@@ -48,6 +50,11 @@ class Variables:
     def remove(self, name: str) -> None:
         """`unset`."""
         self._held.pop(name, None)
+
+    def note_guess(self, words: Sequence[Token]) -> None:
+        """Of a command that decides something and is not run."""
+        shown = " ".join(word.text for word in words)
+        self.note(words[0].line, f"`{shown}` is not run and counts as failed")
 
     def note(self, line: int, text: str) -> None:
         """Remember, once, what the user should know."""
