@@ -5,6 +5,8 @@ import sys
 
 import typer
 
+from trinity.cli.config_from_verl import from_verl
+from trinity.cli.config_plan import plan
 from trinity.cli.run import run
 from trinity.cli.status import status
 from trinity.cli.version import version
@@ -25,6 +27,10 @@ app.command()(run)
 app.command()(status)
 app.command()(why)
 app.command()(version)
+config_app = typer.Typer(help="Configurations.", no_args_is_help=True)
+config_app.command("from-verl")(from_verl)
+config_app.command("plan")(plan)
+app.add_typer(config_app, name="config")
 
 
 def main() -> None:
