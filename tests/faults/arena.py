@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,8 +119,13 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena_in(root: Path) -> AsyncIterator[Arena]:
-    """A running stack whose processes may die any number of times."""
+async def arena_in(
+    root: Path, *, explorer: Mapping[str, str] | None = None
+) -> AsyncIterator[Arena]:
+    """A running stack whose processes may die any number of times.
+
+    `explorer` holds further variables of its process.
+    """
     folder = FaultsFolder(root / "faults")
     folder.make()
     common = {VARIABLE: str(folder.path)}
@@ -138,6 +143,7 @@ async def arena_in(root: Path) -> AsyncIterator[Arena]:
             "explorer": {
                 **common,
                 RUN_SECONDS_VARIABLE: "0.02",
+                **(explorer or {}),
             },
         },
         max_restarts=MANY,
