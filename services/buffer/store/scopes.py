@@ -63,6 +63,16 @@ async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
+async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
+    """When the next claim of anybody is over, unless it is renewed or its work done."""
+    left = sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)
+    statement = sa.select(left).where(
+        one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
+    )
+    seconds = (await connection.execute(statement)).scalar()
+    return None if seconds is None else float(seconds)
+
+
 async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
     """Places of the groups that the pipeline has not finished, earliest first."""
     statement = (
