@@ -1,6 +1,7 @@
 """The data, the model and one undisturbed run that the others are compared with."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,7 +30,7 @@ class End(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     root = shared_folder(tmp_path_factory)
 
     def make_data() -> str:
@@ -40,10 +41,15 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 
     made_once(root / "made.done", make_data)
 
-    def make(name: str, config: str = CONFIG) -> Launched:
-        return Launched(root, name, REPOSITORY, config)
+    launched: list[Launched] = []
 
-    return make
+    def make(name: str, config: str = CONFIG) -> Launched:
+        launched.append(Launched(root, name, REPOSITORY, config))
+        return launched[-1]
+
+    yield make
+    for run in launched:
+        run.end()
 
 
 @pytest.fixture(scope="session")

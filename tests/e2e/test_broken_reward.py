@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(

@@ -4,7 +4,7 @@ import pytest
 
 from tests.e2e.conftest import End, Launch, end_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_run_uses_the_broker_and_the_database_that_it_is_given(

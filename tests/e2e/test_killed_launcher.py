@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.conftest import End, Launch, end_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(

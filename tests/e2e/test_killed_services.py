@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import End, Launch, end_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_whatever_is_killed_the_run_ends_in_the_same_weights(
