@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from services.explorer.reports import Fate, Report
@@ -23,12 +24,16 @@ LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
-RESEND_CHECK_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 1.0
+RESEND_CHECK_SECONDS = 0.5
 
 
 class Broker(Protocol):
     """Where messages are published."""
+
+    def on_return(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the broker is there again."""
+        ...
 
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
         """Return when the message is stored.
@@ -61,6 +66,7 @@ class Publisher:
         self._blobs = blobs
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._pause_seconds = 0.0
+        broker.on_return(unconfirmed.doubt_sent)
 
     async def run(self) -> None:
         """Send what is queued and send again what is overdue; until cancelled."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-SECONDS = 240
+SECONDS = 480
+"""Patience with a machine that does other things as well; a run alone takes a tenth."""
 POLL_SECONDS = 0.1
 
 CONFIG = """
@@ -107,6 +108,13 @@ class Launched:
         """The exit code."""
         assert self._process is not None
         return self._process.wait(SECONDS)
+
+    def end(self) -> None:
+        """Leave nothing to run when a test has failed."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+            self.wait_for_nothing_left()
 
     def signal(self, number: signal.Signals) -> None:
         """Send the launcher a signal."""

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import Launched
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 CONFIG = """
 project: e2e

@@ -124,8 +124,13 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena_in(root: Path) -> AsyncIterator[Arena]:
-    """A running stack whose processes may die any number of times."""
+async def arena_in(
+    root: Path, *, explorer: Mapping[str, str] | None = None
+) -> AsyncIterator[Arena]:
+    """A running stack whose processes may die any number of times.
+
+    `explorer` holds further variables of its process.
+    """
     folder = FaultsFolder(root / "faults")
     folder.make()
     common = {VARIABLE: str(folder.path)}
@@ -143,6 +148,7 @@ async def arena_in(root: Path) -> AsyncIterator[Arena]:
             "explorer": {
                 **common,
                 RUN_SECONDS_VARIABLE: "0.02",
+                **(explorer or {}),
             },
         },
         max_restarts=MANY,

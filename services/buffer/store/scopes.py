@@ -69,6 +69,16 @@ async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
+async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
+    """When the next claim of anybody is over, unless it is renewed or its work done."""
+    left = sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)
+    statement = sa.select(left).where(
+        one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
+    )
+    seconds = (await connection.execute(statement)).scalar()
+    return None if seconds is None else float(seconds)
+
+
 _OPEN_PLACES = (
     sa.select(C.explore_step, C.position)
     .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE))
