@@ -44,7 +44,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         f"offset {sync.sync_offset}",
     ]
     for evaluation in stage.eval_tasksets:
-        every = stage.config.explorer.eval_interval
+        every = stage.eval_interval
         lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")
     return lines
 

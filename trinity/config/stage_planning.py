@@ -60,6 +60,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         max_token_len_per_gpu=_max_token_len(config, lengths, algorithm, name),
         taskset=taskset,
         eval_tasksets=eval_tasksets,
+        eval_interval=_eval_interval(config),
         experience_buffer=resolve_experience_buffer(config, config.mode, name),
         auxiliary_buffers=resolve_auxiliary_buffers(config, name),
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
@@ -92,20 +93,13 @@ def _tasksets(
     eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
     check_names([taskset.name, *(one.name for one in eval_tasksets), *auxiliary], stage)
-    if eval_tasksets:
-        _check_eval_interval(config, stage)
     return taskset, eval_tasksets
 
 
-def _check_eval_interval(config: Config, stage: str) -> None:
+def _eval_interval(config: Config) -> int:
     """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
     interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
-    if interval % sync:
-        multiple = max(1, round(interval / sync)) * sync
-        raise UserError(
-            f"stage `{stage}`: `explorer.eval_interval: {interval}` is not a multiple of "
-            f"`synchronizer.sync_interval: {sync}`: give {multiple}"
-        )
+    return max(interval // sync, 1) * sync
 
 
 def _check_engine_num(config: Config, stage: str) -> None:

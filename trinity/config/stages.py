@@ -7,8 +7,9 @@ from pydantic import StringConstraints
 from trinity.config.algorithm import AlgorithmConfig
 from trinity.config.buffer import BufferConfig
 from trinity.config.cluster import ClusterConfig
+from trinity.config.data_processor import DataProcessorConfig
 from trinity.config.explorer import ExplorerConfig
-from trinity.config.mode import Mode
+from trinity.config.mode import MODES, Mode
 from trinity.config.model import ModelConfig
 from trinity.config.monitor import MonitorConfig
 from trinity.config.section import Section
@@ -27,7 +28,7 @@ class StageConfig(Section):
 
     stage_name: StageName
     """Unique in the experiment."""
-    mode: Mode | None = None
+    mode: Annotated[Mode | None, MODES] = None
     """Which services work in this stage."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     model: ModelConfig = ModelConfig()
@@ -37,3 +38,4 @@ class StageConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
     synchronizer: SynchronizerConfig = SynchronizerConfig()
     monitor: MonitorConfig = MonitorConfig()
+    data_processor: DataProcessorConfig = DataProcessorConfig()
