@@ -10,8 +10,9 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
+from trinity.json_values import JsonObject as JsonObject
+from trinity.json_values import JsonValue as JsonValue
+
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, UNREAD_THERE
-from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.section import NonNegative, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned, Renamed
 from trinity.config.taskset import TasksetConfig
 
@@ -34,7 +34,7 @@ class ExplorerInput(Section):
 class TrainerInput(Section):
     """The trainer's rows."""
 
-    experience_buffer: ExperienceBufferConfig = ExperienceBufferConfig()
+    experience_buffer: ExperienceBufferConfig = usual(ExperienceBufferConfig)
     """Where they come from."""
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     """Rows of data beside them, by name, for `sample_strategy: mix`."""
@@ -67,9 +67,9 @@ class BufferConfig(Section):
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None
     """Explore steps (in mode train, train steps)."""
-    explorer_input: ExplorerInput = ExplorerInput()
+    explorer_input: ExplorerInput = usual(ExplorerInput)
     """The explorer's tasks."""
-    trainer_input: TrainerInput = TrainerInput()
+    trainer_input: TrainerInput = usual(TrainerInput)
     """The trainer's rows."""
     max_refill_rounds: NonNegative = 3
     """How often a step whose experiences were filtered away draws further tasks."""

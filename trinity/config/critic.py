@@ -7,7 +7,7 @@ from pydantic import Field
 
 from trinity.config.algorithm import LossAggMode
 from trinity.config.optimizer import OptimizerConfig
-from trinity.config.section import Section
+from trinity.config.section import Section, usual
 from trinity.config.status import Renamed
 
 
@@ -26,7 +26,7 @@ class CriticOptimizerConfig(OptimizerConfig):
 class CriticConfig(Section):
     """How the values are learned."""
 
-    optimizer: CriticOptimizerConfig = CriticOptimizerConfig()
+    optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
     """AdamW and its schedule."""
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step, unclipped."""

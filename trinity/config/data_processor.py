@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.reasons import UNREAD_THERE
-from trinity.config.section import Args, Positive, Section
+from trinity.config.section import Args, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned
 from trinity.config.taskset import TasksetConfig
 
@@ -63,7 +63,7 @@ class TaskPipelineConfig(Section):
 class DataProcessorConfig(Section):
     """Both pipelines."""
 
-    experience_pipeline: ExperiencePipelineConfig = ExperiencePipelineConfig()
+    experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
     task_pipeline: Annotated[
         TaskPipelineConfig | None, Planned("tasks are taken as they are in their files")

@@ -8,7 +8,7 @@ from pydantic import Field
 from trinity.config.data_format import DataSelectorConfig, FormatConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
 from trinity.config.replay import ReplayBufferConfig
-from trinity.config.section import Args, Positive, Section
+from trinity.config.section import Args, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 from trinity.config.taskset import DataName
 
@@ -34,13 +34,13 @@ class ExperienceBufferConfig(Section):
     """Which split of a directory."""
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
-    format: FormatConfig = FormatConfig()
+    format: FormatConfig = usual(FormatConfig)
     """Which column means what."""
-    data_selector: DataSelectorConfig = DataSelectorConfig()
+    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up."""
-    replay_buffer: ReplayBufferConfig = ReplayBufferConfig()
+    replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Annotated[
         Args, Planned("`replay_buffer.priority_fn` and `.priority_fn_args` have its place")

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.reasons import SERVE_ONLY
 from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
-from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section
+from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
@@ -49,7 +49,7 @@ class ExplorerConfig(Section):
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
     """Further attempts at a run that failed."""
-    rollout_model: RolloutModelConfig = RolloutModelConfig()
+    rollout_model: RolloutModelConfig = usual(RolloutModelConfig)
     """The engine."""
     eval_interval: Positive = 100
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
@@ -59,9 +59,9 @@ class ExplorerConfig(Section):
         tuple[AuxiliaryModelConfig, ...], Planned("the policy is the only model with an engine")
     ] = ()
     """Engines beside it: judges, teachers, reward models."""
-    over_rollout: OverRolloutConfig = OverRolloutConfig()
+    over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
-    dynamic_timeout: DynamicTimeoutConfig = DynamicTimeoutConfig()
+    dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
     """A time limit that follows how long runs take."""
     env_vars: Annotated[
         Args, Planned("workflows see the environment that the explorer was started in")

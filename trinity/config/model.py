@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.model_services import ExternalModelConfig, LoRAConfig, TinkerConfig
 from trinity.config.reasons import UNREAD_THERE
-from trinity.config.section import Args, NonNegative, Positive, Section
+from trinity.config.section import Args, NonNegative, Positive, Section, usual
 from trinity.config.status import Planned
 
 
@@ -65,7 +65,7 @@ class ModelConfig(Section):
         float | None, Planned("position embeddings are those of the model's own config.json")
     ] = None
     """Base of the position embeddings."""
-    tinker: TinkerConfig = TinkerConfig()
+    tinker: TinkerConfig = usual(TinkerConfig)
     """A service of others that rolls out and trains."""
-    external_model: ExternalModelConfig = ExternalModelConfig()
+    external_model: ExternalModelConfig = usual(ExternalModelConfig)
     """A model of others that is evaluated."""

@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 
 from trinity.config.model_services import ExternalModelConfig
 from trinity.config.reasons import DERIVED, NO_RAY, OPENAI_ONLY
-from trinity.config.section import Args, NonNegative, Positive, Section
+from trinity.config.section import Args, NonNegative, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
@@ -125,7 +125,7 @@ class EngineConfig(Section):
     """Adapters of the engine."""
     lora_kwargs: Annotated[Args, DERIVED] = Field(default_factory=dict)
     """Their sizes."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = ExternalModelConfig()
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
     """A copy of `model.external_model`."""
 
 

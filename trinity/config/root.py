@@ -14,7 +14,7 @@ from trinity.config.mode import MODES, Mode
 from trinity.config.model import ModelConfig
 from trinity.config.monitor import MonitorConfig
 from trinity.config.reasons import DERIVED, NO_RAY
-from trinity.config.section import OptionalSegment, PathSegment, Section
+from trinity.config.section import OptionalSegment, PathSegment, Section, usual
 from trinity.config.service import ServiceConfig
 from trinity.config.stages import StageConfig
 from trinity.config.status import NoEffect
@@ -41,27 +41,27 @@ class Config(Section):
     """Where runs keep everything they leave."""
     continue_from_checkpoint: bool = True
     """Go on in a directory that exists; else begin anew beside it, under a name with the time."""
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
     """The algorithm, its parts and the optimizer."""
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = usual(ModelConfig)
     """The model that is trained, its lengths and its sampling."""
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: ClusterConfig = usual(ClusterConfig)
     """Machines and their GPUs."""
-    buffer: BufferConfig = BufferConfig()
+    buffer: BufferConfig = usual(BufferConfig)
     """Sizes, ends and data."""
-    explorer: ExplorerConfig = ExplorerConfig()
+    explorer: ExplorerConfig = usual(ExplorerConfig)
     """Rollout and evaluation."""
-    trainer: TrainerConfig = TrainerConfig()
+    trainer: TrainerConfig = usual(TrainerConfig)
     """How the policy is trained."""
-    synchronizer: SynchronizerConfig = SynchronizerConfig()
+    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
     """The travel of weights from trainer to explorer."""
-    monitor: MonitorConfig = MonitorConfig()
+    monitor: MonitorConfig = usual(MonitorConfig)
     """Where metrics go."""
-    log: LogConfig = LogConfig()
+    log: LogConfig = usual(LogConfig)
     """How much the services say."""
-    data_processor: DataProcessorConfig = DataProcessorConfig()
+    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
     """What happens to tasks before, and to experiences after, the rollout."""
-    service: ServiceConfig = ServiceConfig()
+    service: ServiceConfig = usual(ServiceConfig)
     """Services of others that the run uses."""
     checkpoint_job_dir: Annotated[str, DERIVED] = ""
     """The run's directory."""

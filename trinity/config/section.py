@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -11,9 +11,8 @@ from pydantic import (
     JsonValue,
     SerializerFunctionWrapHandler,
     StringConstraints,
-    ValidationInfo,
-    field_validator,
     model_serializer,
+    model_validator,
 )
 
 from trinity.config.status import Renamed, choices_of, mark_of
@@ -29,6 +28,8 @@ OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 
+S = TypeVar("S", bound="Section")
+
 
 class Section(BaseModel):
     """A part of the configuration as the user wrote it; what follows from it stands in `plan.py`.
@@ -43,23 +44,39 @@ class Section(BaseModel):
     old_names: ClassVar[Mapping[str, Renamed]] = {}
     """Keys that files for Trinity-RFT have, to what they are called here."""
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, value: Any, info: ValidationInfo) -> Any:
-        name = info.field_name or ""
-        annotation = cls.model_fields[name].annotation
-        if isinstance(value, bool) and has_number(annotation):
-            # YAML reads `on` and `yes` as true, which pydantic would take for the number 1.
-            raise ValueError("must be a number")
-        if value is None and _is_container(annotation):
-            return cls.model_fields[name].get_default(call_default_factory=True)
-        return known_value(cls, name, value)
+    def _as_meant(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: _meant(cls, key, value) for key, value in given.items()}
 
     @model_serializer(mode="wrap")
     def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
         unread = marked_names(type(self))
         return {key: value for key, value in written.items() if key not in unread}
+
+
+def _meant(section: type[Section], name: str, value: Any) -> Any:
+    field = section.model_fields.get(name)
+    if field is None:
+        return value
+    if isinstance(value, bool) and has_number(field.annotation):
+        # YAML reads `on` and `yes` as true, which pydantic would take for the number 1.
+        return str(value).lower()
+    if value is None and _is_container(field.annotation):
+        return field.get_default(call_default_factory=True)
+    return known_value(section, name, value)
+
+
+def usual(section: type[S]) -> S:
+    """Default of a field: the section without a key, made when it is needed.
+
+    Its schema is part of the outermost section's, and is not built for itself.
+    """
+    field: S = Field(default_factory=section.model_construct)
+    return field
 
 
 @cache

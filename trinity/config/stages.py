@@ -12,7 +12,7 @@ from trinity.config.explorer import ExplorerConfig
 from trinity.config.mode import MODES, Mode
 from trinity.config.model import ModelConfig
 from trinity.config.monitor import MonitorConfig
-from trinity.config.section import Section
+from trinity.config.section import Section, usual
 from trinity.config.synchronizer import SynchronizerConfig
 from trinity.config.trainer import TrainerConfig
 
@@ -30,12 +30,12 @@ class StageConfig(Section):
     """Unique in the experiment."""
     mode: Annotated[Mode | None, MODES] = None
     """Which services work in this stage."""
-    algorithm: AlgorithmConfig = AlgorithmConfig()
-    model: ModelConfig = ModelConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    buffer: BufferConfig = BufferConfig()
-    explorer: ExplorerConfig = ExplorerConfig()
-    trainer: TrainerConfig = TrainerConfig()
-    synchronizer: SynchronizerConfig = SynchronizerConfig()
-    monitor: MonitorConfig = MonitorConfig()
-    data_processor: DataProcessorConfig = DataProcessorConfig()
+    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    model: ModelConfig = usual(ModelConfig)
+    cluster: ClusterConfig = usual(ClusterConfig)
+    buffer: BufferConfig = usual(BufferConfig)
+    explorer: ExplorerConfig = usual(ExplorerConfig)
+    trainer: TrainerConfig = usual(TrainerConfig)
+    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    monitor: MonitorConfig = usual(MonitorConfig)
+    data_processor: DataProcessorConfig = usual(DataProcessorConfig)

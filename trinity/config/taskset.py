@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 
 from trinity.config.data_format import DataSelectorConfig, FormatConfig, GenerationConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
-from trinity.config.section import Args, Positive, Section
+from trinity.config.section import Args, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Renamed
 
 DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
@@ -33,9 +33,9 @@ class TasksetConfig(Section):
     """Which subset (a subdirectory) of a directory."""
     repeat_times: Positive = 1
     """Runs of each task in an evaluation; training has `algorithm.repeat_times`."""
-    format: FormatConfig = FormatConfig()
+    format: FormatConfig = usual(FormatConfig)
     """Which column means what."""
-    rollout_args: GenerationConfig = GenerationConfig()
+    rollout_args: GenerationConfig = usual(GenerationConfig)
     """Sampling that differs from the model's."""
     workflow_args: Args = Field(default_factory=dict)
     """Arguments of the workflow."""
@@ -45,7 +45,7 @@ class TasksetConfig(Section):
     """Workflow by name or dotted path."""
     default_reward_fn_type: str | None = None
     """Reward by name or dotted path; without one the workflow has its own."""
-    data_selector: DataSelectorConfig = DataSelectorConfig()
+    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
     """The order in which tasks are drawn."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""

@@ -8,7 +8,7 @@ from pydantic import Field
 from trinity.config.critic import CriticConfig
 from trinity.config.megatron import MegatronConfig
 from trinity.config.reasons import DERIVED
-from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section
+from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 ON_DEVICE = Planned("weights, gradients and optimizer stay on the device")
@@ -56,7 +56,7 @@ class TrainerConfig(Section):
     """Training processes; 0 is one a GPU that rollout leaves, or one where there is none."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
-    critic: CriticConfig = CriticConfig()
+    critic: CriticConfig = usual(CriticConfig)
     """The value model, for algorithms that have one."""
     save_hf_checkpoint: Annotated[
         Literal["last", "always", "never"],
@@ -90,7 +90,7 @@ class TrainerConfig(Section):
         NoEffect("each rank writes its own files"),
     ] = "unrestricted"
     """Who may write a checkpoint at the same time."""
-    megatron: MegatronConfig = MegatronConfig()
+    megatron: MegatronConfig = usual(MegatronConfig)
     """Megatron's parallel sizes."""
     trust_remote_code: Annotated[bool, DERIVED] = False
     """Run the Python code that comes with a model."""
