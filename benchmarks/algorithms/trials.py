@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trinity.algorithm.rollout_correction.settings import PRESETS
+from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
 from trinity.algorithm.types import ALGORITHM_TYPES
 
 Settings = Mapping[str, Any]
@@ -86,7 +86,7 @@ def _type(name: str, variant: str = "", **algorithm: object) -> Trial:
     return Trial(name=f"{name}, {variant}" if variant else name, algorithm=settings)
 
 
-def _corrected(name: str, preset: str) -> Trial:
+def _corrected(name: str, preset: PresetName) -> Trial:
     """The correction leads to the proximal policy, a ratio in the loss from there on."""
-    correction = asdict(PRESETS[preset])
+    correction = asdict(PRESETS[preset].settings)
     return _type(name, preset, bypass_old_logprobs=False, rollout_correction=correction)

@@ -19,7 +19,7 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
     """Print what there is to say of each; exit with 2 if one cannot be run."""
     if not paths:
         raise UserError("no file is named: give one or more YAML files")
-    given = parse_overrides(list(overrides))
+    given = parse_overrides(overrides)
     are_good = [_check(path, check_file(path, given), strict) for path in paths]
     if not all(are_good):
         raise typer.Exit(USER_MISTAKE)

@@ -43,6 +43,9 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
         f"offset {sync.sync_offset}",
     ]
+    if (experts := stage.expert_buffer) is not None:
+        share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
+        lines.append(f"  expert rows    {experts.path}, {share}")
     for evaluation in stage.eval_tasksets:
         every = stage.eval_interval
         lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")

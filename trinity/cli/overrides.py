@@ -1,5 +1,6 @@
 """`key=value` after a command: laid over what the file says."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -23,12 +24,12 @@ def is_override(argument: str) -> bool:
     return bool(equals) and "/" not in name
 
 
-def parse_overrides(arguments: list[str] | None) -> dict[str, JsonValue]:
+def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
     """Values by dotted key, each read as YAML would.
 
     Raises: UserError naming what is no `key=value`.
     """
-    return dict(_parsed(argument) for argument in arguments or ())
+    return dict(_parsed(argument) for argument in arguments)
 
 
 def _parsed(argument: str) -> tuple[str, JsonValue]:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 
+from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.algorithm_check import staleness_cause
 from trinity.config.plan import ExperimentPlan, StagePlan
 
 LOOKED_AT_STEPS = 100
@@ -58,6 +60,19 @@ def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
         yield (
             f"rollouts are up to {usual} train steps old when their turn comes, and "
             f"`max_staleness: {most}` leaves those out: {usual} keeps them"
+        )
+
+
+def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
+    """What the engine's arithmetic alone moves a ratio by is far less than what a step does."""
+    preset = stage.config.algorithm.rollout_correction.preset
+    if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
+        return
+    if cause := staleness_cause(stage):
+        yield (
+            f"`algorithm.rollout_correction.preset: {preset}` is made for engines that compute "
+            f"otherwise, and with {cause} it leaves out nearly all rollouts as too old: `tis` "
+            "weighs them instead"
         )
 
 
@@ -126,7 +141,7 @@ def _ignored(stage: StagePlan) -> Iterator[str]:
         "advantage_fn": given.advantage_fn not in (None, "none"),
         "kl_penalty_fn": given.kl_penalty_fn not in (None, "none"),
         "bypass_old_logprobs": not given.bypass_old_logprobs,
-        "rollout_correction": given.rollout_correction.is_on,
+        "rollout_correction": given.rollout_correction.settings.is_on,
     }
     for key in (key for key, is_there in is_given.items() if is_there):
         yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
@@ -136,6 +151,7 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _nothing_to_compare,
     _left_out_as_stale,
+    _rejected_as_stale,
     _kept_elsewhere,
     _repeated_otherwise,
     _evaluated_less_often,

@@ -59,7 +59,7 @@ def plan_of(config: Config, source: Source) -> ExperimentPlan:
         return plan_experiment(config)
     except UserError as error:
         names = [stage.stage_name for stage in config.stages]
-        raise UserError("\n".join(located(str(error), source, names))) from error
+        raise UserError(located(str(error), source, names)) from error
 
 
 def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:

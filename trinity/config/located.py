@@ -9,9 +9,9 @@ _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
 
 
-def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> tuple[str, ...]:
+def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
     """Each line after `file:line: ` of the key that it names, or of the section around the key."""
-    return tuple(_located(line, source, stage_names) for line in mistakes.splitlines())
+    return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
 
 
 def _located(sentence: str, source: Source, stage_names: Sequence[str]) -> str:

@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
-from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -109,7 +109,7 @@ class ResolvedAlgorithm(_Derived):
     """Whether rows may be dealt to ranks and micro-batches in any order."""
     bypass_old_logprobs: bool
     """Whether old log-probabilities are the rollout's; else the proximal ones."""
-    rollout_correction: RolloutCorrectionConfig
+    rollout_correction: CorrectionSettings
 
     @property
     def sampling(self) -> SampleStrategy:

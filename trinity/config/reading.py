@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import JsonValue, ValidationError
 
 from trinity.config import keys
+from trinity.config.bounds import misread_bounds
 from trinity.config.complaints import complaints
 from trinity.config.notices import Notice
 from trinity.config.renaming import Renaming
@@ -50,7 +51,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     renaming.apply()
     source = source.with_moved(renaming.moved)
     notices = [*renaming.notices, *take_planned_values(tree, source)]
-    mistakes = list(renaming.mistakes)
+    mistakes = [*renaming.mistakes, *misread_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:

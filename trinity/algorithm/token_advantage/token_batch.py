@@ -47,6 +47,8 @@ class TokenBatch:
     discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
     baselines_B: FloatVector | None = None
+    reward_parts: Mapping[str, FloatVector] | None = None
+    """By name, [B]; no number where a row does not have the part."""
 
     @property
     def scores_B(self) -> FloatVector:
@@ -54,8 +56,18 @@ class TokenBatch:
         scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
 
+    @property
+    def parts(self) -> Mapping[str, FloatVector]:
+        """The reward's parts by name, [B].
+
+        Raises: UserError when the batch has none.
+        """
+        if not self.reward_parts:
+            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM['reward_parts']}")
+        return self.reward_parts
+
     def needed(self, need: Need) -> FloatMatrix:
-        """What the advantage asked for under this name.
+        """What the advantage asked for under this name, but for the reward's parts.
 
         Raises: UserError when the batch has none.
         """
