@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.overrides import is_override
+from trinity.cli.overrides import OverridesArgument, is_override
 from trinity.cli.run import PluginDirOption, use_plugins
 
 app = typer.Typer(no_args_is_help=True)
@@ -37,3 +37,52 @@ def check(
     overrides = [given for given in files if is_override(given)]
     paths = [Path(given) for given in files if not is_override(given)]
     check_files(paths, overrides, strict=strict)
+
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
+OriginOption = Annotated[
+    bool, typer.Option("--origin", help="Say behind each value where it comes from.")
+]
+
+
+@app.command()
+def show(
+    file: FileArgument, overrides: OverridesArgument = None, origin: OriginOption = False
+) -> None:
+    """Print a file with nothing left open: every value that acts; secrets are hidden."""
+    from trinity.cli.showing import show_file
+
+    show_file(file, overrides or [], with_origin=origin)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A YAML file.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Print what acts differently in two files, whatever way it is written.
+
+    Exit code 0: nothing. 1: something does. 2: one of them cannot be run.
+    """
+    from trinity.cli.showing import show_difference
+
+    if show_difference(before, after):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As algorithm.optimizer.lr, or lr.")],
+) -> None:
+    """Say what a key means, what it takes, who reads it and what verl calls it."""
+    from trinity.cli.explaining import explain_key
+
+    explain_key(key)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema, by which editors complete keys and underline mistakes."""
+    from trinity.cli.explaining import print_schema
+
+    print_schema()
