@@ -38,7 +38,8 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "mistake", mistake
     for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
         for notice in (one for one in report.notices if one.status is status):
-            yield WORDS[status], str(notice)
+            place = f"line {notice.line}" if notice.line else "command line"
+            yield WORDS[status], f"{place}: {notice}"
     for text in report.advice:
         yield "advice", text
 

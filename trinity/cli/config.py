@@ -1,5 +1,6 @@
 """`trinity config`: everything about configurations; what is heavy is imported by each command."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from trinity.cli.overrides import OverridesArgument, is_override
 from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.errors import UserError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -86,3 +88,54 @@ def schema() -> None:
     from trinity.cli.explaining import print_schema
 
     print_schema()
+
+
+@app.command()
+def init(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "trinity.yaml"
+    ),
+    name: Annotated[str | None, typer.Option(help="How the run is called.")] = None,
+    model: Annotated[str | None, typer.Option(help="Directory or hub name of the model.")] = None,
+    taskset: Annotated[str | None, typer.Option(help="File or directory of the tasks.")] = None,
+    algorithm: Annotated[str, typer.Option(help="Algorithm: docs/algorithms.md.")] = "grpo",
+    workflow: Annotated[str, typer.Option(help="Workflow, by name or dotted path.")] = (
+        "math_workflow"
+    ),
+    reward: Annotated[
+        str | None, typer.Option(help="Reward, by name or dotted path, unless the workflow's.")
+    ] = None,
+    prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "question",
+    response_key: Annotated[str, typer.Option(help="Column of the truth.")] = "answer",
+    eval_split: Annotated[
+        str | None, typer.Option(help="Split to evaluate on, such as test.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
+) -> None:
+    """Write a configuration with a comment behind each key; asks for what no option says."""
+    from trinity.cli.drafting import write_draft
+    from trinity.config.draft import Wishes
+
+    wishes = Wishes(
+        name=name or _asked("How is the run called", "--name", "first-run"),
+        model=model or _asked("Directory or hub name of the model", "--model", None),
+        taskset=taskset or _asked("File or directory of the tasks", "--taskset", None),
+        algorithm=algorithm,
+        workflow=workflow,
+        reward=reward,
+        prompt_key=prompt_key,
+        response_key=response_key,
+        eval_split=eval_split,
+        gpus=gpus,
+    )
+    write_draft(output, wishes)
+
+
+def _asked(question: str, option: str, default: str | None) -> str:
+    """A person is asked, a script is told which option it forgot."""
+    if not sys.stdin.isatty():
+        if default is not None:
+            return default
+        raise UserError(f"{option} is missing, and there is no terminal to ask at: give it")
+    answer: str = typer.prompt(question, default=default)
+    return answer

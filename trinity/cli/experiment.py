@@ -50,7 +50,7 @@ def run_experiment(wish: Wish) -> None:
     """Run it, or say what would be run; a finished one is shown again."""
     prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
     for notice in prepared.notices:
-        print(f"{WORDS[notice.status]}: {notice}")
+        print(f"{WORDS[notice.status]} {notice.place}: {notice}")
     if wish.strict and prepared.notices:
         raise UserError("`--strict` takes no configuration with keys that do not act as written")
     if wish.dry_run:

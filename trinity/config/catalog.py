@@ -77,8 +77,7 @@ def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Ke
         inner = section_of(field.annotation)
         if inner is not None and name != "stages":
             yield from _keys(inner, f"{key.path}{_below(field)}.", key)
-    if above is None or above.status is Status.ACTS:
-        yield from _older(section, prefix)
+    yield from _older(section, prefix)
 
 
 def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> Key:

@@ -30,7 +30,7 @@ def find_keys(asked: str) -> tuple[Key, ...]:
         return (keys[wanted],)
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
     if ending:
-        return ending
+        return tuple(sorted(ending, key=lambda key: key.status is not Status.ACTS))
     near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
     advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
     raise UserError(f"there is no key `{asked}`{advice}")

@@ -22,7 +22,7 @@ class MonitorConfig(Section):
             }
         ),
     ] = "tensorboard"
-    """Files under `monitor/` in the run's directory, or nowhere."""
+    """Where they go; `tensorboard`: files under `monitor/` in the run's directory."""
     monitor_args: Annotated[
         Args, NoEffect("TensorBoard's files take no arguments, other monitors are planned")
     ] = Field(default_factory=dict)

@@ -17,6 +17,8 @@ class Notice:
     value: Any
     place: str
     """`in file:line`."""
+    line: int
+    """0 where it stands on the command line."""
     text: str
     """The reason; of a renamed key the new name."""
 
@@ -28,9 +30,6 @@ class Notice:
         return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"
 
     def __str__(self) -> str:
-        match self.status:
-            case Status.RENAMED:
-                return f"`{self.key}` {self.place} is called `{self.text}` here, and used as that"
-            case Status.NO_EFFECT:
-                return f"{self.what} {self.place} has no effect here: {self.text}"
-        return f"{self.what} {self.place} is planned, not there yet: {self.text}"
+        if self.status is Status.RENAMED:
+            return f"`{self.key}` is used as `{self.text}`"
+        return f"{self.what}: {self.text}"

@@ -62,7 +62,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
         written=written,
         config=config,
         mistakes=(*mistakes, *wrong),
-        notices=tuple(notices),
+        notices=tuple(sorted(notices, key=lambda notice: notice.line)),
     )
 
 

@@ -8,9 +8,9 @@ from trinity.config import keys
 from trinity.config.keys import Location, dotted
 from trinity.config.notices import Notice
 from trinity.config.root import Config
-from trinity.config.shape import written_sections
+from trinity.config.shape import section_at, written_sections
 from trinity.config.source import Source
-from trinity.config.status import NoEffect, Planned, Renamed, Status
+from trinity.config.status import NoEffect, Planned, Renamed, Status, mark_of
 from trinity.config.trainer import TrainerConfig
 from trinity.config.verl_keys import Happens, fate_of
 
@@ -64,7 +64,8 @@ class Renaming:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # what stands in the way is no section, which is said of it elsewhere
-        self._say(Status.RENAMED, old, value, dotted(new))
+        if not _happens_anyway(new, value):
+            self._say(Status.RENAMED, old, value, dotted(new))
         self.moved[dotted(new)] = self._written(old)
 
     def _twice(self, old: Location, new: Location, value: Any) -> None:
@@ -83,7 +84,18 @@ class Renaming:
     def _say(self, status: Status, location: Location, value: Any, text: str) -> None:
         key = self._written(location)
         place = self.source.at(key)
-        self.notices.append(Notice(status=status, key=key, value=value, place=place, text=text))
+        line = self.source.line(key)
+        notice = Notice(status=status, key=key, value=value, place=place, line=line, text=text)
+        self.notices.append(notice)
+
+
+def _happens_anyway(location: Location, value: Any) -> bool:
+    """Whether a key that does not act is given just what happens without it."""
+    section = section_at(location[:-1], Config)
+    field = section.model_fields.get(str(location[-1])) if section else None
+    if field is None or mark_of(field) is None:
+        return False
+    return bool(field.get_default(call_default_factory=True) == value)
 
 
 def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:

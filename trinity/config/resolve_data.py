@@ -76,7 +76,7 @@ def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> Resolve
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
     if mode == "both":
         return _resolve_buffer(given, given.name, "queue", config.seed)
-    if given.storage_type == "queue":
+    if given.storage_type == "queue" and not given.path:
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
             "give `storage_type: file` and a `path`"

@@ -101,7 +101,7 @@ def _leaves(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict) and tree:
         for name, value in tree.items():
             yield from _leaves(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(tree, list) and tree:
+    elif isinstance(tree, list) and any(isinstance(item, dict) for item in tree):
         for position, value in enumerate(tree):
             yield from _leaves(value, f"{key}[{position}]")
     else:

@@ -62,4 +62,11 @@ def _value(config: Config, location: Location) -> Any:
 
 def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> Notice:
     written = source.as_written(key)
-    return Notice(status=status, key=written, value=value, place=source.at(key), text=text)
+    return Notice(
+        status=status,
+        key=written,
+        value=value,
+        place=source.at(key),
+        line=source.line(key),
+        text=text,
+    )

@@ -58,6 +58,10 @@ class Source:
         line = self.lines.get(written)
         return f"{self.path}:{line}" if line else None
 
+    def line(self, key: str) -> int:
+        """Where in the file; 0 for a key of the command line."""
+        return 0 if self.origin(key) == COMMAND_LINE else self.lines.get(self.as_written(key), 0)
+
     def at(self, key: str) -> str:
         """`in file:line` or `on the command line`; in the file if the key stands nowhere."""
         origin = self.origin(key)

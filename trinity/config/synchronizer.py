@@ -22,7 +22,7 @@ class SynchronizerConfig(Section):
             aliases={"offline": "checkpoint", "online": "nccl"},
         ),
     ] = "checkpoint"
-    """Through files, whose hashes the explorer verifies."""
+    """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies."""
     sync_style: Annotated[
         Literal["fixed"],
         Choices(
@@ -37,7 +37,7 @@ class SynchronizerConfig(Section):
             },
         ),
     ] = "fixed"
-    """Which steps need which weights is fixed by the two numbers below."""
+    """Which steps need which weights; `fixed`: by the two numbers below."""
     sync_interval: Positive = 1
     """Train steps between two versions."""
     sync_offset: NonNegative = 0

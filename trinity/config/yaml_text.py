@@ -50,7 +50,5 @@ def _item(item: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
 
 def scalar(value: Any) -> str:
     """A value on one line."""
-    if isinstance(value, float):
-        return repr(value)  # YAML's own way to write 1e-05 is read as a text by some
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...").strip()
