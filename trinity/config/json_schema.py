@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 
 from trinity.config.meanings import meaning_of
 from trinity.config.root import Config
-from trinity.config.section import Section, literals
+from trinity.config.section import Section, is_container, literals
 from trinity.config.shape import sections_below
 from trinity.config.status import Status, choices_of, mark_of, status_of
 
@@ -62,7 +62,8 @@ def _property(
         known = [*values, *choices.aliases, *choices.planned]
         folded = {"type": "string", "pattern": f"^(?i:{'|'.join(map(_plain, known))})$"}
         return {**described, "anyOf": [{"enum": known}, *_others(schema), INTERPOLATION, folded]}
-    return {**described, "anyOf": [schema, INTERPOLATION]}
+    nothing = [{"type": "null"}] if is_container(field.annotation) else []
+    return {**described, "anyOf": [schema, *nothing, INTERPOLATION]}
 
 
 def _others(schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import JsonValue, ValidationError
 
@@ -19,7 +19,7 @@ from trinity.config.notices import Notice
 from trinity.config.renaming import Renaming
 from trinity.config.root import Config
 from trinity.config.sifting import take_planned_values, take_unread
-from trinity.config.source import Source
+from trinity.config.source import COMMAND_LINE, Source
 from trinity.config.status import Status
 from trinity.errors import UserError
 
@@ -89,9 +89,9 @@ def _tree(
             raise UserError(f"{source.path} is a list: write `key: value` lines")
         if not tree and not overrides:
             raise UserError(f"{source.path} is empty: write `key: value` lines")
-        for key, value in overrides.items():
-            OmegaConf.update(tree, key, value, force_add=True)
         source = source.with_overridden(frozenset(overrides))
+        for key, value in overrides.items():
+            _override(tree, key, value)
         values = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except yaml.YAMLError as error:
         raise UserError(_yaml_complaint(error, source)) from error
@@ -100,6 +100,16 @@ def _tree(
         raise UserError(f"`{key}` {source.at(key)}: {_reason(error)}") from error
     assert isinstance(values, dict)
     return source, values
+
+
+def _override(tree: DictConfig, key: str, value: JsonValue) -> None:
+    try:
+        OmegaConf.update(tree, key, value, force_add=True)
+    except (OmegaConfBaseException, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"`{key}` on {COMMAND_LINE} leads nowhere ({str(error).splitlines()[0]}): "
+            "write it as algorithm.optimizer.lr or stages[0].trainer.total_steps"
+        ) from error
 
 
 def _yaml_complaint(error: yaml.YAMLError, source: Source) -> str:

@@ -65,7 +65,7 @@ def _meant(section: type[Section], name: str, value: Any) -> Any:
     if isinstance(value, bool) and has_number(field.annotation):
         # YAML reads `on` and `yes` as true, which pydantic would take for the number 1.
         return str(value).lower()
-    if value is None and _is_container(field.annotation):
+    if value is None and is_container(field.annotation):
         return field.get_default(call_default_factory=True)
     return known_value(section, name, value)
 
@@ -115,7 +115,7 @@ def has_number(annotation: Any) -> bool:
     return annotation in (int, float) or any(has_number(arg) for arg in get_args(annotation))
 
 
-def _is_container(annotation: Any) -> bool:
+def is_container(annotation: Any) -> bool:
     """Whether nothing at all, under a key, says as much as an empty section or list."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return True

@@ -65,4 +65,6 @@ class Source:
     def at(self, key: str) -> str:
         """`in file:line` or `on the command line`; in the file if the key stands nowhere."""
         origin = self.origin(key)
+        if any(over.startswith((f"{key}.", f"{key}[")) for over in self.overridden):
+            origin = COMMAND_LINE  # what is wrong with a section that the file has as well
         return f"on {origin}" if origin == COMMAND_LINE else f"in {origin or self.path}"

@@ -9,12 +9,16 @@ from trinity.config.catalog import Key, all_keys
 from trinity.config.check import check_file
 from trinity.config.keys import parsed, put
 from trinity.config.reading import Reading, read_config
-from trinity.config.status import Status, mark_of
+from trinity.config.status import mark_of
 from trinity.config.yaml_text import yaml_text
 from trinity.errors import UserError
 
 SINGLE = [key for key in all_keys() if "[]" not in key.path and "<name>" not in key.path]
-MARKED = [key for key in SINGLE if key.field and mark_of(key.field) is not None]
+MARKED = [
+    key
+    for key in SINGLE
+    if key.field and (mark := mark_of(key.field)) is not None and mark.reason == key.reason
+]
 
 
 def read(directory: Path, text: str) -> Reading:
