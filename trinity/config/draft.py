@@ -49,7 +49,11 @@ def _tree(wishes: Wishes) -> dict[str, Any]:
     tasks["taskset"] = {"name": "train", "path": wishes.taskset, "split": "train"}
     tasks["taskset"] |= {"format": columns, "data_selector": {"selector_type": "shuffle"}}
     if wishes.eval_split:
-        held_out = {"name": "held_out", "path": wishes.taskset, "split": wishes.eval_split}
+        held_out: dict[str, Any] = {
+            "name": "held_out",
+            "path": wishes.taskset,
+            "split": wishes.eval_split,
+        }
         held_out |= {"format": columns, "rollout_args": {"temperature": 0.0}}
         tasks["eval_tasksets"] = [held_out]
     tree: dict[str, Any] = {

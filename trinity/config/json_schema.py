@@ -20,7 +20,8 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema |= {"$schema": "http://json-schema.org/draft-07/schema#", "title": "trinity"}
     definitions = schema["$defs"]
-    for section in {Config, *_sections(Config)}:
+    sections: set[type[Section]] = {Config, *_sections(Config)}
+    for section in sections:
         described = schema if section is Config else definitions.get(section.__name__)
         if described is not None:
             _describe(described, section)

@@ -28,7 +28,6 @@ def plan_stage(stage: Stage) -> StagePlan:
     """All that follows from one stage's configuration."""
     config, name = stage.config, stage.name
     algorithm = resolve_algorithm(config.algorithm, config.mode, name)
-    _check_engine_num(config, name)
     lengths = resolve_lengths(config.model, name)
     rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
     batch = _train_batch_size(config, rows, name)
@@ -100,15 +99,6 @@ def _eval_interval(config: Config) -> int:
     """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
     interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
     return max(interval // sync, 1) * sync
-
-
-def _check_engine_num(config: Config, stage: str) -> None:
-    """An explorer runs one engine: a second one would hold GPUs that nothing uses."""
-    if config.mode == "both" and config.explorer.rollout_model.engine_num > 1:
-        raise UserError(
-            f"stage `{stage}`: `explorer.rollout_model.engine_num` above 1 is not supported yet: "
-            "start more explorers"
-        )
 
 
 def _max_token_len(

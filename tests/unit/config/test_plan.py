@@ -119,14 +119,12 @@ def test_arguments_lie_over_the_functions_own() -> None:
         (SFT, {"buffer": {"train_batch_size": 0}}, "`buffer.train_batch_size` is missing"),
         (
             SFT,
-            {"buffer": {"trainer_input": {"experience_buffer": {"storage_type": "queue"}}}},
+            {
+                "buffer": {
+                    "trainer_input": {"experience_buffer": {"storage_type": "queue", "path": None}}
+                }
+            },
             "give `storage_type: file`",
-        ),
-        (
-            GRPO,
-            {"explorer": {"rollout_model": {"engine_num": 2}}},
-            "`explorer.rollout_model.engine_num` above 1 is not supported yet: "
-            "start more explorers",
         ),
         (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves 0 for `trainer.rank_num"),
         (GRPO, {"trainer": {"rank_num": 33}}, "cannot feed 33 ranks"),
