@@ -7,6 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-from tests.config_reads.recorded import recorded
+from tests.config_reads.recorded import ON_GPUS, recorded
 
-json.dump(recorded(Path(sys.argv[1])), sys.stdout, indent=1, sort_keys=True)
+json.dump({**ON_GPUS, **recorded(Path(sys.argv[1]))}, sys.stdout, indent=1, sort_keys=True)

@@ -2,6 +2,12 @@
 
 from pathlib import Path
 
+ON_GPUS = {
+    "RolloutModelConfig.enforce_eager": ["explorer"],
+    "RolloutModelConfig.gpu_memory_utilization": ["explorer"],
+}
+"""Read by engines on GPUs alone: services/explorer/vllm_options.py."""
+
 
 def recorded(directory: Path) -> dict[str, list[str]]:
     """`Class.field` to its readers; planning is named where nobody else reads the field."""

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import typer
@@ -23,9 +24,18 @@ COMMANDS = {
 GROUPS = {"config": "Check, resolve, explain and write configurations."}
 """The same for groups of commands, each `app` of the module of its name."""
 
+IN_GROUPS = {
+    "config": {
+        "plan": "Say what would run where, how much of it, and whether its memory suffices.",
+        "from-verl": "Write a configuration of veRL as one of this system.",
+    }
+}
+"""Commands of a group that are modules of their own, as `config_plan`."""
 
-def make_app(chosen: str | None) -> typer.Typer:
-    """The commands; only the chosen one is imported, the others are a line of the help."""
+
+def make_app(words: Sequence[str]) -> typer.Typer:
+    """The commands; only the one that `words` choose is imported, others are a line of the help."""
+    chosen = words[0] if words else None
     app = typer.Typer(
         help="Reinforcement fine-tuning of language models.",
         no_args_is_help=True,
@@ -40,14 +50,23 @@ def make_app(chosen: str | None) -> typer.Typer:
         group = vars(_module(name))["app"] if name == chosen else typer.Typer()
         if name != chosen:
             group.command("show")(_unchosen)
+        _add_own_modules(group, name, words)
         app.add_typer(group, name=name, help=summary)
     return app
 
 
+def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> None:
+    for command, summary in IN_GROUPS[name].items():
+        is_chosen = list(words[:2]) == [name, command]
+        function = command.replace("-", "_")
+        call = vars(_module(f"{name}_{function}"))[function] if is_chosen else _unchosen
+        group.command(command, help=None if is_chosen else summary)(call)
+
+
 def app(*, standalone_mode: bool = True) -> None:
     """Run the command that the process was started with."""
-    chosen = next((one for one in sys.argv[1:] if not one.startswith("-")), None)
-    make_app(chosen)(standalone_mode=standalone_mode)
+    words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    make_app(words)(standalone_mode=standalone_mode)
 
 
 def main() -> None:
