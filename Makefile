@@ -75,10 +75,12 @@ proto-baseline:  ## Make the contracts as they are the ones that later ones must
 
 docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
+	$(BIN)/python -m trinity.config.document docs/configuration.md
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
+	$(BIN)/python -m trinity.config.document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 
 lock:  ## Write requirements/cpu.lock from .venv as it is

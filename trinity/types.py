@@ -10,10 +10,10 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from trinity.json_values import JsonObject as JsonObject
+from trinity.json_values import JsonValue as JsonValue
 from trinity.name_uuid import name_uuid
 
-JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]

@@ -12,7 +12,7 @@ from services.trainer.recipe import EstimateRecipe
 from services.trainer.rollouts import Rollouts
 from services.trainer.spread import spread
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
-from trinity.algorithm.rollout_correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,

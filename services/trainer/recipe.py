@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from trinity.algorithm.rollout_correction import CorrectionSettings
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 from trinity.config.plan import StagePlan

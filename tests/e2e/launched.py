@@ -71,6 +71,7 @@ class Launched:
         self.config.write_text(config.format(name=name, root=root))
         self.job_dir = root / "checkpoints" / "e2e" / name
         self.output = root / f"{name}.out"
+        self.reads = root / f"{name}.reads"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, **environment: str) -> None:

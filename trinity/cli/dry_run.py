@@ -39,7 +39,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         f"  tasks          {task.path or task.name}, {stage.config.buffer.batch_size} a step, "
         f"{algorithm.repeat_times} rollouts each",
         f"  workflow       {task.workflow}, reward {task.reward or 'of the workflow'}",
-        f"  rollout        {rollout.engine_num} engine(s) {rollout.engine_type}, {rollout.dtype}",
+        f"  rollout        1 engine {rollout.engine_type}, {rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
         f"offset {sync.sync_offset}",
     ]
@@ -47,7 +47,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
         lines.append(f"  expert rows    {experts.path}, {share}")
     for evaluation in stage.eval_tasksets:
-        every = stage.config.explorer.eval_interval
+        every = stage.eval_interval
         lines.append(f"  evaluation     {evaluation.path or evaluation.name}, every {every} steps")
     return lines
 

@@ -86,6 +86,51 @@ def _usual_staleness(stage: StagePlan) -> int:
     )
 
 
+def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
+    """Where experiences lie, for files that say it as Trinity-RFT needs it said."""
+    if not stage.needs_rollout:
+        return
+    given = stage.config.buffer.trainer_input.experience_buffer
+    for name, value in (("storage_type", given.storage_type), ("path", given.path)):
+        if value not in (None, "queue", ""):
+            yield (
+                f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
+                "`mode: both`: the buffer's database keeps every experience"
+            )
+
+
+def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
+    given, interval = stage.config.explorer.eval_interval, stage.eval_interval
+    if stage.eval_tasksets and given != interval:
+        yield (
+            f"`explorer.eval_interval: {given}` is taken for {interval}, as there are new weights "
+            f"every {stage.config.synchronizer.sync_interval} steps only "
+            "(`synchronizer.sync_interval`)"
+        )
+
+
+def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
+    given, defaults = stage.config.buffer.explorer_input, stage.config.buffer.explorer_input
+    if stage.taskset is None or defaults.default_workflow_type is not None:
+        return
+    tasksets = (*((given.taskset,) if given.taskset else ()), *given.eval_tasksets)
+    if any(taskset.default_workflow_type is None for taskset in tasksets):
+        yield (
+            f"no workflow is named: it is `{stage.taskset.workflow}`, or give "
+            "`buffer.explorer_input.default_workflow_type`"
+        )
+
+
+def _repeated_otherwise(stage: StagePlan) -> Iterator[str]:
+    taskset, times = stage.config.buffer.explorer_input.taskset, stage.algorithm.repeat_times
+    if taskset is None or taskset.repeat_times in (1, times) or not stage.needs_rollout:
+        return
+    yield (
+        f"`buffer.explorer_input.taskset.repeat_times: {taskset.repeat_times}` has no effect on "
+        f"training: `algorithm.repeat_times` is {times}"
+    )
+
+
 def _ignored(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data inherits or gives, and nothing reads."""
     if stage.needs_rollout:
@@ -107,5 +152,9 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _nothing_to_compare,
     _left_out_as_stale,
     _rejected_as_stale,
+    _kept_elsewhere,
+    _repeated_otherwise,
+    _evaluated_less_often,
+    _workflow_is_guessed,
     _ignored,
 )

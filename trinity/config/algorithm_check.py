@@ -6,8 +6,7 @@ from functools import partial
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
-from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
-from trinity.config.advantage_trial import try_advantage
+from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
 from trinity.config.plan import ResolvedAlgorithm, StagePlan
 from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
@@ -45,6 +44,11 @@ def _correction(plan: StagePlan) -> Iterator[str]:
 
 
 def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+    """An advantage with its own values takes them, and numpy stays where it is."""
+    if not plan.config.algorithm.advantage_fn_args:
+        return
+    from trinity.config.advantage_trial import try_advantage
+
     call = partial(try_advantage, plan.algorithm)
     yield from _refusal(call, f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}`: ")
 

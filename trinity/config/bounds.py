@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import yaml
 
-from trinity.config.complaints import Source
 from trinity.config.lines import entries_of
+from trinity.config.source import Source
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 

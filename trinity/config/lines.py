@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import yaml
 
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -24,7 +26,7 @@ def lines_of(text: str) -> dict[str, int]:
 def entries_of(text: str) -> Iterator[Entry]:
     """All of a text, in their order; none of a text that is no YAML."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError:
         return
     if root is not None:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from trinity.config.complaints import Source
+from trinity.config.source import Source
 
-_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`: ")
-_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+)+)")
+_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
+_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
 
 
 def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
@@ -16,9 +16,8 @@ def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
 
 def _located(sentence: str, source: Source, stage_names: Sequence[str]) -> str:
     named = _KEY.search(sentence)
-    line = _line_of(named["key"], _prefix(sentence, stage_names), source) if named else None
-    place = f"{source.path}:{line}" if line else str(source.path)
-    return f"{place}: {sentence}"
+    origin = named and _origin(named["key"], _prefix(sentence, stage_names), source)
+    return f"{origin or source.path}: {sentence}"
 
 
 def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
@@ -29,11 +28,11 @@ def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
     return f"stages[{stage_names.index(stage['name'])}]."
 
 
-def _line_of(key: str, prefix: str, source: Source) -> int | None:
+def _origin(key: str, prefix: str, source: Source) -> str | None:
     """The stage's own before the global one, a key before the section that it would stand in."""
     while key:
         for place in (f"{prefix}{key}", key):
-            if place in source.lines:
-                return source.lines[place]
+            if origin := source.origin(place):
+                return origin
         key = key.rpartition(".")[0]
     return None

@@ -22,9 +22,7 @@ Role = Literal["trainer", "explorer"]
 
 
 class _Derived(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Sampling(_Derived):
@@ -179,6 +177,8 @@ class StagePlan(_Derived):
     taskset: ResolvedTaskset | None
     """What the explorer trains on; None in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
+    eval_interval: int
+    """Explore steps between evaluations, each of which has a version of the weights."""
     experience_buffer: ResolvedExperienceBuffer
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""

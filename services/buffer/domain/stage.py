@@ -79,7 +79,7 @@ class Stage:
         """
         if version == 0:
             return self.plan.config.explorer.eval_on_startup
-        interval = self.plan.config.explorer.eval_interval
+        interval = self.plan.eval_interval
         last = self.total_explore_steps // interval
 
         def measured(k: int) -> int:

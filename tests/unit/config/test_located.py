@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.complaints import Source
 from trinity.config.lines import lines_of
 from trinity.config.located import located
+from trinity.config.source import Source
 from trinity.errors import UserError
 from trinity.launch.prepare import prepare
 

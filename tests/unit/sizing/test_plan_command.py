@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.unit.config.builders import GRPO
-from trinity.cli.main import app
+from trinity.cli.main import make_app
 from trinity.config.merging import deep_merge
 from trinity.errors import UserError
 
@@ -37,7 +37,7 @@ def experiment(tmp_path: Path, **changes: object) -> str:
 
 
 def plan(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["config", "plan", *arguments])
+    done = CliRunner().invoke(make_app(["config", "plan"]), ["config", "plan", *arguments])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output

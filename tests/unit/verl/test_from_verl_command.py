@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.verl.guide import GRPO_SCRIPT
-from trinity.cli.main import app
+from trinity.cli.main import make_app
 from trinity.errors import UserError
 
 
@@ -20,7 +20,9 @@ def script(tmp_path: Path) -> str:
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["config", "from-verl", *arguments])
+    done = CliRunner().invoke(
+        make_app(["config", "from-verl"]), ["config", "from-verl", *arguments]
+    )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output

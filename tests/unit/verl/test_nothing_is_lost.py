@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.verl.builders import converted, flat, from_keys
 from tests.unit.verl.guide import GRPO_SCRIPT, PPO_SCRIPT
-from trinity.config.known_keys import section_at
 from trinity.config.root import Config
+from trinity.config.shape import section_at
 from trinity.errors import UserError
 from trinity.verl.convert import convert
 from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of
@@ -114,4 +114,4 @@ def test_keys_that_this_system_acts_on_are_fields_of_its_configuration() -> None
         for ours in filter(None, (one.strip() for one in row.ours.split(","))):
             top = re.split(r"[.\[]", ours)[0]
             assert top in Config.model_fields
-            assert section_at((top,)) is not None or "." not in ours
+            assert section_at((top,), Config) is not None or "." not in ours

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from trinity.plugins import Registry
 
 if TYPE_CHECKING:
-    from trinity.algorithm.token_advantage.token_batch import Need, TokenAdvantageFn
+    from trinity.algorithm.token_advantage.need import Need
+    from trinity.algorithm.token_advantage.token_batch import TokenAdvantageFn
 
 _HERE = "trinity.algorithm.token_advantage"
 
