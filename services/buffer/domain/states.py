@@ -60,6 +60,10 @@ class ExperienceState(StrEnum):
     EVAL = "eval"
     SUPERSEDED = "superseded"
     LATE = "late"
+    EXCLUDED = "excluded"
+    """Left out by a person."""
+    DELETED = "deleted"
+    """The same, and its content is gone."""
 
 
 class ScopeState(StrEnum):

@@ -10,6 +10,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import open_evaluations
+from services.buffer.handlers.populations import newly_compared
 from services.buffer.store.assignments import cancel_open, oldest_required_version
 from services.buffer.store.batches import (
     Feedback,
@@ -155,7 +156,7 @@ async def report_step(
         event = StepTrained(
             step=step,
             incarnation=incarnation,
-            metrics=metrics,
+            metrics=metrics | await newly_compared(connection, stage),
             replayed=await was_trained_before(connection, stage, step),
         )
         await log_event(connection, key, event)

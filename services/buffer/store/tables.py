@@ -75,6 +75,7 @@ stage = sa.Table(
     _number("explore_step"),
     _number("num_drawn"),
     _number("num_stale"),
+    _number("compared_step"),
     _number("line", default=1),
     _number("incarnation"),
     sa.Column("published", sa.BigInteger),
