@@ -92,7 +92,7 @@ async def delete_content(
     """Delete what these samples hold; answers how many bytes it was. Their rows stay."""
     await connection.execute(
         sa.update(experience)
-        .where(_same_content(key, rows))
+        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
         .values(state=ExperienceState.DELETED, reason=reason)
     )
     by_segment: dict[int, list[str]] = defaultdict(list)

@@ -1,5 +1,6 @@
 """The buffer as somebody sees it who looks into it."""
 
+import asyncio
 from dataclasses import dataclass
 
 import grpc
@@ -51,6 +52,12 @@ class Looking:
             self.cursor = page.cursor
         return found
 
+    async def until(self, count: int, wanted: pb.ExperienceFilter | None = None) -> None:
+        """Wait until the filter lets so many samples through."""
+        async with asyncio.timeout(CALL_SECONDS):
+            while len(await self.list(wanted)) < count:  # noqa: ASYNC110  # it is another process
+                await asyncio.sleep(0.01)
+
     async def get(self, experience_id: str) -> pb.GetExperienceResponse:
         request = pb.GetExperienceRequest(key=self.key, experience_id=experience_id)
         answer: pb.GetExperienceResponse = await self.stub.GetExperience(
@@ -67,3 +74,30 @@ class Looking:
             else:
                 rows += list(message.rows.rows)
         return head, rows
+
+    async def exclude(
+        self, wanted: pb.ExperienceFilter, reason: str, *, dry_run: bool = False
+    ) -> pb.ExcludeExperiencesResponse:
+        request = pb.ExcludeExperiencesRequest(
+            key=self.key, filter=wanted, reason=reason, dry_run=dry_run
+        )
+        answer: pb.ExcludeExperiencesResponse = await self.stub.ExcludeExperiences(
+            request, timeout=CALL_SECONDS
+        )
+        return answer
+
+    async def delete(
+        self, wanted: pb.ExperienceFilter, reason: str
+    ) -> pb.DeleteExperiencesResponse:
+        request = pb.DeleteExperiencesRequest(key=self.key, filter=wanted, reason=reason)
+        answer: pb.DeleteExperiencesResponse = await self.stub.DeleteExperiences(
+            request, timeout=CALL_SECONDS
+        )
+        return answer
+
+    async def population(self) -> pb.GetPopulationResponse:
+        request = pb.GetPopulationRequest(key=self.key)
+        answer: pb.GetPopulationResponse = await self.stub.GetPopulation(
+            request, timeout=CALL_SECONDS
+        )
+        return answer
