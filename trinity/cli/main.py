@@ -5,9 +5,13 @@ import sys
 
 import typer
 
+from trinity.cli.export import export
+from trinity.cli.lineage import lineage
 from trinity.cli.run import run
+from trinity.cli.set_aside import delete, exclude
 from trinity.cli.status import status
 from trinity.cli.version import version
+from trinity.cli.view import view
 from trinity.cli.why import why
 from trinity.errors import TrinityError, UserError
 
@@ -24,6 +28,11 @@ app = typer.Typer(
 app.command()(run)
 app.command()(status)
 app.command()(why)
+app.command()(view)
+app.command()(lineage)
+app.command()(export)
+app.command()(exclude)
+app.command()(delete)
 app.command()(version)
 
 

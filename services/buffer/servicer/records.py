@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import uuid
+from typing import cast
 
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.domain.states import AssignmentKind, ExperienceState
@@ -21,7 +22,9 @@ MAX_FILTER_TEXT = 1_000
 MOST = 2**62
 """Larger than any number of ours, and small enough for the database."""
 STATES = {
-    state: query_pb2.ExperienceState.Value(f"EXPERIENCE_STATE_{state.name}")
+    state: cast(
+        query_pb2.ExperienceState, query_pb2.ExperienceState.Value(f"EXPERIENCE_STATE_{state.name}")
+    )
     for state in ExperienceState
 }
 STATE_OF = {code: state for state, code in STATES.items()}

@@ -1,7 +1,7 @@
 """Statements on what explore steps generated and what of it was trained on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,7 +53,7 @@ async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
 async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
     """The explore step up to which populations were compared."""
     statement = sa.select(stage_table.c.compared_step).where(in_stage(stage_table, key))
-    return (await connection.execute(statement)).scalar_one()
+    return int((await connection.execute(statement)).scalar_one())
 
 
 async def load_population(
@@ -94,7 +94,8 @@ async def _samples(
         E.assignment_id, E.payload_id, E.state, E.reason, E.reward, E.response_length
     ).where(in_stage(experience, key), among(E.assignment_id, tasks))
     rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
-    for row in await connection.execute(statement):
+    found: Iterable[sa.Row[Any]] = await connection.execute(statement)
+    for row in found:
         if row.state not in UNCOUNTED:
             rows_of[row.payload_id].append(row)
     return [_sample(rows, tasks[rows[0].assignment_id]) for rows in rows_of.values()]

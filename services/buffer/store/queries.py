@@ -243,7 +243,8 @@ async def load_experiences(
     tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
         in_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
     )
-    of = {row.assignment_id: row for row in await connection.execute(tasks)}
+    found: Iterable[sa.Row[Any]] = await connection.execute(tasks)
+    of = {row.assignment_id: row for row in found}
     return {row.experience_id: _stored(row, of[row.assignment_id]) for row in rows}
 
 
