@@ -7,6 +7,7 @@ import typer
 
 from trinity.cli.export import export
 from trinity.cli.lineage import lineage
+from trinity.cli.retrain import retrain
 from trinity.cli.run import run
 from trinity.cli.set_aside import delete, exclude
 from trinity.cli.status import status
@@ -33,6 +34,7 @@ app.command()(lineage)
 app.command()(export)
 app.command()(exclude)
 app.command()(delete)
+app.command()(retrain)
 app.command()(version)
 
 

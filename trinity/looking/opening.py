@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,7 @@ async def _answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
     if (running := read_running(job_dir)) is not None:
         yield running.addresses
         return
+    sys.stderr.write(f"{job_dir} has stopped: opening it to look\n")
     async with LocalStack(job_dir=job_dir, services=_only_needed) as stack:
         yield stack.addresses
 

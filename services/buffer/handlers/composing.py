@@ -15,6 +15,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
     draw_data,
     expert_rows,
@@ -64,6 +65,8 @@ class Composer:
             return head
         if not stage.is_open:
             return End("failed", stage.reason)
+        if stage.plan.stored_batches is not None:
+            return await compose_stored(connection, stage, step)
         if step != stage.recorded_step + 1:
             raise PreconditionFailed(
                 f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"

@@ -17,7 +17,7 @@ from services.buffer.store.set_aside import (
     oldest_kept_step,
     revoke_claims,
 )
-from services.buffer.store.stages import get_stage, lock_stage
+from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
@@ -69,6 +69,9 @@ async def check_deletable(
             f"{sum(needed.values())} of these samples are in the batch of step {steps}, which may "
             f"be trained again: the trainer resumes {since}; nothing was deleted"
         )
+    for other in await list_unfinished(connection, key.tenant, ""):
+        if other.key != key and other.samples_key == key:
+            raise PreconditionFailed("their batches are being trained again; nothing was deleted")
     if kind is AssignmentKind.EVAL:
         measured = set(await open_versions(connection, key))
         if measured & {row.cursor.explore_step for row in rows}:

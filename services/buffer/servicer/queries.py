@@ -193,14 +193,14 @@ async def _rows(
     connection: AsyncConnection, stage: Stage, items: list[Item]
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
-    found = await load_experiences(connection, stage.key, ids)
+    found = await load_experiences(connection, stage.samples_key, ids)
     data = await load_data(connection, stage.key.tenant, items)
     rows = []
     for item in items:
         row = query_pb2.StepRow(use=use_to_proto(item.use), row_index=item.row_index or 0)
         if item.experience_id is not None:
             one = found[item.experience_id]
-            row.experience.CopyFrom(record_to_proto(stage.key.stage, one, [], None))
+            row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, one, [], None))
         else:
             row.row_json = data[item.use.position]
         rows.append(row)

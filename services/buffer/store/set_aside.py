@@ -86,6 +86,29 @@ async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
     return (await connection.execute(statement)).scalar() or 0
 
 
+async def count_deleted(
+    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+) -> int:
+    """Samples in the batches of these steps whose content is gone."""
+    c = batch_item.c
+    ids = sa.select(c.experience_id).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step.between(first_step, last_step),
+        c.experience_id.is_not(None),
+    )
+    gone = (
+        sa.select(sa.func.count())
+        .select_from(experience)
+        .where(
+            in_stage(experience, stage.key),
+            E.experience_id.in_(ids),
+            E.state == ExperienceState.DELETED,
+        )
+    )
+    return int((await connection.execute(gone)).scalar_one())
+
+
 async def delete_content(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
