@@ -1,5 +1,6 @@
 """Conditions as a person writes them: `reward=0.5.. task=train:12 state=filtered`."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -37,7 +38,7 @@ def parse_conditions(words: Iterable[str]) -> Filter:
 
 
 def _reward(found: Filter, value: str) -> None:
-    least, most = _bounds(value, float)
+    least, most = _bounds(value, _real)
     if least is not None:
         found.reward_min = least
     if most is not None:
@@ -60,6 +61,16 @@ def _bounds(value: str, number: Callable[[str], float]) -> tuple[float | None, f
     if not least and not most:
         raise ValueError("give at least one end of the range")
     return number(least) if least else None, number(most) if most else None
+
+
+def _real(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is not a number")
+    return number
 
 
 def _whole(text: str) -> int:

@@ -17,6 +17,7 @@ from trinity.types import Sequence as TokenSequence
 ID_DIGITS = 8
 HASH_DIGITS = 12
 NONE = "-"
+UNPUBLISHED = "not published"
 LINE_WIDTH = 200
 """At most, where the output is not a terminal and lines are not to be broken."""
 
@@ -49,6 +50,7 @@ def step_table(rows: Iterable[query_pb2.StepRow]) -> Table:
     table = _table("row", "id", "explored", "task", "reward", "advantage", "weights")
     for name in ("tokens", "end", "used advantage", "ratio"):
         table.add_column(name, no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in rows:
         use = row.use
         learned = (
@@ -59,7 +61,7 @@ def step_table(rows: Iterable[query_pb2.StepRow]) -> Table:
             cells = (*_begin(row.experience), *_values(row.experience))
         else:
             cells = (NONE, "data", str(row.row_index), *[NONE] * 5)
-        table.add_row(str(use.position), *cells, *learned)
+        table.add_row(str(use.position), *cells, *learned, Text(row.row_json))
     return table
 
 
@@ -113,8 +115,8 @@ def step_head(stage: str, head: query_pb2.StepHead) -> str:
     """Which weights became which, by whom."""
     again = f", trained {len(head.trained)} times" if len(head.trained) > 1 else ""
     lives = f"trainer {head.trained[-1].incarnation}" if head.trained else "not trained yet"
-    before = _weights(head.weights_before) if head.HasField("weights_before") else NONE
-    after = _weights(head.weights_after) if head.HasField("weights_after") else "not published"
+    before = _weights(head.weights_before) if head.HasField("weights_before") else UNPUBLISHED
+    after = _weights(head.weights_after) if head.HasField("weights_after") else UNPUBLISHED
     return (
         f"step {head.step} of stage {stage}: {head.num_rows} rows, {lives}{again}\n"
         f"weights {before} -> {after}"
