@@ -13,6 +13,7 @@ from trinity.errors import UserError
 from trinity.looking.asking import samples
 from trinity.looking.conditions import HELP, parse_conditions
 from trinity.looking.opening import Stored, opened
+from trinity.looking.populations import population_lines, population_table
 from trinity.looking.samples import name_of_state, sample_row
 from trinity.looking.tables import console, sample_table, whole_sample
 from trinity.rpc.limits import CALL_SECONDS
@@ -37,6 +38,12 @@ def view(
         int, typer.Option("--limit", "-n", min=0, help="Most samples; 0 for all.")
     ] = DEFAULT_LIMIT,
     oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest.")] = False,
+    population: Annotated[
+        bool,
+        typer.Option(
+            "--population", help="Compare what was trained on with all that was generated."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the newest samples, those that satisfy conditions, or one of them whole.
@@ -45,11 +52,30 @@ def view(
     """
     asked = words or []
     directory = find_job(config, job_dir)
+    if population:
+        if asked or as_json:
+            raise UserError("--population looks at all samples: it takes no conditions")
+        asyncio.run(_show_population(directory, stage))
+        return
     if len(asked) == 1 and "=" not in asked[0]:
         asyncio.run(_show_one(directory, stage, asked[0], as_json))
     else:
         wanted = parse_conditions(asked)
         asyncio.run(_show_many(directory, stage, wanted, limit, not oldest, as_json))
+
+
+async def _show_population(directory: Path, stage: str | None) -> None:
+    async with opened(directory) as stored:
+        key = stored.key(stage)
+        found: query_pb2.GetPopulationResponse = await stored.queries.GetPopulation(
+            query_pb2.GetPopulationRequest(key=key), timeout=CALL_SECONDS
+        )
+    out = console()
+    if not found.last_explore_step:
+        out.print(f"stage {key.stage} has nothing to compare: no explore step is settled")
+        return
+    out.print(*population_lines(key.stage, found), sep="\n")
+    out.print(population_table(found))
 
 
 async def _show_one(directory: Path, stage: str | None, sample: str, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
+import psycopg
 import pytest
 
 from tests.integration.buffer.calls import CALL_SECONDS
@@ -187,6 +188,30 @@ async def test_samples_of_evaluations_are_apart(
     records = await looking.list(pb.ExperienceFilter(kind=2))
     assert [one.state for one in records] == [pb.EXPERIENCE_STATE_EVAL] * len(evals)
     assert evals
+
+
+async def test_the_views_tell_the_same_in_sql(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    await first_step(buffer, tmp_path)
+    await buffer.report(1, loss=0.25)
+    mine = f"WHERE experiment_id = '{buffer.key.experiment_id}'"
+    with psycopg.connect(shared_dsn) as connection:
+
+        def ask(query: str) -> list[tuple[object, ...]]:
+            return connection.execute(f"{query} {mine} ORDER BY 1, 2".encode()).fetchall()
+
+        assert ask("SELECT task_index, run, state, reward FROM buffer.view_sample")[:2] == [
+            (0, 0, "batched", 0.0),
+            (0, 1, "batched", 1.0),
+        ]
+        trained = ask("SELECT train_step, place, task_index, reward FROM buffer.view_trained")
+        assert trained[5] == (1, 5, 2, 1.0)
+        assert ask("SELECT train_step, num_rows, train_metrics->>'loss' FROM buffer.view_step") == [
+            (1, 6, "0.25")
+        ]
+        tasks = "SELECT task_index, num_samples, mean_reward, num_trained FROM buffer.view_task"
+        assert ask(tasks) == [(number, 2, 0.5, 2) for number in range(3)]
 
 
 @pytest.mark.parametrize(
