@@ -1,7 +1,7 @@
 """Statements on what explore steps generated and what of it was trained on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,13 +16,14 @@ from services.buffer.domain.states import (
     ExperienceState,
 )
 from services.buffer.store.database import among, in_stage, one_of
+from services.buffer.store.lineage import load_uses
 from services.buffer.store.tables import assignment, experience, pipeline_scope
 from services.buffer.store.tables import stage as stage_table
 from trinity.types import StageKey
 
 MAX_GROUPS = 4096
 """That are looked at together; of more, the newest."""
-UNCOUNTED = (ExperienceState.SUPERSEDED, ExperienceState.LATE, ExperienceState.DELETED)
+UNCOUNTED = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
 A, E = assignment.c, experience.c
 
 
@@ -91,23 +92,39 @@ async def _samples(
 ) -> Sequence[Generated]:
     """Each sample once, with whatever became of its revisions."""
     statement = sa.select(
-        E.assignment_id, E.payload_id, E.state, E.reason, E.reward, E.response_length
+        E.experience_id,
+        E.assignment_id,
+        E.payload_id,
+        E.state,
+        E.reason,
+        E.reward,
+        E.response_length,
     ).where(in_stage(experience, key), among(E.assignment_id, tasks))
     rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     found: Iterable[sa.Row[Any]] = await connection.execute(statement)
     for row in found:
         if row.state not in UNCOUNTED:
             rows_of[row.payload_id].append(row)
-    return [_sample(rows, tasks[rows[0].assignment_id]) for rows in rows_of.values()]
+    deleted = [
+        row.experience_id
+        for rows in rows_of.values()
+        for row in rows
+        if row.state == ExperienceState.DELETED
+    ]
+    used = await load_uses(connection, key, deleted) if deleted else {}
+    return [_sample(rows, tasks[rows[0].assignment_id], used) for rows in rows_of.values()]
 
 
-def _sample(rows: Sequence[sa.Row[Any]], task: Task) -> Generated:
+def _sample(rows: Sequence[sa.Row[Any]], task: Task, used: Container[str]) -> Generated:
+    """What was deleted after it was trained on had been trained on."""
     last = next((row for row in rows if row.state != ExperienceState.DERIVED), rows[0])
     return Generated(
         task=task,
         response_length=last.response_length,
         reward=last.reward,
-        is_trained=any(row.state == ExperienceState.BATCHED for row in rows),
+        is_trained=any(
+            row.state == ExperienceState.BATCHED or row.experience_id in used for row in rows
+        ),
         state=last.state,
         reason=last.reason,
     )

@@ -165,6 +165,20 @@ async def test_a_life_that_trains_a_step_again_counts_nothing_twice(
     assert "population/num_generated" not in again
 
 
+async def test_what_was_deleted_afterwards_counts_as_what_it_was(
+    buffer: Buffer, looking: Looking, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await begun(buffer)
+    await buffer.finish_all((await buffer.lease()).assignments)
+    await buffer.batch(1)
+    await buffer.report(1)
+    before = await looking.population()
+    await buffer.checkpoint(1)
+    assert (await looking.delete(pb.ExperienceFilter(train_step=1), "why")).num_deleted == 6
+    assert await looking.population() == before
+
+
 async def test_before_anything_is_settled_there_is_nothing_to_compare(
     buffer: Buffer, looking: Looking, tmp_path: Path
 ) -> None:
