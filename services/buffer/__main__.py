@@ -20,7 +20,7 @@ from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
-from services.buffer.upkeep import keep_small
+from services.buffer.upkeep import end_waits_for_feedback, keep_small
 from services.buffer.wire import decode_sample
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, query_pb2, query_pb2_grpc
 from trinity.notifications import Listener
@@ -115,6 +115,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
+                loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
 

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from trinity.cli.export import export
+from trinity.cli.feedback import feedback
 from trinity.cli.lineage import lineage
 from trinity.cli.retrain import retrain
 from trinity.cli.run import run
@@ -32,6 +33,7 @@ app.command()(why)
 app.command()(view)
 app.command()(lineage)
 app.command()(export)
+app.command()(feedback)
 app.command()(exclude)
 app.command()(delete)
 app.command()(retrain)

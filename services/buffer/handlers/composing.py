@@ -23,7 +23,7 @@ from services.buffer.handlers.sampling import (
     sampling_figures,
     version_for_refill,
 )
-from services.buffer.handlers.words import describe_rollouts
+from services.buffer.handlers.words import describe_rollouts, describe_scopes
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.database import notify, stage_topics, work_topic
@@ -35,6 +35,7 @@ from services.buffer.store.experiences import (
     ready_rows,
     set_states,
 )
+from services.buffer.store.feedback import count_held
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
@@ -159,7 +160,8 @@ async def _supply(
     if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
         unfinished = describe_rollouts(work)
     elif scopes := await open_scope_places(connection, stage.key):
-        unfinished = f"explore step {scopes[0][0]}: the pipeline works on {len(scopes)} groups"
+        num_awaited = await count_held(connection, stage.key)
+        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
     return Supply(
         num_rows=num_rows,
         unfinished=unfinished,

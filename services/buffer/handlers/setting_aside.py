@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import AssignmentKind, ExperienceState
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
+from services.buffer.store.feedback import release_scopes
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.set_aside import (
     UNTRAINED,
@@ -48,6 +49,7 @@ async def exclude_experiences(
     await revoke_claims(connection, key, {row.assignment_id for row in untrained})
     await lock_stage(connection, key)
     num_excluded = await exclude(connection, key, untrained, reason)
+    await release_scopes(connection, key, {row.assignment_id for row in untrained})
     # They leave room for further work, and a batch may have waited for their groups.
     await notify(connection, *stage_topics(key))
     return num_excluded
@@ -96,5 +98,6 @@ async def delete_experiences(
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, there)
     num_bytes = await delete_content(connection, key, there, reason)
+    await release_scopes(connection, key, {row.assignment_id for row in there})
     await notify(connection, *stage_topics(key))
     return Deleted(num_deleted=len(there), num_bytes=num_bytes)

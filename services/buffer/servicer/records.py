@@ -9,7 +9,8 @@ from typing import cast
 
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.domain.states import AssignmentKind, ExperienceState
-from services.buffer.servicer.convert import few_of, name_of, text_of, uuid_of
+from services.buffer.handlers.feedback import Feedback
+from services.buffer.servicer.convert import few_of, metrics_of, name_of, text_of, uuid_of
 from services.buffer.store.inventory import Count
 from services.buffer.store.lineage import Use
 from services.buffer.store.queries import StoredExperience
@@ -154,6 +155,28 @@ def record_to_proto(
 def count_to_proto(count: Count) -> query_pb2.StateCount:
     """The same count on the wire."""
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
+
+
+def feedback_of(message: query_pb2.Feedback) -> Feedback:
+    """Raises: InvalidRequest when it cannot be."""
+    numbers = [message.reward, *message.reward_parts.values()]
+    if not all(map(math.isfinite, numbers)):
+        raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
+    return Feedback(
+        experience_id=uuid_of(message.experience_id, "feedback.experience_id"),
+        reward=message.reward,
+        reward_parts=metrics_of(message.reward_parts),
+    )
+
+
+def with_reward(body: bytes, feedback: Feedback) -> bytes:
+    """A stored sample with its reward."""
+    message = experience_pb2.Experience.FromString(body)
+    message.reward = feedback.reward
+    message.reward_parts.update(feedback.reward_parts)
+    message.reward_state = experience_pb2.REWARD_STATE_FINAL
+    message.reward_revision += 1
+    return message.SerializeToString(deterministic=True)
 
 
 def says(body: bytes, text: str) -> bool:

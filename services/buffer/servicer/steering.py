@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.buffer.domain.filter import Filter
 from services.buffer.domain.population import Generated, Population, shifts
 from services.buffer.domain.states import ExperienceState
+from services.buffer.handlers.feedback import Given, give_feedback
 from services.buffer.handlers.populations import newest_population
 from services.buffer.handlers.setting_aside import (
     Deleted,
@@ -15,10 +16,10 @@ from services.buffer.handlers.setting_aside import (
     delete_experiences,
     exclude_experiences,
 )
-from services.buffer.servicer.convert import key_of, sentence_of
+from services.buffer.servicer.convert import few_of, key_of, sentence_of
 from services.buffer.servicer.pages import Pages, Part
 from services.buffer.servicer.parts import Context
-from services.buffer.servicer.records import count_to_proto, filter_of
+from services.buffer.servicer.records import count_to_proto, feedback_of, filter_of, with_reward
 from services.buffer.store.database import Database
 from services.buffer.store.inventory import Count
 from services.buffer.store.set_aside import UNTRAINED
@@ -28,12 +29,14 @@ from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
 MAX_REASONS = 10
+FEEDBACK_AT_ONCE = 100
+"""Whole samples in one transaction."""
 Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 
 @dataclass(frozen=True, kw_only=True)
 class SteeringCalls:
-    """ExcludeExperiences, DeleteExperiences, GetPopulation."""
+    """ExcludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
 
     database: Database
 
@@ -81,6 +84,29 @@ class SteeringCalls:
         async for part in pages.parts():
             if part.rows:
                 yield part
+
+    async def GiveFeedback(
+        self, request: pb.GiveFeedbackRequest, _: Context
+    ) -> pb.GiveFeedbackResponse:
+        """Set rewards that samples wait for."""
+        key = key_of(request.key)
+        feedback = [feedback_of(one) for one in few_of(request.feedback, "feedback")]
+        done = Given()
+        for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
+            async with self.database.transaction() as connection:
+                some = feedback[first : first + FEEDBACK_AT_ONCE]
+                given = await give_feedback(connection, key, some, with_reward)
+            done.num_set += given.num_set
+            done.num_known += given.num_known
+            done.refused += given.refused
+        return pb.GiveFeedbackResponse(
+            num_set=done.num_set,
+            num_known=done.num_known,
+            refused=[
+                pb.RefusedFeedback(experience_id=experience_id, reason=reason)
+                for experience_id, reason in done.refused
+            ],
+        )
 
     async def GetPopulation(
         self, request: pb.GetPopulationRequest, _: Context

@@ -11,7 +11,7 @@ from services.buffer.domain.population import Generated, Population, Task
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
-    OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     AssignmentKind,
     ExperienceState,
 )
@@ -37,13 +37,13 @@ async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
             one_of(A.state, OPEN_ASSIGNMENT),
         ),
         sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
-            in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, OPEN_SCOPE)
+            in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)
         ),
         *(
             sa.select(sa.func.min(E.explore_step)).where(
                 in_stage(experience, key), one_of(E.state, [state])
             )
-            for state in (ExperienceState.RAW, ExperienceState.READY)
+            for state in (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
         ),
     ]
     firsts = sa.select(*(one.scalar_subquery() for one in open_steps))

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
     OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     ScopeState,
     StageState,
 )
@@ -67,7 +68,7 @@ async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[
     """Places of the groups that the pipeline has not finished, earliest first."""
     statement = (
         sa.select(C.explore_step, C.position)
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE))
+        .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
         .order_by(C.explore_step, C.position)
     )
     return [(row.explore_step, row.position) for row in await connection.execute(statement)]

@@ -14,7 +14,7 @@ from services.buffer.store.tables import batch_item, checkpoint, experience, pay
 from trinity.types import StageKey
 
 E = experience.c
-UNTRAINED = (ExperienceState.RAW, ExperienceState.READY)
+UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
 """What may still come into a batch."""
 
 

@@ -22,6 +22,7 @@ class ExperienceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXPERIENCE_STATE_LATE: _ClassVar[ExperienceState]
     EXPERIENCE_STATE_EXCLUDED: _ClassVar[ExperienceState]
     EXPERIENCE_STATE_DELETED: _ClassVar[ExperienceState]
+    EXPERIENCE_STATE_AWAITING: _ClassVar[ExperienceState]
 EXPERIENCE_STATE_UNSPECIFIED: ExperienceState
 EXPERIENCE_STATE_RAW: ExperienceState
 EXPERIENCE_STATE_DERIVED: ExperienceState
@@ -33,6 +34,7 @@ EXPERIENCE_STATE_SUPERSEDED: ExperienceState
 EXPERIENCE_STATE_LATE: ExperienceState
 EXPERIENCE_STATE_EXCLUDED: ExperienceState
 EXPERIENCE_STATE_DELETED: ExperienceState
+EXPERIENCE_STATE_AWAITING: ExperienceState
 
 class ListStagesRequest(_message.Message):
     __slots__ = ("tenant", "experiment_id")
@@ -358,3 +360,46 @@ class DeleteExperiencesResponse(_message.Message):
     num_deleted: int
     num_bytes: int
     def __init__(self, num_deleted: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class Feedback(_message.Message):
+    __slots__ = ("experience_id", "reward", "reward_parts")
+    class RewardPartsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    EXPERIENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    REWARD_PARTS_FIELD_NUMBER: _ClassVar[int]
+    experience_id: str
+    reward: float
+    reward_parts: _containers.ScalarMap[str, float]
+    def __init__(self, experience_id: _Optional[str] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class GiveFeedbackRequest(_message.Message):
+    __slots__ = ("key", "feedback")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FEEDBACK_FIELD_NUMBER: _ClassVar[int]
+    key: _buffer_pb2.StageKey
+    feedback: _containers.RepeatedCompositeFieldContainer[Feedback]
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., feedback: _Optional[_Iterable[_Union[Feedback, _Mapping]]] = ...) -> None: ...
+
+class GiveFeedbackResponse(_message.Message):
+    __slots__ = ("num_set", "num_known", "refused")
+    NUM_SET_FIELD_NUMBER: _ClassVar[int]
+    NUM_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    num_set: int
+    num_known: int
+    refused: _containers.RepeatedCompositeFieldContainer[RefusedFeedback]
+    def __init__(self, num_set: _Optional[int] = ..., num_known: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[RefusedFeedback, _Mapping]]] = ...) -> None: ...
+
+class RefusedFeedback(_message.Message):
+    __slots__ = ("experience_id", "reason")
+    EXPERIENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    experience_id: str
+    reason: str
+    def __init__(self, experience_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -74,6 +74,11 @@ class QueryServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesResponse.FromString,
                 _registered_method=True)
+        self.GiveFeedback = channel.unary_unary(
+                '/trinity.api.v1.QueryService/GiveFeedback',
+                request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
@@ -139,6 +144,14 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveFeedback(self, request, context):
+        """GiveFeedback sets rewards that samples wait for (`buffer.await_feedback`). May be retried: a reward that
+        was given before with the same value is known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +189,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.DeleteExperiences,
                     request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesResponse.SerializeToString,
+            ),
+            'GiveFeedback': grpc.unary_unary_rpc_method_handler(
+                    servicer.GiveFeedback,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -372,6 +390,33 @@ class QueryService:
             '/trinity.api.v1.QueryService/DeleteExperiences',
             trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GiveFeedback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.QueryService/GiveFeedback',
+            trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_query__pb2.GiveFeedbackResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""Views to look at what is stored, and how far the populations were compared."""
+"""Views to look at what is stored, how far populations were compared, and groups that wait."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -53,6 +53,10 @@ FROM view_sample
 WHERE kind = 'train' AND state NOT IN ('superseded', 'late')
 GROUP BY tenant, experiment_id, stage, taskset, task_index
 """
+KEY = ["tenant", "experiment_id", "stage"]
+WAITING = ("experience_waiting_ix", "experience")
+WAITING_COLUMNS = [*KEY, "state", "explore_step", "position", "run", "step", "suffix"]
+OPEN = ("pipeline_scope_open_ix", "pipeline_scope")
 VIEWS = {"sample": SAMPLES, "trained": TRAINED, "step": STEPS, "task": TASKS}
 
 
@@ -60,9 +64,20 @@ def upgrade() -> None:
     op.add_column("stage", COMPARED)
     for statement in VIEWS.values():
         op.execute(statement)
+    _make_indexes(waiting="'raw', 'ready', 'awaiting'", open_="'open', 'claimed', 'awaiting'")
 
 
 def downgrade() -> None:
     for name in reversed(VIEWS):
         op.execute(f"DROP VIEW view_{name}")
     op.drop_column("stage", "compared_step")
+    _make_indexes(waiting="'raw', 'ready'", open_="'open', 'claimed'")
+
+
+def _make_indexes(*, waiting: str, open_: str) -> None:
+    for (name, table), columns, states in (
+        (WAITING, WAITING_COLUMNS, waiting),
+        (OPEN, [*KEY, "opened_at"], open_),
+    ):
+        op.drop_index(name, table)
+        op.create_index(name, table, columns, postgresql_where=sa.text(f"state IN ({states})"))
