@@ -58,11 +58,13 @@ def retraining_plan(
 
 def _stage(plan: ExperimentPlan, name: str | None) -> StagePlan:
     """The stage of this name; without one the last."""
+    if name is None:
+        return plan.stages[-1]
     for stage in plan.stages:
-        if name in (None, stage.name) and (name or stage is plan.stages[-1]):
+        if stage.name == name:
             return stage
     names = [stage.name for stage in plan.stages]
-    raise UserError(f"{plan.label} has no stage {name!r}{did_you_mean(str(name), names)}")
+    raise UserError(f"{plan.label} has no stage {name!r}{did_you_mean(name, names)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.servicer.records import says
 from services.buffer.store.database import Database
 from services.buffer.store.experiences import load_bodies
-from services.buffer.store.queries import StoredExperience, list_page, sizes_of
+from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
 from trinity.types import StageKey
 
 ROWS_A_PAGE = 256
@@ -20,8 +20,8 @@ class Part:
 
     rows: Sequence[StoredExperience]
     bodies: dict[str, bytes]
-    end: Cursor | None
-    """Where to go on; None after a part without rows at the very end."""
+    end: Cursor
+    """Where to go on: after the last of them, or of those that were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +38,21 @@ class Pages:
         """In order, from a place on."""
         while True:
             async with self.database.transaction() as connection:
-                page = await list_page(
-                    connection,
-                    self.key,
-                    self.wanted,
-                    after=after,
-                    size=ROWS_A_PAGE,
-                    latest_first=self.latest_first,
-                )
+                page = await list_page(connection, self._look(after))
             async for part in self._parts_of(page.rows):
                 yield part
             if page.end is None:
                 return
             after = page.end
+
+    def _look(self, after: Cursor | None) -> Look:
+        return Look(
+            key=self.key,
+            wanted=self.wanted,
+            after=after,
+            size=ROWS_A_PAGE,
+            latest_first=self.latest_first,
+        )
 
     async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[Part]:
         if not rows:

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
-from services.buffer.servicer.pages import Pages
+from services.buffer.servicer.pages import Pages, Part
 from services.buffer.servicer.parts import Context
 from services.buffer.servicer.records import (
     count_to_proto,
@@ -39,6 +39,7 @@ from trinity.types import StageKey
 
 HEX_DIGITS = frozenset("0123456789abcdefABCDEF-")
 ITEMS_A_MESSAGE = 256
+UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,28 +86,32 @@ class LookingCalls:
             with_content=request.with_content,
             latest_first=request.latest_first,
         )
-        left = request.limit or None
+        left = request.limit or UNLIMITED
         async for part in pages.parts(cursor_of(request.cursor)):
-            rows = part.rows if left is None else part.rows[:left]
-            async with self.database.transaction() as connection:
-                uses = await load_uses(connection, key, [row.experience_id for row in rows])
-            cursor = rows[-1].cursor if rows else part.end
-            yield query_pb2.ListExperiencesResponse(
-                experiences=[
-                    record_to_proto(
-                        key.stage,
-                        row,
-                        uses.get(row.experience_id, []),
-                        part.bodies.get(row.experience_id),
-                    )
-                    for row in rows
-                ],
-                cursor=cursor_to_text(cursor) if cursor else "",
-            )
-            if left is not None:
-                left -= len(rows)
-                if left <= 0:
-                    return
+            yield await self._page(key, part, left)
+            left -= len(part.rows)
+            if left <= 0:
+                return
+
+    async def _page(
+        self, key: StageKey, part: Part, most: int
+    ) -> query_pb2.ListExperiencesResponse:
+        rows = part.rows[:most]
+        async with self.database.transaction() as connection:
+            uses = await load_uses(connection, key, [row.experience_id for row in rows])
+        end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
+        return query_pb2.ListExperiencesResponse(
+            experiences=[
+                record_to_proto(
+                    key.stage,
+                    row,
+                    uses.get(row.experience_id, []),
+                    part.bodies.get(row.experience_id),
+                )
+                for row in rows
+            ],
+            cursor=cursor_to_text(end),
+        )
 
     async def GetExperience(
         self, request: query_pb2.GetExperienceRequest, _: Context

@@ -21,9 +21,10 @@ from services.buffer.store.tables import assignment, experience, pipeline_scope
 from services.buffer.store.tables import stage as stage_table
 from trinity.types import StageKey
 
-MAX_GROUPS = 4096
+MAX_GROUPS = 1024
 """That are looked at together; of more, the newest."""
-UNCOUNTED = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
+UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
+"""A revision stands for what it was derived from."""
 A, E = assignment.c, experience.c
 
 
@@ -99,12 +100,11 @@ async def _samples(
         E.reason,
         E.reward,
         E.response_length,
-    ).where(in_stage(experience, key), among(E.assignment_id, tasks))
+    ).where(in_stage(experience, key), among(E.assignment_id, tasks), E.state.not_in(UNCOUNTED))
     rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     found: Iterable[sa.Row[Any]] = await connection.execute(statement)
     for row in found:
-        if row.state not in UNCOUNTED:
-            rows_of[row.payload_id].append(row)
+        rows_of[row.payload_id].append(row)
     deleted = [
         row.experience_id
         for rows in rows_of.values()
@@ -117,14 +117,13 @@ async def _samples(
 
 def _sample(rows: Sequence[sa.Row[Any]], task: Task, used: Container[str]) -> Generated:
     """What was deleted after it was trained on had been trained on."""
-    last = next((row for row in rows if row.state != ExperienceState.DERIVED), rows[0])
     return Generated(
         task=task,
-        response_length=last.response_length,
-        reward=last.reward,
+        response_length=rows[0].response_length,
+        reward=rows[0].reward,
         is_trained=any(
             row.state == ExperienceState.BATCHED or row.experience_id in used for row in rows
         ),
-        state=last.state,
-        reason=last.reason,
+        state=rows[0].state,
+        reason=rows[0].reason,
     )

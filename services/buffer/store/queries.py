@@ -57,57 +57,62 @@ class Page:
     end: Cursor | None
 
 
-async def list_page(
-    connection: AsyncConnection,
-    key: StageKey,
-    wanted: Filter,
-    *,
-    after: Cursor | None,
-    size: int,
-    latest_first: bool = False,
-) -> Page:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a page is asked for."""
+
+    key: StageKey
+    wanted: Filter
+    """But its `text`, which is not looked at here."""
+    after: Cursor | None
+    """Where the page before has ended."""
+    size: int
+    latest_first: bool = False
+    """By explore step and position; the samples of a group stay in their order."""
+
+
+async def list_page(connection: AsyncConnection, look: Look) -> Page:
     """The next samples after a place; a page may be empty and not be the last.
 
     Groups are looked up in the order of their places, then their samples by the groups' ids: one
-    query over both would sort all samples of the stage for every page. `text` is not looked at.
+    query over both would sort all samples of the stage for every page.
     """
-    groups = await _groups(connection, key, wanted, after, latest_first)
-    rows = await _of_groups(connection, key, wanted, groups, after, size, latest_first)
-    if len(rows) == size:
+    groups = await _groups(connection, look)
+    rows = await _of_groups(connection, look, groups)
+    if len(rows) == look.size:
         return Page(rows=rows, end=rows[-1].cursor)
     if len(groups) < GROUPS_A_LOOK:
         return Page(rows=rows, end=None)
     return Page(rows=rows, end=_end_of(groups[-1]))
 
 
-async def _groups(
-    connection: AsyncConnection,
-    key: StageKey,
-    wanted: Filter,
-    after: Cursor | None,
-    latest_first: bool,
-) -> list[sa.Row[Any]]:
-    place = sa.tuple_(A.explore_step, A.position)
-    own = [in_stage(assignment, key), A.kind == wanted.kind]
-    if wanted.taskset:
-        own.append(A.taskset == wanted.taskset)
-    if wanted.task_index is not None:
-        own.append(A.task_index == wanted.task_index)
-    if wanted.explore_step is not None:
-        own.append(A.explore_step == wanted.explore_step)
-    if (named := await _named(connection, key, wanted)) is not None:
+async def _groups(connection: AsyncConnection, look: Look) -> list[sa.Row[Any]]:
+    own = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
+    if (named := await _named(connection, look.key, look.wanted)) is not None:
         own.append(among(A.assignment_id, named))
-    if after is not None:
-        here = (after.explore_step, after.position)
-        own.append(place <= here if latest_first else place >= here)
+    if look.after is not None:
+        place = sa.tuple_(A.explore_step, A.position)
+        here = (look.after.explore_step, look.after.position)
+        own.append(place <= here if look.latest_first else place >= here)
     order = (A.explore_step, A.position)
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
         .where(*own)
-        .order_by(*(one.desc() for one in order) if latest_first else order)
+        .order_by(*(one.desc() for one in order) if look.latest_first else order)
         .limit(GROUPS_A_LOOK)
     )
     return list(await connection.execute(statement))
+
+
+def _group_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    found = [A.kind == wanted.kind]
+    if wanted.taskset:
+        found.append(A.taskset == wanted.taskset)
+    if wanted.task_index is not None:
+        found.append(A.task_index == wanted.task_index)
+    if wanted.explore_step is not None:
+        found.append(A.explore_step == wanted.explore_step)
+    return found
 
 
 async def _named(connection: AsyncConnection, key: StageKey, wanted: Filter) -> set[str] | None:
@@ -135,27 +140,23 @@ def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
 
 
 async def _of_groups(
-    connection: AsyncConnection,
-    key: StageKey,
-    wanted: Filter,
-    groups: Sequence[sa.Row[Any]],
-    after: Cursor | None,
-    size: int,
-    latest_first: bool,
+    connection: AsyncConnection, look: Look, groups: Sequence[sa.Row[Any]]
 ) -> list[StoredExperience]:
     of = {group.assignment_id: group for group in groups}
     if not of:
         return []
+    key = look.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
+    own = [in_stage(experience, key), among(E.assignment_id, of), *_conditions(key, look.wanted)]
+    if look.after is not None:
+        own.append(_is_after(look.after, look.latest_first))
     statement = (
         sa.select(experience)
-        .where(in_stage(experience, key), among(E.assignment_id, of), *_conditions(key, wanted))
-        .order_by(*(one.desc() for one in place) if latest_first else place, *tail)
-        .limit(size)
+        .where(*own)
+        .order_by(*(one.desc() for one in place) if look.latest_first else place, *tail)
+        .limit(look.size)
     )
-    if after is not None:
-        statement = statement.where(_is_after(after, latest_first))
     return [_stored(row, of[row.assignment_id]) for row in await connection.execute(statement)]
 
 
