@@ -14,15 +14,15 @@ from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.readiness import Needs
-from services.buffer.servicer import BufferServicer
+from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
-from services.buffer.upkeep import keep_small
+from services.buffer.upkeep import end_waits_for_feedback, keep_small
 from services.buffer.wire import decode_sample
-from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, query_pb2, query_pb2_grpc
 from trinity.notifications import Listener
 from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
@@ -30,6 +30,7 @@ from trinity.rpc.server import Servicer, serve
 from trinity.waits import Waits
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
+QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
 SCHEMA = "buffer"
 
 
@@ -63,8 +64,8 @@ class Parts:
         )
 
     @property
-    def servicer(self) -> Servicer:
-        """The calls."""
+    def servicers(self) -> list[Servicer]:
+        """The calls of those who work with it, and of those who look into it."""
         implementation = BufferServicer(
             database=self.database,
             poller=self.poller,
@@ -74,7 +75,12 @@ class Parts:
             stream=self.stream,
         )
         add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
-        return Servicer(name=SERVICE, add=add, implementation=implementation)
+        look = query_pb2_grpc.add_QueryServiceServicer_to_server
+        queries = QueryServicer(database=self.database)
+        return [
+            Servicer(name=SERVICE, add=add, implementation=implementation),
+            Servicer(name=QUERIES, add=look, implementation=queries),
+        ]
 
 
 async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
@@ -84,7 +90,7 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
     """
     async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
         parts = Parts(settings, workers, member.waits)
-        async with serve(settings, [parts.servicer]) as server:
+        async with serve(settings, parts.servicers) as server:
             member.serves(server.address)
             needs = Needs(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
@@ -109,6 +115,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
+                loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
 

@@ -44,7 +44,7 @@ class Preparation:
     """
 
     def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
-        self._has_rollout = plan.needs_rollout
+        self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
         self._recipe = EstimateRecipe.of(plan)
         self._choose = token_choice(plan.algorithm)

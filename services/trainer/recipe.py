@@ -47,7 +47,7 @@ class EstimateRecipe:
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
     """What is computed of the policy before it moves; nothing costs nothing."""
-    if not plan.needs_rollout:
+    if not plan.has_rollouts:
         return ()
     algorithm = plan.algorithm
     needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()

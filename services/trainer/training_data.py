@@ -23,12 +23,12 @@ def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
             row_format=row_format,
             max_length=plan.max_model_len,
         )
-    return RowReader(formatter=formatter, among_rollouts=plan.needs_rollout)
+    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
 
 
 def training_data_format(plan: StagePlan) -> FormatConfig | None:
     """How its rows are to be read; None where there are rollouts alone."""
-    if not plan.needs_rollout:
+    if not plan.has_rollouts:
         return plan.experience_buffer.format
     buffer = plan.expert_buffer
     return None if buffer is None else buffer.format

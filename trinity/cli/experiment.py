@@ -11,6 +11,7 @@ import typer
 from trinity.cli.dry_run import describe
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
+from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.hub import check_hub_models
@@ -58,7 +59,7 @@ def run_experiment(wish: Wish) -> None:
         return
     if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
         print(f"{prepared.plan.label} is finished; another `name` starts another run")
-        _conclude(finished, prepared)
+        conclude(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
     check_hub_models(prepared.plan)
@@ -68,9 +69,14 @@ def run_experiment(wish: Wish) -> None:
 
 def execute(prepared: Prepared, again: str) -> None:
     """Run with live progress and print what came of it; `again` is the command that resumes it."""
-    reporter = make_reporter(prepared.plan.label)
+    follow(Run(plan=prepared.plan, reporter=make_reporter(prepared.plan.label)), again)
+
+
+def follow(run: Run, again: str) -> None:
+    """The same for a run that is made."""
+    reporter = run.reporter
     try:
-        summary = asyncio.run(Run(plan=prepared.plan, reporter=reporter).execute())
+        summary = asyncio.run(run.execute())
     except Interrupted:
         reporter.close()
         print("stopped in order; go on with:")
@@ -78,7 +84,7 @@ def execute(prepared: Prepared, again: str) -> None:
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()
-    _conclude(summary, prepared)
+    conclude(summary, run.plan)
 
 
 def _announce(prepared: Prepared) -> None:
@@ -88,8 +94,9 @@ def _announce(prepared: Prepared) -> None:
     print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
 
 
-def _conclude(summary: RunSummary, prepared: Prepared) -> None:
-    job = prepared.plan.job_path
+def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
+    """Print the results and where they lie."""
+    job = plan.job_path
     print()
     for title, done in (
         ("first", summary.first_evaluation),

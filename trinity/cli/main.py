@@ -18,9 +18,19 @@ COMMANDS = {
     "run": "Run an experiment, or go on with one that stopped.",
     "status": "Show a run's stages, members and what each waits for.",
     "why": "Say what holds a run up, and what to do.",
+    "view": "List the experiences of a run, or show one in full.",
+    "lineage": "Say what moved a train step: which experiences, of which weights and tasks.",
+    "export": "Write experiences as parquet or as a `datasets` directory.",
+    "feedback": "Give a reward that came later.",
+    "exclude": "Keep experiences from being trained on.",
+    "delete": "Delete experiences that no step may need again.",
+    "retrain": "Train again on the batches that a run has stored.",
     "version": "Show the versions of everything that can change a result.",
 }
 """Name to line of the help; a command is the function of its name in the module of its name."""
+
+MODULES = {"exclude": "set_aside", "delete": "set_aside"}
+"""Commands that share a module."""
 
 GROUPS = {"config": "Check, resolve, explain and write configurations."}
 """The same for groups of commands, each `app` of the module of its name."""
@@ -45,7 +55,8 @@ def make_app(words: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
     )
     for name, summary in COMMANDS.items():
-        command = vars(_module(name))[name] if name == chosen else _unchosen
+        module = MODULES.get(name, name)
+        command = vars(_module(module))[name] if name == chosen else _unchosen
         app.command(name, help=None if name == chosen else summary)(command)
     for name, summary in GROUPS.items():
         group = vars(_module(name))["app"] if name == chosen else typer.Typer()

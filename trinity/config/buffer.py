@@ -73,6 +73,11 @@ class BufferConfig(Section):
     """The trainer's rows."""
     max_refill_rounds: NonNegative = 3
     """How often a step whose experiences were filtered away draws further tasks."""
+    await_feedback: bool = False
+    """Whether a sample without a reward waits for one (`trinity feedback`), and its group with it;
+    else it is left out."""
+    feedback_timeout: float = Field(default=0.0, ge=0)
+    """Seconds after which such a sample is left out; 0 waits as long as it takes."""
     short_batch: Literal["train", "fail"] = "train"
     """What becomes of a batch that stays short after that."""
     explorer_output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None

@@ -135,6 +135,16 @@ class ResolvedAlgorithm(_Derived):
         return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
+class StoredBatches(_Derived):
+    """Batches that another stage of the same database has recorded."""
+
+    experiment_id: str
+    stage: str
+    first_step: int
+    last_step: int
+    """Train steps, both included; the steps keep their numbers."""
+
+
 class StagePlan(_Derived):
     """One stage: its merged configuration and what follows from it.
 
@@ -185,6 +195,8 @@ class StagePlan(_Derived):
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""
+    stored_batches: StoredBatches | None = None
+    """What is trained on again, in place of anything new."""
 
     @property
     def algorithm_type(self) -> str:
@@ -205,6 +217,11 @@ class StagePlan(_Derived):
     def needs_rollout(self) -> bool:
         """Whether the stage has an explorer."""
         return "explorer" in self.roles
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Whether its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
+        return self.needs_rollout or (self.stored_batches is not None and self.taskset is not None)
 
     @property
     def num_rollout_rows(self) -> int:

@@ -43,6 +43,16 @@ class Stage:
     segment_id: int
 
     @property
+    def samples_key(self) -> StageKey:
+        """The stage that holds the samples of its batches: itself, unless it trains stored ones."""
+        stored = self.plan.stored_batches
+        if stored is None:
+            return self.key
+        return StageKey(
+            tenant=self.key.tenant, experiment_id=stored.experiment_id, stage=stored.stage
+        )
+
+    @property
     def is_open(self) -> bool:
         """Whether anything can still happen in it."""
         return self.state is StageState.OPEN

@@ -24,6 +24,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
     draw_data,
     expert_rows,
@@ -31,7 +32,7 @@ from services.buffer.handlers.sampling import (
     sampling_figures,
     version_for_refill,
 )
-from services.buffer.handlers.words import describe_rollouts
+from services.buffer.handlers.words import describe_rollouts, describe_scopes
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.database import notify, stage_topics, work_topic
@@ -43,6 +44,7 @@ from services.buffer.store.experiences import (
     ready_rows,
     set_states,
 )
+from services.buffer.store.feedback import count_held
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
@@ -73,6 +75,8 @@ class Composer:
             return head
         if not stage.is_open:
             return End("failed", stage.reason)
+        if stage.plan.stored_batches is not None:
+            return await compose_stored(connection, stage, step)
         if step != stage.recorded_step + 1:
             raise PreconditionFailed(
                 f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
@@ -165,7 +169,8 @@ async def _supply(connection: AsyncConnection, stage: Stage, step: int, num_rows
     if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
         unfinished = describe_rollouts(work)
     elif scopes := await open_scope_places(connection, stage.key):
-        unfinished = f"explore step {scopes[0][0]}: the pipeline works on {len(scopes)} groups"
+        num_awaited = await count_held(connection, stage.key)
+        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
     return Supply(
         num_rows=num_rows,
         unfinished=unfinished,

@@ -139,7 +139,7 @@ async def load_rows(
     )
     items = list(await connection.execute(statement))
     sampled = [item.experience_id for item in items if item.experience_id is not None]
-    bodies = await load_bodies(connection, stage.key, sampled)
+    bodies = await load_bodies(connection, stage.samples_key, sampled)
     body_of = dict(zip(sampled, bodies, strict=True))
     task_of = await _load_tasks(connection, stage.key.tenant, items)
     return [

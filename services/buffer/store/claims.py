@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
     OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     AssignmentKind,
     ScopeState,
 )
@@ -90,7 +91,7 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
     """All unfinished groups of the first explore step that can be taken as a whole, if any."""
     statement = (
         sa.select(C.explore_step, C.assignment_id, IS_FREE.label("is_free"))
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE))
+        .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
         .order_by(C.explore_step, C.position)
     )
     scopes = list(await connection.execute(statement))

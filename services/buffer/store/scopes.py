@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
     OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     ScopeState,
     StageState,
 )
@@ -81,7 +82,7 @@ async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
 
 _OPEN_PLACES = (
     sa.select(C.explore_step, C.position)
-    .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE))
+    .where(in_given_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
     .order_by(C.explore_step, C.position)
 )
 
