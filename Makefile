@@ -73,11 +73,15 @@ proto-drift:
 proto-baseline:  ## Make the contracts as they are the ones that later ones must not break
 	$(BIN)/buf build proto --output $(BASELINE)
 
-docs:  ## Write the tables of docs/algorithms.md from the code
+docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
+	$(BIN)/python -m trinity.config.document docs/configuration.md
+	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
+	$(BIN)/python -m trinity.config.document docs/configuration.md --check
+	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 
 lock:  ## Write requirements/cpu.lock from .venv as it is
 	@requirements/freeze.sh $(VENV)

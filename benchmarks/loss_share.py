@@ -4,7 +4,8 @@ python -m benchmarks.loss_share [--steps 3] [--json FILE]
 
 The step is the trainer's own, with random weights and rows. The loss code is a policy loss with the
 divergence from a reference and the entropy, their sums, figures and backward passes down to the
-log-probabilities, on tensors of the shapes that the step's micro-batches have.
+log-probabilities, on tensors of the shapes that the step's micro-batches have; where a loss treats
+some tokens apart, also their choice.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
 from benchmarks.table import Claim, print_claims
+from services.trainer.chosen_tokens import chosen_tokens
+from services.trainer.prepared import PreparedBatch
 from services.trainer.rows import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
 from trinity.algorithm.aggregation import BatchTotals
@@ -31,6 +35,8 @@ from trinity.algorithm.kl.estimators import low_var_kl
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, PolicyLossFn
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.algorithm.token_choice.choice_batch import TokenChoiceFn
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 8192
@@ -54,6 +60,8 @@ def main() -> None:
     seconds = {
         name: _loss_seconds(POLICY_LOSSES.get(name), parts) for name in POLICY_LOSSES.names()
     }
+    for name in TOKEN_CHOICES.names():
+        seconds[name] += _choice_seconds(TOKEN_CHOICES.get(name))
     slowest = max(seconds, key=lambda name: seconds[name])
     print(f"train step of {num_parameters / 1e6:.1f} million parameters: {step:.3f} s")
     for name, value in seconds.items():
@@ -147,6 +155,7 @@ def _random_part(seed: int) -> PolicyInputs:
         mask_BT=torch.ones(shape, dtype=torch.bool),
         reference_logprobs_BT=noise() - 9,
         is_expert_B=torch.arange(ROWS_PER_PART) % 4 == 0,
+        chosen_BT=noise() > 0.4,
     )
 
 
@@ -159,6 +168,15 @@ def _loss_seconds(policy_loss: PolicyLossFn, parts: list[PolicyInputs]) -> float
 
     once()
     return statistics.median(_seconds_of(once) for _ in range(NUM_REPEATS))
+
+
+def _choice_seconds(choose: TokenChoiceFn) -> float:
+    """Of the tokens of a whole batch, which some losses treat apart."""
+    prepared = PreparedBatch.of(_random_batch())
+    prepared = replace(prepared, policy={"logprobs": prepared.rollout_logprobs_BT})
+    return statistics.median(
+        _seconds_of(lambda: chosen_tokens(choose, prepared, seed=1)) for _ in range(NUM_REPEATS)
+    )
 
 
 def _whole_loss(policy_loss: PolicyLossFn, part: PolicyInputs) -> torch.Tensor:

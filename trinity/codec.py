@@ -143,6 +143,46 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
     return sequence
 
 
+def check_sequence_message(message: experience_pb2.Sequence) -> tuple[int, int]:
+    """Tokens in all and after the prompt, of a message that `sequence_from_proto` would take.
+
+    No array is made of the common case, which comes thousands of times a second.
+
+    Raises: ValueError when the arrays' lengths do not fit together.
+    """
+    lengths = _plain_lengths(message)
+    if lengths is None:
+        sequence = sequence_from_proto(message)
+        return len(sequence.tokens), sequence.response_length
+    return lengths
+
+
+def _plain_lengths(message: experience_pb2.Sequence) -> tuple[int, int] | None:
+    """Of a message that is fine beyond doubt; what is wrong with others is for others to say."""
+    length = _plain_length(message.tokens, Tensor.DTYPE_INT32, 4)
+    if length is None or not 1 <= message.prompt_length <= length:
+        return None
+    response_length = length - message.prompt_length
+    mask, logprobs = message.action_mask, message.rollout_logprobs
+    is_plain = (
+        _plain_length(mask, Tensor.DTYPE_BOOL, 1) == response_length
+        and not mask.data.translate(None, b"\0\1")
+        and _plain_length(logprobs, Tensor.DTYPE_FLOAT32, 4) == response_length
+        and np.isfinite(np.frombuffer(logprobs.data, "<f4")).all()
+    )
+    return (length, response_length) if is_plain else None
+
+
+def _plain_length(
+    tensor: experience_pb2.Tensor, dtype: experience_pb2.Tensor.Dtype, item_size: int
+) -> int | None:
+    shape = tensor.shape
+    if tensor.dtype != dtype or len(shape) != 1 or tensor.alignment not in ALIGNMENT_NAMES:
+        return None
+    length = shape[0]
+    return length if length * item_size == len(tensor.data) else None
+
+
 def _typed(
     tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
 ) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
@@ -192,7 +232,9 @@ def _check_around_body(experience: Experience) -> None:
         _check_spans(experience.version_spans, experience.body.response_length)
 
 
-def _check_spans(spans: Iterable[VersionSpan], response_length: int) -> None:
+def _check_spans(
+    spans: Iterable[VersionSpan | experience_pb2.VersionSpan], response_length: int
+) -> None:
     """Version spans cover the response without gaps."""
     end = 0
     for span in spans:
@@ -209,7 +251,7 @@ def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb
     if eid is None:
         raise ValueError("the experience has no EID")
     message = experience_pb2.Experience(
-        id=str(experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)),
+        id=experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix),
         eid=eid_to_proto(eid),
         tenant=ref.tenant,
         experiment_id=ref.experiment_id,
@@ -241,15 +283,12 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
 
     Raises: ValueError when the message contradicts itself.
     """
-    reason = FINISH_REASON_NAMES.get(message.finish_reason)
-    if reason is None:
-        raise ValueError("the experience has no finish reason")
     experience = Experience(
         body=_body_from_proto(message),
         eid=eid_from_proto(message.eid),
         reward=message.reward if message.HasField("reward") else None,
         reward_parts=dict(message.reward_parts),
-        finish_reason=reason,
+        finish_reason=finish_reason_of(message),
         version_spans=tuple(span_from_proto(span) for span in message.version_spans),
         sampling=sampling_from_proto(message.sampling) if message.HasField("sampling") else None,
         chat_template_sha256=message.chat_template_sha256,
@@ -263,6 +302,39 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
     )
     _check_around_body(experience)
     return experience
+
+
+def check_experience_message(message: experience_pb2.Experience) -> tuple[int, int]:
+    """Tokens in all and after the prompt (of a pair both sides together), without making arrays.
+
+    Raises: ValueError when `experience_from_proto` would.
+    """
+    finish_reason_of(message)
+    kind = message.WhichOneof("body")
+    if kind != "sequence" or message.arrays or message.info.fields:
+        return _lengths(experience_from_proto(message))
+    length, response_length = check_sequence_message(message.sequence)
+    if message.HasField("reward") and not math.isfinite(message.reward):
+        raise ValueError(f"the reward {message.reward} is not a finite number")
+    if "\x00" in message.eid.suffix:
+        raise ValueError("the suffix of the EID holds a null character")
+    if message.version_spans:
+        _check_spans(message.version_spans, response_length)
+    return length, response_length
+
+
+def _lengths(experience: Experience) -> tuple[int, int]:
+    body = experience.body
+    sides = (body.chosen, body.rejected) if isinstance(body, Pair) else (body,)
+    return sum(len(side.tokens) for side in sides), sum(side.response_length for side in sides)
+
+
+def finish_reason_of(message: experience_pb2.Experience) -> FinishReason:
+    """Raises: ValueError when it says none."""
+    reason = FINISH_REASON_NAMES.get(message.finish_reason)
+    if reason is None:
+        raise ValueError("the experience has no finish reason")
+    return reason
 
 
 def _reward_state(experience: Experience) -> experience_pb2.RewardState:

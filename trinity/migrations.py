@@ -4,27 +4,26 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
-import sqlalchemy as sa
-from alembic import command, context
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from psycopg import sql
 
-from trinity.errors import UserError
-from trinity.postgres import connection_options, place, sqlalchemy_url
+from trinity.postgres import libpq_dsn
 
-_LOCK_SECONDS = 60
-_CONNECTION = "connection"
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+    from trinity.schema_revisions import SchemaRevisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrations:
     """The Alembic revisions in `folder`/versions, which make up the schema named `schema`.
 
-    Every call blocks: a service makes it in a thread. Calls that meet wait for one another, and
-    the revisions of one call are applied in one transaction or not at all.
+    Their files begin with the revision and sort by it. Every call blocks: a service makes it in a
+    thread. Calls that meet wait for one another, and the revisions of one call are applied in one
+    transaction or not at all.
     """
 
     folder: Path
@@ -37,86 +36,49 @@ class Migrations:
 
         Raises: UserError when the schema is at a revision that this program does not know.
         """
-        with self.connected(dsn) as (config, _):
-            command.upgrade(config, revision)
+        if revision != "head" or not self.is_newest(dsn):
+            self._revisions.upgrade(dsn, revision)
 
     def downgrade(self, dsn: str, revision: str = "base") -> None:
         """Take revisions back."""
-        with self.connected(dsn) as (config, _):
-            command.downgrade(config, revision)
+        self._revisions.downgrade(dsn, revision)
 
     def check(self, dsn: str) -> None:
         """Return when the schema is at the newest revision.
 
         Raises: UserError when it is older, newer or missing.
         """
-        with self.connected(dsn, may_create=False) as (config, current):
-            if current != set(ScriptDirectory.from_config(config).get_heads()):
-                raise UserError(
-                    f"The schema {self.schema} in the database at {place(dsn)} is missing or older "
-                    f"than this program: run `{self.program}`"
-                )
+        if not self.is_newest(dsn):
+            self._revisions.check(dsn)
 
     @contextlib.contextmanager
-    def connected(self, dsn: str, *, may_create: bool = True) -> Iterator[tuple[Config, set[str]]]:
+    def connected(self, dsn: str) -> Iterator[tuple["Config", set[str]]]:
         """Hold the schema for this caller alone; yields what Alembic's commands take, and where
         the schema stands.
         """
-        config = Config()
-        config.set_main_option("script_location", str(self.folder).replace("%", "%%"))
-        engine = sa.create_engine(
-            sqlalchemy_url(dsn), connect_args=connection_options(self.schema), poolclass=sa.NullPool
+        with self._revisions.connected(dsn) as connected:
+            yield connected
+
+    @property
+    def newest(self) -> str:
+        """The revision that this program is made for."""
+        files = (self.folder / "versions").glob("[!_]*.py")
+        return max(file.name.partition("_")[0] for file in files)
+
+    def is_newest(self, dsn: str) -> bool:
+        """Whether there is nothing to do, as at almost every start, and mostly in a hurry."""
+        stands = sql.SQL("SELECT version_num FROM {}.alembic_version").format(
+            sql.Identifier(self.schema)
         )
-        with engine.begin() as connection:
-            self._lock(connection, dsn)
-            if may_create:
-                self._ensure_schema(connection, dsn)
-            current = set(MigrationContext.configure(connection).get_current_heads())
-            self._refuse_unknown(config, current, dsn)
-            config.attributes[_CONNECTION] = connection
-            yield config, current
+        with psycopg.connect(libpq_dsn(dsn)) as connection:
+            try:
+                return connection.execute(stands).fetchall() == [(self.newest,)]
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
+                return False
 
-    def _lock(self, connection: sa.Connection, dsn: str) -> None:
-        """Wait for other migrations of this schema."""
-        connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
-        key = sa.func.hashtextextended(f"trinity migrations of {self.schema}", 0)
-        try:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-        except sa.exc.OperationalError as error:
-            raise UserError(
-                f"Another process has been migrating the schema {self.schema} in the database at "
-                f"{place(dsn)} for {_LOCK_SECONDS} s: wait for it, or end its session"
-            ) from error
+    @property
+    def _revisions(self) -> "SchemaRevisions":
+        """Importing Alembic takes longer than all else that a start at the newest one does."""
+        from trinity.schema_revisions import SchemaRevisions
 
-    def _ensure_schema(self, connection: sa.Connection, dsn: str) -> None:
-        exists = sa.text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
-        if connection.execute(exists, {"name": self.schema}).first() is not None:
-            return
-        try:
-            connection.execute(sa.schema.CreateSchema(self.schema))
-        except sa.exc.ProgrammingError as error:
-            if not isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
-                raise
-            raise UserError(
-                f"The database at {place(dsn)} has no schema {self.schema}, and this user may not "
-                f"make it: have its owner run `CREATE SCHEMA {self.schema} AUTHORIZATION <user>`"
-            ) from error
-
-    def _refuse_unknown(self, config: Config, current: set[str], dsn: str) -> None:
-        known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-        if unknown := sorted(current - known):
-            raise UserError(
-                f"The schema {self.schema} in the database at {place(dsn)} is at revision "
-                f"{', '.join(unknown)}, which this program does not know: install the version "
-                f"that migrated it, or use another database"
-            )
-
-
-def run_environment(metadata: sa.MetaData) -> None:
-    """The whole of a service's `migrations/env.py`: runs on the connection of `Migrations`."""
-    context.configure(
-        connection=context.config.attributes[_CONNECTION],
-        target_metadata=metadata,
-        compare_server_default=True,
-    )
-    context.run_migrations()
+        return SchemaRevisions(folder=self.folder, schema=self.schema, program=self.program)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -18,16 +19,22 @@ MAX_UNANSWERED_PINGS = 2
 
 
 async def connect(
-    url: str, *, name: str, setting: str, timeout_seconds: float = CONNECT_SECONDS
+    url: str,
+    *,
+    name: str,
+    setting: str,
+    timeout_seconds: float = CONNECT_SECONDS,
+    on_return: Callable[[], None] = lambda: None,
 ) -> Client:
     """A connection that comes back whenever the broker does; close it when done.
 
-    `name` is shown in the broker's own lists; `setting` is the variable that a person corrects.
+    `name` is shown in the broker's own lists; `setting` is the variable that a person corrects;
+    `on_return` is called whenever it has come back.
 
     Raises: UserError when the address is none or the broker refuses user or password; Unavailable
     when nothing answers in time.
     """
-    attempt = _Attempt(Client(), name)
+    attempt = _Attempt(Client(), name, on_return)
     connecting = asyncio.ensure_future(attempt.connect(url))
     ways = (connecting, attempt.refusal)
     try:
@@ -62,12 +69,13 @@ def _no_connection(url: str, setting: str, attempt: "_Attempt") -> Exception:
 class _Attempt:
     """A client on its way to its first connection, and what it says then and later."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, on_return: Callable[[], None]) -> None:
         self.client = client
         self.is_connected = False
         self.last_error = ""
         self.refusal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._name = name
+        self._on_return = on_return
 
     async def connect(self, url: str) -> None:
         await self.client.connect(
@@ -80,7 +88,7 @@ class _Attempt:
             max_outstanding_pings=MAX_UNANSWERED_PINGS,
             error_cb=self._note_error,
             disconnected_cb=self._note_loss,
-            reconnected_cb=_note_return,
+            reconnected_cb=self._note_return,
         )
 
     async def give_up(self, connecting: "asyncio.Future[None]") -> None:
@@ -101,6 +109,6 @@ class _Attempt:
         if self.is_connected and not self.client.is_closed:
             logger.warning("the connection to the broker is lost")
 
-
-async def _note_return() -> None:
-    logger.info("the connection to the broker is back")
+    async def _note_return(self) -> None:
+        logger.info("the connection to the broker is back")
+        self._on_return()

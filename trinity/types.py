@@ -10,8 +10,10 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
-JsonObject = dict[str, JsonValue]
+from trinity.json_values import JsonObject as JsonObject
+from trinity.json_values import JsonValue as JsonValue
+from trinity.name_uuid import name_uuid
+
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
@@ -172,6 +174,6 @@ class Experience:
         return self.sequence.prompt_text
 
 
-def experience_id(assignment_id: str, run: int, attempt: int, step: int, suffix: str) -> uuid.UUID:
+def experience_id(assignment_id: str, run: int, attempt: int, step: int, suffix: str) -> str:
     """The id that the same sample always gets, however often it is sent."""
-    return uuid.uuid5(EXPERIENCE_NAMESPACE, f"{assignment_id}/{run}/{attempt}/{step}/{suffix}")
+    return name_uuid(EXPERIENCE_NAMESPACE, f"{assignment_id}/{run}/{attempt}/{step}/{suffix}")

@@ -16,7 +16,6 @@ from benchmarks.algorithms.trials import Trial
 from services.trainer.rows import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.config.plan import StagePlan
 
 
@@ -46,10 +45,6 @@ class BatchMaker:
         self._num_steps = trial.num_steps_of_run
         self._order = np.random.default_rng(seed)
         self._generator = torch.Generator().manual_seed(seed)
-        algorithm = plan.algorithm
-        strategy = SAMPLE_STRATEGIES.get(algorithm.sample_strategy)
-        ratio = strategy(**algorithm.sample_strategy_args).expert_data_ratio
-        self._num_experts = int(np.ceil(ratio * plan.train_batch_size))
 
     def batch(self, sampler: Sampler, *, step: int, version: int) -> tuple[TrainBatch, float]:
         """Rows in order of position, and the mean reward of all rollouts."""
@@ -61,7 +56,7 @@ class BatchMaker:
 
     def _answered(self, sampler: Sampler) -> Answered:
         repeat = self._plan.algorithm.repeat_times
-        num_runs = (self._plan.train_batch_size - self._num_experts) // self._num_steps
+        num_runs = self._plan.num_rollout_rows // self._num_steps
         tasks_GS = self._order.integers(
             len(self._job.train.rows), size=(num_runs // repeat, self._num_steps)
         )
@@ -113,7 +108,7 @@ class BatchMaker:
 
     def _experts(self, position: int) -> list[TrainRow]:
         """Right answers to problems drawn anew."""
-        drawn = self._order.integers(len(self._job.train.rows), size=self._num_experts)
+        drawn = self._order.integers(len(self._job.train.rows), size=self._plan.num_expert_rows)
         return [
             replace(self._job.train.rows[problem], position=position + number, is_expert=True)
             for number, problem in enumerate(drawn)

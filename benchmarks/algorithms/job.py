@@ -13,8 +13,6 @@ from examples.addition.prepare import prepare
 from services.trainer.formatter import Formatter, load_formatter
 from services.trainer.rows import TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config.algorithm import AlgorithmConfig
-from trinity.config.algorithm_planning import resolve_algorithm
 from trinity.config.data_format import FormatConfig
 from trinity.config.plan import StagePlan
 from trinity.config.planning import plan_experiment
@@ -93,19 +91,11 @@ class Job:
         return _formatter(self.untrained, schema, columns)
 
     def plan(self, trial: Trial, *, seed: int, num_rows: int, lag: int) -> StagePlan:
-        """The stage that a user's YAML with these settings would give.
-
-        Whether the buffer composes batches by the trial's strategy is not asked: nobody does here.
-        """
-        settings = AlgorithmConfig.model_validate(trial.algorithm)
-        algorithm = resolve_algorithm(settings, "train" if trial.is_on_data else "both", "trial")
-        accepted = trial.algorithm
-        if algorithm.sample_strategy != "default":
-            accepted = {**trial.algorithm, "algorithm_type": "grpo"}
+        """The stage that a user's YAML with these settings would give."""
         values = {
             "seed": seed,
             "checkpoint_root_dir": str(self.work / "checkpoints"),
-            "algorithm": accepted,
+            "algorithm": trial.algorithm,
             "model": {
                 "model_path": str(self.start),
                 "max_prompt_tokens": MAX_PROMPT_TOKENS,
@@ -118,23 +108,29 @@ class Job:
         source = _data_source if trial.is_on_data else _rollout_source
         given = source(self.problems_file, lag)
         given = {**given, "buffer": {**sizes, **given["buffer"]}}
-        config = Config.model_validate({**values, **given})
-        return plan_experiment(config).stages[0].model_copy(update={"algorithm": algorithm})
+        return plan_experiment(Config.model_validate({**values, **given})).stages[0]
 
 
 def _data_source(path: Path, lag: int) -> Settings:
     del lag
-    rows = {"storage_type": "file", "path": str(path), "format": COLUMNS}
-    return {"mode": "train", "buffer": {"trainer_input": {"experience_buffer": rows}}}
+    return {"mode": "train", "buffer": {"trainer_input": {"experience_buffer": _rows(path)}}}
 
 
 def _rollout_source(path: Path, lag: int) -> Settings:
+    """With experts beside it, for those algorithms that ask for such."""
     taskset = {"path": str(path), "default_workflow_type": WORKFLOW}
     return {
         "mode": "both",
         "synchronizer": {"sync_offset": lag},
-        "buffer": {"explorer_input": {"taskset": taskset}},
+        "buffer": {
+            "explorer_input": {"taskset": taskset},
+            "trainer_input": {"auxiliary_buffers": {"sft_dataset": _rows(path)}},
+        },
     }
+
+
+def _rows(path: Path) -> Settings:
+    return {"storage_type": "file", "path": str(path), "format": COLUMNS}
 
 
 def encoded(formatter: Formatter, texts: Sequence[Row]) -> list[Unit]:

@@ -12,7 +12,7 @@ from benchmarks.algorithms.judge import HARD_LAG, Verdict, safe_lag, verdicts
 from benchmarks.algorithms.outcome import NUM_ROWS, Run
 from benchmarks.algorithms.picture import draw
 from benchmarks.algorithms.results import Results
-from benchmarks.algorithms.trials import Trial, all_trials
+from benchmarks.algorithms.trials import NO_AIM, Trial, all_trials
 from benchmarks.table import Claim, print_claims
 
 Verdicts = Mapping[tuple[str, int], Verdict]
@@ -53,6 +53,8 @@ def _print_table(trials: Sequence[Trial], found: Verdicts) -> None:
         figures = ["" if one is None else f"{one.end:.3f} ± {one.noise:.3f}" for one in of_trial]
         table.add_row(trial.name, *figures, "  ".join(words), safe_lag(trial.name, found))
     Console(width=110).print(table)
+    for name, reason in NO_AIM.items():
+        print(f"{name} has no aim: {reason}")
 
 
 def _of_trial(trial: Trial, found: Verdicts, runs: Sequence[Run]) -> Mapping[str, object]:
@@ -87,10 +89,9 @@ def _losses(runs: Sequence[Run]) -> dict[str, list[dict[int, float]]]:
 def _claims(
     trials: Sequence[Trial], found: Verdicts, losses: Mapping[str, Sequence[Mapping[int, float]]]
 ) -> list[Claim]:
-    fresh = [found[t.name, 0] for t in trials if (t.name, 0) in found]
-    old = [
-        found[t.name, HARD_LAG] for t in trials if t.is_corrected and (t.name, HARD_LAG) in found
-    ]
+    aimed = [trial for trial in trials if trial.name not in NO_AIM]
+    fresh = [found[t.name, 0] for t in aimed if (t.name, 0) in found]
+    old = [found[t.name, HARD_LAG] for t in aimed if t.is_corrected and (t.name, HARD_LAG) in found]
     courses = [course for of_trial in losses.values() for course in of_trial]
     num_falling = sum(course[max(course)] < course[0] for course in courses)
     claims = [

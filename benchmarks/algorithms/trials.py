@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trinity.algorithm.rollout_correction.settings import PRESETS
+from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
 from trinity.algorithm.types import ALGORITHM_TYPES
 
 Settings = Mapping[str, Any]
@@ -17,6 +17,10 @@ OF_STEPS = ("multi_step_grpo", "gigpo")
 """Types for runs of several steps."""
 WITHOUT_RATIO = ("opmd", "asymre", "rec", "raft", "sppo")
 """Types whose gradient is not weighed by who made the tokens; sppo's ratio only ends it."""
+NO_AIM = {
+    "jsd": "Trinity-RFT's default of lambda_coef turns from the teacher; at 0 it is to learn",
+}
+"""Trials that are shown and not expected to learn, and why."""
 SETTINGS: Settings = {
     "repeat_times": 8,
     "optimizer": {"lr": 1.0e-4, "lr_warmup_steps": 10},
@@ -86,7 +90,7 @@ def _type(name: str, variant: str = "", **algorithm: object) -> Trial:
     return Trial(name=f"{name}, {variant}" if variant else name, algorithm=settings)
 
 
-def _corrected(name: str, preset: str) -> Trial:
+def _corrected(name: str, preset: PresetName) -> Trial:
     """The correction leads to the proximal policy, a ratio in the loss from there on."""
-    correction = asdict(PRESETS[preset])
+    correction = asdict(PRESETS[preset].settings)
     return _type(name, preset, bypass_old_logprobs=False, rollout_correction=correction)

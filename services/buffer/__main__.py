@@ -16,16 +16,23 @@ from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.readiness import Needs
-from services.buffer.servicer import BufferServicer
+from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.catalogue import TasksetServicer
 from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
-from services.buffer.upkeep import keep_small
+from services.buffer.upkeep import end_waits_for_feedback, keep_small
 from services.buffer.wire import decode_sample
-from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
+from trinity.api.v1 import (
+    buffer_pb2,
+    buffer_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
+    taskset_pb2,
+    taskset_pb2_grpc,
+)
 from trinity.notifications import Listener
 from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
@@ -34,6 +41,7 @@ from trinity.waits import Waits
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
+QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
 SCHEMA = "buffer"
 
 
@@ -70,12 +78,7 @@ class Parts:
 
     @property
     def servicers(self) -> list[Servicer]:
-        """The calls."""
-        add = taskset_pb2_grpc.add_TasksetServiceServicer_to_server
-        tasksets = TasksetServicer(self.database)
-        return [self._servicer(), Servicer(name=TASKSETS, add=add, implementation=tasksets)]
-
-    def _servicer(self) -> Servicer:
+        """The calls of those who work with it, and of those who look into it."""
         implementation = BufferServicer(
             database=self.database,
             poller=self.poller,
@@ -86,7 +89,15 @@ class Parts:
             stream=self.stream,
         )
         add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
-        return Servicer(name=SERVICE, add=add, implementation=implementation)
+        look = query_pb2_grpc.add_QueryServiceServicer_to_server
+        queries = QueryServicer(database=self.database)
+        catalogue = taskset_pb2_grpc.add_TasksetServiceServicer_to_server
+        tasksets = TasksetServicer(self.database)
+        return [
+            Servicer(name=SERVICE, add=add, implementation=implementation),
+            Servicer(name=QUERIES, add=look, implementation=queries),
+            Servicer(name=TASKSETS, add=catalogue, implementation=tasksets),
+        ]
 
 
 async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
@@ -121,6 +132,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
+                loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
 

@@ -14,7 +14,7 @@ from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
 from services.buffer.store.database import SCOPES_TOPIC, Database
-from services.buffer.store.scopes import stages_with_work
+from services.buffer.store.scopes import seconds_until_claims_end, stages_with_work
 from services.buffer.store.stages import get_stage
 from trinity.errors import Unavailable
 from trinity.notifications import Listener
@@ -27,6 +27,7 @@ CLAIM_SECONDS = 3.0
 """What a worker claimed is free after that, unless it says that it works on it."""
 LOOK_SECONDS = 3.0
 """How often an idle worker looks for what others left."""
+MARGIN_SECONDS = 0.01
 RETRY_SECONDS = 0.5
 MAX_CLAIMS = 512
 """Groups that are shaped together; more would hold the stage's lock for long."""
@@ -54,6 +55,7 @@ class Pipeline:
             while True:
                 try:
                     busy = await self.work_once()
+                    pause_seconds = 0.0 if busy else await self._seconds_to_look()
                 except Unavailable as error:
                     logger.warning("the pipeline waits", extra={"why": str(error)})
                     self._waits.set(WAIT, waits_for="database", reason=f"to shape groups: {error}")
@@ -61,7 +63,7 @@ class Pipeline:
                     continue
                 self._waits.clear(WAIT)
                 if not busy:
-                    await changes.wait(LOOK_SECONDS)
+                    await changes.wait(pause_seconds)
 
     async def work_once(self) -> bool:
         """Shape some groups of one stage; false when there was none."""
@@ -78,6 +80,12 @@ class Pipeline:
                 self._unfinished = []
                 return True
         return False
+
+    async def _seconds_to_look(self) -> float:
+        """A worker that died says nothing: its claims are looked for when they end."""
+        async with self._database.transaction() as connection:
+            seconds = await seconds_until_claims_end(connection)
+        return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
     async def _claim(self, stage: Stage, operator: Operator) -> list[Claim]:
         async with self._database.transaction() as connection:

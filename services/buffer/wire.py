@@ -2,8 +2,9 @@
 
 import hashlib
 import math
+import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -13,9 +14,9 @@ from services.buffer.domain.events import Sample
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.samples import storable
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import experience_from_proto
+from trinity.codec import check_experience_message, finish_reason_of
 from trinity.subjects import runs_subject
-from trinity.types import Experience, Pair, StageKey, experience_id
+from trinity.types import StageKey, experience_id
 
 MAX_SEQUENCE = 2**63 - 1
 MAX_REFERENCE_BYTES = 1024
@@ -25,6 +26,7 @@ MAX_SUFFIX_BYTES = 500
 """A suffix stands in an index."""
 MAX_REASON_LENGTH = 4_000
 SHA256_BYTES = 32
+CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 COUNTED_BYTES = 1024 * 1024
 """What is larger was uploaded, up to 64 MiB: its parts are counted before it is parsed."""
@@ -131,6 +133,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         raise ValueError("it failed, yet has experiences")
     _check_steps(message.experiences)
     first = message.experiences[0] if message.experiences else pb.Experience()
+    experiences = tuple(_read_experience(message, first, one) for one in message.experiences)
     return Result(
         key=key,
         assignment_id=_uuid(message.assignment_id, "assignment_id"),
@@ -146,9 +149,18 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         duration_seconds=_finite_or_zero(message.duration_seconds),
         producer=producer,
         sequence=message.sequence,
-        content_hash=_hash(message.SerializeToString(deterministic=True)),
-        experiences=tuple(_read_experience(message, first, one) for one in message.experiences),
+        content_hash=_content_hash(message, experiences),
+        experiences=experiences,
     )
+
+
+def _content_hash(message: pb.RunResult, experiences: Sequence[ExperienceRecord]) -> bytes:
+    """Of the result without its experiences, and of what they hash to."""
+    own = pb.RunResult()
+    own.CopyFrom(message)
+    own.ClearField("experiences")
+    head = own.SerializeToString(deterministic=True)
+    return _hash(_hash(head) + b"".join(one.content_hash for one in experiences))
 
 
 def _check_steps(experiences: Iterable[pb.Experience]) -> None:
@@ -170,40 +182,34 @@ def _read_experience(
         raise ValueError("an experience's EID is not the run's")
     if len(eid.suffix.encode()) > MAX_SUFFIX_BYTES:
         raise ValueError(f"the suffix of an EID has more than {MAX_SUFFIX_BYTES} bytes")
-    own_id = str(experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix))
+    own_id = experience_id(result.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)
     if message.id != own_id:
         raise ValueError(f"the experience {message.id!r} should have the id {own_id}")
-    domain = experience_from_proto(message)
-    if domain.reward is None and message.reward_state != pb.REWARD_STATE_AWAITING_FEEDBACK:
+    num_tokens, response_length = check_experience_message(message)
+    reward = message.reward if message.HasField("reward") else None
+    if reward is None and message.reward_state != pb.REWARD_STATE_AWAITING_FEEDBACK:
         raise ValueError("an experience has no reward and awaits none")
     body = message.SerializeToString(deterministic=True)
-    num_tokens, response_length = _lengths(domain)
-    versions = [span.version for span in domain.version_spans]
+    versions = [span.version for span in message.version_spans]
     return ExperienceRecord(
         experience_id=own_id,
         step=eid.step,
         suffix=eid.suffix,
-        reward=domain.reward,
-        finish_reason=domain.finish_reason.value,
+        reward=reward,
+        finish_reason=finish_reason_of(message).value,
         version_min=min(versions, default=None),
         version_max=max(versions, default=None),
         num_tokens=num_tokens,
         response_length=response_length,
-        metrics=_named(domain.metrics) | _named(domain.reward_parts),
+        metrics=_named(message.metrics) | _named(message.reward_parts),
         content_hash=_hash(body),
         body=body,
     )
 
 
-def _lengths(domain: Experience) -> tuple[int, int]:
-    """Tokens in all, and tokens after the prompt; of a pair both sides together."""
-    if isinstance(domain.body, Pair):
-        sides = (domain.body.chosen, domain.body.rejected)
-        return sum(len(s.tokens) for s in sides), sum(s.response_length for s in sides)
-    return len(domain.body.tokens), domain.body.response_length
-
-
 def _uuid(text: str, name: str) -> str:
+    if CANONICAL_UUID.fullmatch(text):
+        return text
     try:
         canonical = str(uuid.UUID(text))
     except ValueError as error:

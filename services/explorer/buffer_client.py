@@ -71,12 +71,14 @@ class BufferClient:
         max_assignments: int,
         lease_seconds: float,
         *,
+        held: Iterable[Assignment],
         trains_exactly: bool,
         wait_seconds: float = POLL_SECONDS,
     ) -> LeaseAnswer:
         """Ask for work, waiting a while for some.
 
-        `trains_exactly` makes training runs need the very version they name.
+        `held` are all leases that this explorer has in the stage: others were lost on their way and
+        are free again. `trains_exactly` makes training runs need the very version they name.
         """
         request = pb.LeaseAssignmentsRequest(
             key=stage_key_to_proto(key),
@@ -84,6 +86,7 @@ class BufferClient:
             max_assignments=max_assignments,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
             lease_seconds=lease_seconds,
+            held=pb.HeldLeases(leases=map(_lease, held)),
         )
         with calling("buffer"):
             response = await self._stub.LeaseAssignments(

@@ -6,7 +6,7 @@ from services.explorer.buffer_client import BufferClient
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.errors import RpcError
 
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 0.2
 
 
 class CommitWatch:

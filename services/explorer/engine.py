@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trinity.config.explorer import RolloutModelConfig
+from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import TrinityError
 from trinity.workflows.generation import Generator
 

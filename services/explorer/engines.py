@@ -10,8 +10,8 @@ from services.explorer.engine import Engine, EngineOptions
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader
-from trinity.config.explorer import RolloutModelConfig
 from trinity.config.plan import StagePlan
+from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
 from trinity.waits import Waits

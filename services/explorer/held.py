@@ -26,6 +26,11 @@ class HeldLeases:
         self._patience = patience
         self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
 
+    @property
+    def assignments(self) -> list[Assignment]:
+        """What is held."""
+        return [assignment for assignment, _ in self._held.values()]
+
     def hold(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
         """Keep the lease until `work` is done.
 
@@ -53,7 +58,7 @@ class HeldLeases:
         """Renew leases and end the work of those that are lost; until cancelled."""
         while True:
             await asyncio.sleep(self._lease_seconds / RENEWALS_PER_LEASE)
-            held = [assignment for assignment, _ in self._held.values()]
+            held = self.assignments
             if not held:
                 continue
             lost = await self._patience.persist(

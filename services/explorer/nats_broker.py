@@ -1,6 +1,7 @@
 """The broker's side of publishing: one NATS connection that reconnects by itself."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -25,15 +26,22 @@ class NatsBroker:
     def __init__(self, url: str) -> None:
         self._url = url
         self._client: Client | None = None
+        self._on_return: Callable[[], None] = lambda: None
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self._client is not None and bool(self._client.is_connected)
 
+    def on_return(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever a connection that was lost is there again."""
+        self._on_return = listener
+
     async def connect(self) -> None:
         """Raises: Unavailable when nothing answers, UserError when the password is refused."""
-        self._client = await connect(self._url, name="explorer", setting=SETTING)
+        self._client = await connect(
+            self._url, name="explorer", setting=SETTING, on_return=lambda: self._on_return()
+        )
 
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
         """Return when the message is stored.

@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 0.5
+"""A peer that was killed is back within seconds; a question costs it nothing."""
 
 
 class Patience:

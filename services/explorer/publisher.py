@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from services.explorer.reports import Fate, Report
@@ -23,12 +24,16 @@ LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
-RESEND_CHECK_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 1.0
+RESEND_CHECK_SECONDS = 0.5
 
 
 class Broker(Protocol):
     """Where messages are published."""
+
+    def on_return(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the broker is there again."""
+        ...
 
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
         """Return when the message is stored.
@@ -61,6 +66,7 @@ class Publisher:
         self._blobs = blobs
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._pause_seconds = 0.0
+        broker.on_return(unconfirmed.doubt_sent)
 
     async def run(self) -> None:
         """Send what is queued and send again what is overdue; until cancelled."""
@@ -75,7 +81,8 @@ class Publisher:
     async def _pack(self) -> list[HeldResult]:
         """A message's worth of results of one stage; a short wait lets more of them come along."""
         await self._unconfirmed.wait_queued()
-        await asyncio.sleep(LINGER_SECONDS + self._pause_seconds)
+        linger = LINGER_SECONDS if self._unconfirmed.num_queued < MAX_RESULTS else 0.0
+        await asyncio.sleep(linger + self._pause_seconds)
         return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 
     async def _send(self, results: list[HeldResult]) -> None:

@@ -147,12 +147,16 @@ class StageWork:
         return await self._patience.persist(self._lease, waits_for="buffer", purpose="lease work")
 
     async def _lease(self) -> LeaseAnswer:
-        """The buffer answers when there is work, or after a while why there is none."""
+        """The buffer answers when there is work, or after a while why there is none.
+
+        One call at a time: what it grants and this does not name as held was lost on the way.
+        """
         with self._idleness.asking():
             return await self._buffer.lease(
                 self._key,
                 self._room(),
                 self._bounds.lease_seconds,
+                held=self._held.assignments,
                 trains_exactly=self._bounds.trains_exactly,
                 wait_seconds=self._idleness.seconds_left,
             )

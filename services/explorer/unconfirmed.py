@@ -11,6 +11,8 @@ from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0
 LONGEST_RESEND_SECONDS = 60.0
+DOUBTED_SECONDS = 0.5
+"""A broker that was killed may have lost what it had just taken."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +68,11 @@ class Unconfirmed:
         the question is on its way.
         """
         return self.sequences or [self._next_sequence - 1]
+
+    @property
+    def num_queued(self) -> int:
+        """How many wait to be sent."""
+        return len(self._queue)
 
     @property
     def oldest_seconds(self) -> float:
@@ -153,6 +160,13 @@ class Unconfirmed:
         for held in results:
             held.num_sends += 1
             self._enqueue(held)
+
+    def doubt_sent(self) -> None:
+        """Send all of it again if no report comes soon: the broker was away."""
+        soon = self._clock() + DOUBTED_SECONDS
+        for held in self._held.values():
+            if held.resend_at > 0:
+                held.resend_at = min(held.resend_at, soon)
 
     def queue_overdue(self) -> int:
         """Queue what was sent and not reported on for long; says how many."""

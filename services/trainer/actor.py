@@ -114,4 +114,6 @@ def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
         )
     if prepared.corrections_BT is not None:
         found["corrections"] = prepared.corrections_BT
+    if prepared.chosen_BT is not None:
+        found["chosen"] = prepared.chosen_BT
     return found

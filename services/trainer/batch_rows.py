@@ -98,7 +98,10 @@ def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
     if not experience.HasField("reward"):
         return None
     return RunReward(
-        assignment_id=experience.assignment_id, run=experience.eid.run, reward=experience.reward
+        assignment_id=experience.assignment_id,
+        run=experience.eid.run,
+        reward=experience.reward,
+        parts=dict(experience.reward_parts),
     )
 
 

@@ -12,7 +12,7 @@ from services.trainer.recipe import EstimateRecipe
 from services.trainer.rollouts import Rollouts
 from services.trainer.spread import spread
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
-from trinity.algorithm.rollout_correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
@@ -115,12 +115,14 @@ def _advantages(
 def _reward_metrics(
     rollouts: Rollouts, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
 ) -> dict[str, float]:
-    """Spreads over rows; of advantages, returns and values over the rows' means."""
+    """Spreads over rows; of advantages, returns and values over the rows' means.
+
+    Without a critic the returns are the advantages, as in verl.
+    """
     scores = [row.run_reward.reward for row in rollouts.rows if row.run_reward is not None]
     metrics = spread("critic/score", scores) | spread("critic/rewards", rewards_NT.sum(-1))
-    means = {"advantages": found.advantages_BT}
-    if found.returns_BT is not None:
-        means["returns"] = found.returns_BT
+    returns_NT = found.advantages_BT if found.returns_BT is None else found.returns_BT
+    means = {"advantages": found.advantages_BT, "returns": returns_NT}
     if rollouts.values_NT is not None:
         means["values"] = rollouts.values_NT
     for name, matrix_NT in means.items():

@@ -16,7 +16,7 @@ from trinity.rpc.limits import CALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
-RECONNECT_SECONDS = 1.0
+RECONNECT_SECONDS = 0.3
 LIVE_SECONDS = 10.0
 """A member silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER

@@ -52,7 +52,7 @@ class Learner:
     ) -> None:
         """The critic starts from the actor's model where it has none of its own."""
         seed_everything(plan.config.seed)
-        self._has_rollout = plan.needs_rollout
+        self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
         self._control = KlControl.of(plan)
         self._ranks = ranks

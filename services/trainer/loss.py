@@ -96,6 +96,7 @@ class BatchLoss:
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss - self._entropy(model_output, data, inputs, rows_N1)
         self.sums.add("loss", loss)
+        self.sums.add("final_loss", loss)  # Trinity-RFT's name
         self._observe(policy, inputs)
         return loss * self._num_ranks, {}
 
@@ -109,6 +110,7 @@ class BatchLoss:
             mask_BT=mask_NC,
             reference_logprobs_BT=data.get("reference_logprobs", None),
             is_expert_B=data.get("is_expert", None),
+            chosen_BT=data.get("chosen", None),
             step=self._step,
         )
 

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 0.5
+"""A peer that was killed is back within seconds; a question costs it nothing."""
 ASK_AGAIN_SECONDS = 1.0
 
 
@@ -48,13 +49,16 @@ class Patience:
         """
         name = f"{self._peer} away"
         deadline = time.monotonic() + self._seconds
-        pause = FIRST_PAUSE_SECONDS
+        pause, said = FIRST_PAUSE_SECONDS, ""
         try:
             while True:
                 try:
                     return attempt()
                 except grpc.RpcError as error:
                     reason = self._why_again(error, deadline)
+                if reason != said:
+                    logger.warning("will try again", extra={"reason": reason})
+                    said = reason
                 self._wait(name, reason, min(pause, deadline - time.monotonic()))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         finally:
@@ -100,7 +104,6 @@ class Patience:
             raise meaning from error
         if not isinstance(meaning, Unavailable):
             raise type(meaning)(f"the {self._peer} refused: {meaning}") from error
-        logger.warning("a peer does not answer", extra={"peer": self._peer, "reason": str(meaning)})
         if time.monotonic() >= deadline:
             raise RunFailed(
                 f"the {self._peer} did not answer for {self._seconds:.0f} s "

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from services.trainer.chosen_tokens import chosen_tokens, token_choice
 from services.trainer.estimation import Estimate, estimate
 from services.trainer.prepared import CriticTargets, PreparedBatch
 from services.trainer.recipe import EstimateRecipe, actor_outputs
@@ -43,9 +44,11 @@ class Preparation:
     """
 
     def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
-        self._has_rollout = plan.needs_rollout
+        self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
         self._recipe = EstimateRecipe.of(plan)
+        self._choose = token_choice(plan.algorithm)
+        self._seed = plan.config.seed
         self._roles = roles
 
     def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
@@ -66,8 +69,11 @@ class Preparation:
         started = time.perf_counter()
         rollouts = Rollouts.of(prepared, passed.values_BT)
         found = estimate(self._recipe, rollouts, kl_coef)
-        seconds = {"time/adv": time.perf_counter() - started}
         estimated = _with_estimate(prepared, rollouts.numbers, found, passed.values_BT)
+        if self._choose is not None:
+            chosen_BT = chosen_tokens(self._choose, estimated, self._seed)
+            estimated = replace(estimated, chosen_BT=chosen_BT)
+        seconds = {"time/adv": time.perf_counter() - started}
         return replace(estimated, metrics={**prepared.metrics, **found.metrics, **seconds})
 
     def _passes(self, prepared: PreparedBatch) -> Passed:

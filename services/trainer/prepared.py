@@ -43,6 +43,8 @@ class PreparedBatch:
     corrections_BT: FloatMatrix | None = None
     """Factors on the policy's losses."""
     reference_logprobs_BT: FloatMatrix | None = None
+    chosen_BT: BoolMatrix | None = None
+    """Tokens that the policy's loss treats apart."""
     critic: CriticTargets | None = None
     kl: float | None = None
     """Divergence that the rewards were penalised for."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from trinity.algorithm.rollout_correction import CorrectionSettings
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 from trinity.config.plan import StagePlan
@@ -39,7 +39,7 @@ class EstimateRecipe:
         settings = algorithm.rollout_correction
         return cls(
             bypass=algorithm.bypass_old_logprobs,
-            correction=CorrectionSettings(**settings.model_dump()) if settings.is_on else None,
+            correction=settings if settings.is_on else None,
             penalty=algorithm.kl_penalty_fn,
             advantage=advantage,
         )
@@ -47,7 +47,7 @@ class EstimateRecipe:
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
     """What is computed of the policy before it moves; nothing costs nothing."""
-    if not plan.needs_rollout:
+    if not plan.has_rollouts:
         return ()
     algorithm = plan.algorithm
     needs = needs_of(algorithm.advantage_fn) if algorithm.advantage_in_trainer else frozenset()

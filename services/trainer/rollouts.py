@@ -75,6 +75,7 @@ class Rollouts:
             discriminator_BT=self.policy.get("discriminator"),
             teacher_logprobs_BT=self._teacher(),
             baselines_B=self._baselines(),
+            reward_parts=self._reward_parts(),
         )
 
     def _teacher(self) -> FloatMatrix | None:
@@ -86,6 +87,15 @@ class Rollouts:
     def _baselines(self) -> FloatVector | None:
         found = [row.reward_baseline for row in self.rows if row.reward_baseline is not None]
         return np.array(found) if found and len(found) == len(self.rows) else None
+
+    def _reward_parts(self) -> Mapping[str, FloatVector]:
+        """Of every name that a row has one by."""
+        parts = [{} if row.run_reward is None else row.run_reward.parts for row in self.rows]
+        names = sorted({name for of_row in parts for name in of_row})
+        return {
+            name: np.array([of_row.get(name, np.nan) for of_row in parts], dtype=np.float64)
+            for name in names
+        }
 
     def rewards(self, mask_NT: BoolMatrix) -> FloatMatrix:
         """Token by token.

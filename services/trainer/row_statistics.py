@@ -8,7 +8,7 @@ import numpy as np
 from services.trainer.estimation import row_means
 from services.trainer.prepared import PreparedBatch
 from services.trainer.rollouts import lags_of
-from trinity.algorithm.rollout_correction import off_policy_metrics
+from trinity.algorithm.rollout_correction.health import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 
 LARGEST_LOG_RATIO = 20.0

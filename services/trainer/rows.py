@@ -1,7 +1,7 @@
 """What a train step takes: rows of tokens with what was known of them before, as numpy arrays."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,8 @@ class RunReward:
     """The runs of one assignment are a group."""
     run: int
     reward: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What the reward was added up from, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,9 @@ class StageRun:
         if self._is_due(done.batch.step):
             self._published = done.batch.step
         figures = done.figures(
-            publish_seconds=time.perf_counter() - started, is_beside=self._follow_up.is_beside
+            self._parts.plan,
+            publish_seconds=time.perf_counter() - started,
+            is_beside=self._follow_up.is_beside,
         )
         checked = self._watch.check(done.batch, figures)
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))

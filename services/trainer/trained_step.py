@@ -6,6 +6,7 @@ from services.trainer.batch_metrics import batch_metrics
 from services.trainer.learner import StepOutcome
 from services.trainer.rows import TrainBatch
 from services.trainer.weights import Exported
+from trinity.config.plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +22,15 @@ class TrainedStep:
     busy_seconds: float
     """From the batch until the next step could begin but for what is still to go out."""
 
-    def figures(self, *, publish_seconds: float, is_beside: bool) -> dict[str, float]:
+    def figures(
+        self, plan: StagePlan, *, publish_seconds: float, is_beside: bool
+    ) -> dict[str, float]:
         """What is reported of the step."""
-        figures = self.outcome.metrics | batch_metrics(self.batch)
+        figures = self.outcome.metrics | batch_metrics(
+            self.batch,
+            max_prompt_tokens=plan.max_prompt_tokens,
+            max_response_tokens=plan.max_response_tokens,
+        )
         step_seconds = self.waited_seconds + self.busy_seconds
         if not is_beside:
             step_seconds += publish_seconds

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.formatter import load_formatter
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.config.data_format import FormatConfig
 from trinity.config.plan import StagePlan
 
@@ -24,14 +23,12 @@ def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
             row_format=row_format,
             max_length=plan.max_model_len,
         )
-    return RowReader(formatter=formatter, among_rollouts=plan.needs_rollout)
+    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
 
 
 def training_data_format(plan: StagePlan) -> FormatConfig | None:
     """How its rows are to be read; None where there are rollouts alone."""
-    if not plan.needs_rollout:
+    if not plan.has_rollouts:
         return plan.experience_buffer.format
-    algorithm = plan.algorithm
-    strategy = SAMPLE_STRATEGIES.get(algorithm.sample_strategy)(**algorithm.sample_strategy_args)
-    formats = {buffer.name: buffer.format for buffer in plan.auxiliary_buffers}
-    return None if strategy.expert_buffer is None else formats[strategy.expert_buffer]
+    buffer = plan.expert_buffer
+    return None if buffer is None else buffer.format

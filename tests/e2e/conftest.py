@@ -1,15 +1,19 @@
 """The data, the model and one undisturbed run that the others are compared with."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pytest
 
 from examples.addition.prepare import prepare
 from tests.e2e.launched import CONFIG, Launched
+from tests.e2e.shared import made_once, shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_EVALUATED = 64
+UNDISTURBED = "undisturbed"
 
 
 class Launch(Protocol):
@@ -18,22 +22,56 @@ class Launch(Protocol):
     def __call__(self, name: str, config: str = CONFIG) -> Launched: ...
 
 
+class End(NamedTuple):
+    """What a run came to."""
+
+    rewards: list[float]
+    weights: str
+
+
 @pytest.fixture(scope="session")
-def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    root = tmp_path_factory.mktemp("e2e")
-    prepare(root / "made", seed=5)
-    rows = (root / "made/data/test.jsonl").read_text().splitlines(keepends=True)
-    (root / "few.jsonl").write_text("".join(rows[:NUM_EVALUATED]))
+def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
+    root = shared_folder(tmp_path_factory)
+
+    def make_data() -> str:
+        prepare(root / "made", seed=5)
+        rows = (root / "made/data/test.jsonl").read_text().splitlines(keepends=True)
+        (root / "few.jsonl").write_text("".join(rows[:NUM_EVALUATED]))
+        return ""
+
+    made_once(root / "made.done", make_data)
+
+    launched: list[Launched] = []
 
     def make(name: str, config: str = CONFIG) -> Launched:
-        return Launched(root, name, REPOSITORY, config)
+        launched.append(Launched(root, name, REPOSITORY, config))
+        return launched[-1]
 
-    return make
+    yield make
+    for run in launched:
+        run.end()
 
 
 @pytest.fixture(scope="session")
-def undisturbed(launch: Launch) -> Launched:
-    run = launch("undisturbed")
-    run.start()
-    assert run.wait() == 0, run.text
-    return run
+def undisturbed_end(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> End:
+    """Made by whichever worker needs it first."""
+
+    def run_it() -> str:
+        run = launch(UNDISTURBED)
+        run.start()
+        assert run.wait() == 0, run.text
+        return json.dumps(end_of(run))
+
+    return End(*json.loads(made_once(shared_folder(tmp_path_factory) / "end.json", run_it)))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(launch: Launch, undisturbed_end: End) -> Launched:
+    """For one file of tests alone: they start it again."""
+    del undisturbed_end
+    return launch(UNDISTURBED)
+
+
+def end_of(run: Launched) -> End:
+    """What it came to."""
+    return End(run.rewards(), run.final_weights())

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-SECONDS = 240
+SECONDS = 480
+"""Patience with a machine that does other things as well; a run alone takes a tenth."""
 POLL_SECONDS = 0.1
 
 CONFIG = """
@@ -70,6 +71,7 @@ class Launched:
         self.config.write_text(config.format(name=name, root=root))
         self.job_dir = root / "checkpoints" / "e2e" / name
         self.output = root / f"{name}.out"
+        self.reads = root / f"{name}.reads"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str, **environment: str) -> None:
@@ -107,6 +109,13 @@ class Launched:
         """The exit code."""
         assert self._process is not None
         return self._process.wait(SECONDS)
+
+    def end(self) -> None:
+        """Leave nothing to run when a test has failed."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+            self.wait_for_nothing_left()
 
     def signal(self, number: signal.Signals) -> None:
         """Send the launcher a signal."""

@@ -1,14 +1,17 @@
 """Algorithms with a critic, with expert rows and with a correction train through the services."""
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Launch
+from tests.config_reads.recorded import recorded
+from tests.e2e.conftest import REPOSITORY, Launch
 from tests.e2e.launched import Launched
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 CONFIG = """
 project: e2e
@@ -61,12 +64,17 @@ stages:
     synchronizer: {{sync_offset: 1}}
 """
 Steps = dict[int, dict[str, float]]
+HOOK = REPOSITORY / "tests/config_reads/hook"
 
 
 @pytest.fixture(scope="module")
 def trained(launch: Launch) -> Iterator[Launched]:
     run = launch("algorithms", CONFIG)
-    run.start()
+    run.reads.mkdir()
+    run.start(
+        TRINITY_TEST_CONFIG_READS=str(run.reads),
+        PYTHONPATH=os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")]),
+    )
     assert run.wait() == 0, run.text
     yield run
 
@@ -114,3 +122,14 @@ def test_rollouts_of_older_weights_are_corrected_and_shown_by_their_lag(trained:
     assert late["off_policy/lag_1/ratio/p99"] > 1 > late["off_policy/lag_1/ratio/p01"]
     assert late["rollout_corr/rollout_is_max"] > 1 > late["rollout_corr/rollout_is_min"]
     assert late["actor/ppo_kl"] == 0, "the policy's ratio starts from the trainer's own"
+
+
+def test_what_the_services_read_is_what_the_configurations_page_says(trained: Launched) -> None:
+    said = json.loads((REPOSITORY / "trinity/config/readers.json").read_text())
+    read = recorded(trained.reads)
+    assert {"StagePlan.algorithm", "TrainerConfig.dtype", "BufferConfig.batch_size"} <= read.keys()
+    news = {
+        key: sorted(set(readers) - {"planning"} - set(said.get(key, [])))
+        for key, readers in read.items()
+    }
+    assert {key: readers for key, readers in news.items() if readers} == {}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import REPOSITORY, Launch
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("presses", [1, 3])

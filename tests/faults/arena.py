@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.faults.records import read_snapshot
 from tests.faults.snapshot import Snapshot
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import (
+    GRPO,
     experiment_plan,
     final_weights,
     start_experiment,
@@ -69,6 +70,8 @@ class Arena:
         seed: int = 7,
         sync_offset: int = 0,
         end_seconds: float = END_SECONDS,
+        algorithm: Mapping[str, JsonValue] = GRPO,
+        buffer: Mapping[str, JsonValue] | None = None,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
@@ -78,9 +81,11 @@ class Arena:
             self.root / name,
             name=name,
             seed=seed,
+            algorithm=algorithm,
             buffer={
                 "total_steps": num_steps,
                 "explorer_input": {"taskset": {"data_selector": LEARNING_SELECTOR}},
+                **(buffer or {}),
             },
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
@@ -129,8 +134,13 @@ class Arena:
 
 
 @asynccontextmanager
-async def arena_in(root: Path) -> AsyncIterator[Arena]:
-    """A running stack whose processes may die any number of times."""
+async def arena_in(
+    root: Path, *, explorer: Mapping[str, str] | None = None
+) -> AsyncIterator[Arena]:
+    """A running stack whose processes may die any number of times.
+
+    `explorer` holds further variables of its process.
+    """
     folder = FaultsFolder(root / "faults")
     folder.make()
     common = {VARIABLE: str(folder.path)}
@@ -148,6 +158,7 @@ async def arena_in(root: Path) -> AsyncIterator[Arena]:
             "explorer": {
                 **common,
                 RUN_SECONDS_VARIABLE: "0.02",
+                **(explorer or {}),
             },
         },
         max_restarts=MANY,

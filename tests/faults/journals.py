@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.faults.folder import FaultsFolder
 from tests.faults.patching import Function, patch
+from tests.faults.snapshot import DATA
 from trinity.errors import ManifestError
 from trinity.manifest import MANIFEST_NAME, verify
 
@@ -69,7 +70,7 @@ def keep_batches(folder: FaultsFolder) -> None:
                     "experiment_id": request.key.experiment_id,
                     "step": request.step,
                     "incarnation": request.incarnation,
-                    "rows": [[row.experience.id, row.advantage] for row in ordered],
+                    "rows": [[_content(row), row.advantage] for row in ordered],
                 }
                 folder.log(BATCHES, line)
             return head, rows
@@ -77,6 +78,12 @@ def keep_batches(folder: FaultsFolder) -> None:
         return receive
 
     patch("services.trainer.buffer_client:BufferClient._receive", wrap)
+
+
+def _content(row: Any) -> str:
+    if row.WhichOneof("source") == "experience":
+        return str(row.experience.id)
+    return f"{DATA}{row.row_index}"
 
 
 def is_intact(directory: Path, manifest_sha256: bytes) -> bool:

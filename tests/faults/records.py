@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from services.buffer.domain.comparison import COPIED
 from services.buffer.domain.stage import parse_plan
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
@@ -82,6 +83,7 @@ def _stage(row: Row) -> s.StageRecord:
         total_train_steps=row["total_train_steps"],
         trained_step=row["trained_step"],
         train_batch_size=plan.train_batch_size,
+        num_expert_rows=plan.num_expert_rows,
         is_ordered=plan.config.synchronizer.sync_offset == 0,
     )
 
@@ -123,6 +125,7 @@ def _sample(row: Row) -> s.Sample:
         payload_id=str(row["payload_id"]),
         state=row["state"],
         reason=row["reason"],
+        is_replaced=row["reason"].endswith(COPIED),
         versions=(row["version_min"], row["version_max"]),
         content_hash=bytes(row["content_hash"]).hex(),
     )
@@ -136,11 +139,19 @@ def _batches(items: Sequence[Row], line: int, payloads: Mapping[str, str]) -> tu
     return tuple(
         s.Batch(
             step=step,
-            experience_ids=tuple(str(item["experience_id"]) for item in own),
-            rows=tuple((payloads[str(item["experience_id"])], item["advantage"]) for item in own),
+            experience_ids=tuple(
+                str(item["experience_id"]) for item in own if item["experience_id"]
+            ),
+            rows=tuple((_content(item, payloads), item["advantage"]) for item in own),
         )
         for step, own in sorted(by_step.items())
     )
+
+
+def _content(item: Row, payloads: Mapping[str, str]) -> str:
+    if item["experience_id"] is None:
+        return f"{s.DATA}{item['row_index']}"
+    return payloads[str(item["experience_id"])]
 
 
 def _commits(buffer: _Table) -> tuple[s.Commit, ...]:

@@ -13,6 +13,8 @@ class StageRecord:
     total_train_steps: int
     trained_step: int
     train_batch_size: int
+    num_expert_rows: int = 0
+    """Rows of data among those of each batch."""
     is_ordered: bool
     """Without offset: every run is made with the version that it names, in a fixed order."""
 
@@ -63,17 +65,35 @@ class Sample:
     payload_id: str
     state: str
     reason: str
+    is_replaced: bool = False
+    """Left out, with a copy of another sample in its place."""
     versions: tuple[int | None, int | None]
     content_hash: str
 
 
+BatchRow = tuple[str, float]
+"""What is trained on, and its advantage: the payload of a sample, or a row of data as `data 5`."""
+DATA = "data "
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of the line that counts; rows as payload and advantage, in order."""
+    """A batch of the line that counts, its rows in order."""
 
     step: int
     experience_ids: tuple[str, ...]
-    rows: tuple[tuple[str, float], ...]
+    """Of those rows that are samples."""
+    rows: tuple[BatchRow, ...]
+
+    @property
+    def payloads(self) -> list[str]:
+        """Of those rows that are samples."""
+        return [one for one, _ in self.rows if not one.startswith(DATA)]
+
+    @property
+    def data(self) -> list[str]:
+        """Those rows that are data."""
+        return [one for one, _ in self.rows if one.startswith(DATA)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +144,7 @@ class SeenBatch:
 
     step: int
     incarnation: int
-    rows: tuple[tuple[str, float], ...]
+    rows: tuple[BatchRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,72 @@ GOOD = s.Snapshot(
     weights="w1",
     expected_weights="w1",
 )
+COPIED = replace(
+    GOOD,
+    samples=(
+        *GOOD.samples[:1],
+        replace(GOOD.samples[1], state="filtered", reason="flat; a copy", is_replaced=True),
+        shaped("a", 0),
+        replace(shaped("a", 0), id="a''"),
+    ),
+    batches=(s.Batch(step=1, experience_ids=("a'", "a''"), rows=(ROWS[0], ROWS[0])),),
+    seen=(s.SeenBatch(step=1, incarnation=1, rows=(ROWS[0], ROWS[0])),),
+)
+"""One sample left out, a copy of the other in its place."""
+MIXED_ROWS = (*ROWS, ("data 3", 0.0), ("data 4", 0.0))
+MIXED = replace(
+    GOOD,
+    stage=replace(GOOD.stage, train_batch_size=4, num_expert_rows=2),
+    batches=(replace(GOOD.batches[0], rows=MIXED_ROWS),),
+    seen=(replace(GOOD.seen[0], rows=MIXED_ROWS),),
+)
+"""Two rows of data beside the samples."""
+AGED = replace(
+    GOOD,
+    stage=replace(GOOD.stage, train_batch_size=1),
+    samples=(*GOOD.samples[:3], replace(GOOD.samples[3], state="filtered", reason="too old")),
+    batches=(replace(GOOD.batches[0], experience_ids=("a'",), rows=ROWS[:1]),),
+    seen=(replace(GOOD.seen[0], rows=ROWS[:1]),),
+)
+"""A row that was ready and grew too old."""
+BEYOND: list[tuple[str, s.Snapshot, dict[str, object]]] = [
+    ("nothing_is_lost", COPIED, {"samples": COPIED.samples[:3]}),
+    ("nothing_is_lost", COPIED, {"samples": (*COPIED.samples, sample("c", 1))}),
+    (
+        "nothing_is_lost",
+        COPIED,
+        {"samples": (COPIED.samples[0], GOOD.samples[1], *COPIED.samples[2:])},
+    ),
+    (
+        "no_row_twice",
+        COPIED,
+        {"batches": (*COPIED.batches, replace(COPIED.batches[0], step=2, experience_ids=("x",)))},
+    ),
+    (
+        "no_row_twice",
+        COPIED,
+        {"batches": (replace(COPIED.batches[0], experience_ids=("a'",) * 2),)},
+    ),
+    ("whole_groups", COPIED, {"samples": (*COPIED.samples, shaped("b", 1), shaped("c", 1))}),
+    ("nothing_is_lost", MIXED, {"batches": (replace(MIXED.batches[0], rows=MIXED_ROWS[:3]),)}),
+    (
+        "nothing_is_lost",
+        MIXED,
+        {"batches": (replace(MIXED.batches[0], rows=(*ROWS, ROWS[0], MIXED_ROWS[2])),)},
+    ),
+    (
+        "no_row_twice",
+        MIXED,
+        {"batches": (replace(MIXED.batches[0], rows=(*MIXED_ROWS, *2 * MIXED_ROWS[2:3])),)},
+    ),
+    ("batches_never_change", MIXED, {"seen": (replace(MIXED.seen[0], rows=MIXED_ROWS[::-1]),)}),
+    (
+        "nothing_is_lost",
+        AGED,
+        {"samples": (*GOOD.samples[:3], replace(AGED.samples[3], reason=""))},
+    ),
+]
+"""The same in records of algorithms that copy rows, bring rows of data, or let rows grow old."""
 LATER_LIFE = s.Commit(what="life", number=0, incarnation=2, at=at(2))
 BAD: list[tuple[str, dict[str, object]]] = [
     ("told_is_stored", {"told": (replace(GOOD.told[0], attempt=7),)}),
@@ -120,8 +186,16 @@ BAD: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def test_nothing_is_found_where_all_is_in_order() -> None:
-    assert findings(GOOD) == {}
+@pytest.mark.parametrize("record", [GOOD, COPIED, MIXED, AGED])
+def test_nothing_is_found_where_all_is_in_order(record: s.Snapshot) -> None:
+    assert findings(record) == {}
+
+
+@pytest.mark.parametrize(("check", "record", "changes"), BEYOND)
+def test_each_check_finds_it_whatever_the_algorithm_does_with_rows(
+    check: str, record: s.Snapshot, changes: dict[str, object]
+) -> None:
+    assert check in findings(replace(record, **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("check", "changes"), BAD)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -18,12 +19,21 @@ from trinity.rpc.channel import open_channel
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0
+GRPO: Mapping[str, JsonValue] = {"algorithm_type": "grpo"}
 
 
 def experiment_plan(
-    root: Path, *, name: str = "run", num_tasks: int = 64, **changes: JsonValue
+    root: Path,
+    *,
+    name: str = "run",
+    num_tasks: int = 64,
+    algorithm: Mapping[str, JsonValue] = GRPO,
+    **changes: JsonValue,
 ) -> ExperimentPlan:
-    """One stage `rft` of eight steps, four groups of two a step; `changes` are laid over it."""
+    """One stage `rft` of eight steps, four groups of two a step; `changes` are laid over it.
+
+    Its tasks are at hand as expert rows too, for algorithms that take such.
+    """
     data = root / f"{name}.jsonl"
     data.parent.mkdir(parents=True, exist_ok=True)
     rows = [
@@ -45,7 +55,7 @@ def experiment_plan(
             {
                 "stage_name": "rft",
                 "mode": "both",
-                "algorithm": {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"},
+                "algorithm": {"repeat_times": 2, "kl_loss_fn": "none", **algorithm},
             }
         ],
         "buffer": {
@@ -55,6 +65,9 @@ def experiment_plan(
                 "default_workflow_type": "simple_workflow",
                 "default_reward_fn_type": "tests.model_free.reward.LettersReward",
                 "taskset": {"name": "train", "path": str(data)},
+            },
+            "trainer_input": {
+                "auxiliary_buffers": {"sft_dataset": {"storage_type": "file", "path": str(data)}}
             },
         },
         "explorer": {"eval_on_startup": False},

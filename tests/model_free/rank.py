@@ -8,16 +8,14 @@ from types import ModuleType
 
 def _without_heavy_modules() -> None:
     """What a model needs is never imported: a rank is back within a second or two."""
-    formatter = ModuleType("services.trainer.formatter")
-    formatter.__dict__.update(SftFormatter=object, load_formatter=None)
-    sys.modules["services.trainer.formatter"] = formatter
     quiet = ModuleType("transformers.utils.logging")
     quiet.__dict__.update(disable_progress_bar=lambda: None)
     sys.modules["transformers"] = ModuleType("transformers")
     sys.modules["transformers.utils"] = ModuleType("transformers.utils")
     sys.modules["transformers.utils.logging"] = quiet
-    from tests.model_free import learner
+    from tests.model_free import formatter, learner
 
+    sys.modules["services.trainer.formatter"] = formatter
     sys.modules["services.trainer.learner"] = learner
 
 

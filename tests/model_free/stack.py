@@ -23,14 +23,19 @@ def model_free_stack(
     return LocalStack(
         job_dir=job_dir,
         environment=environment,
-        services=_services_of(modules),
+        services=model_free_services(modules),
         max_restarts=max_restarts,
     )
 
 
-def _services_of(modules: Mapping[str, str]) -> Callable[[Surroundings], list[Launchable]]:
+def model_free_services(
+    modules: Mapping[str, str] = MODULES,
+    among: Callable[[Surroundings], list[Launchable]] = four_services,
+) -> Callable[[Surroundings], list[Launchable]]:
+    """Services of which some are started from other modules."""
+
     def services(around: Surroundings) -> list[Launchable]:
-        return [_started_from(one, modules) for one in four_services(around)]
+        return [_started_from(one, modules) for one in among(around)]
 
     return services
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trinity.types import JsonValue
+from trinity.json_values import JsonValue
 
 RowSchema = Literal["experience", "sft", "cpt", "dpo"]
 """What the rows are that it trains on: rollouts, or data of one of three kinds."""

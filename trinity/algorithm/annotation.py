@@ -2,7 +2,7 @@
 
 import ast
 
-from trinity.types import JsonValue
+from trinity.json_values import JsonValue
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "float": (int, float),

@@ -9,13 +9,15 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.algorithm_type import AlgorithmType
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
+from trinity.algorithm.rollout_correction.presets import PRESETS
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import (
     Signature,
@@ -29,6 +31,8 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 UNMEASURED = "not measured"
+LAG_TOO = "old weights, and an engine that computes otherwise"
+ENGINE_ALONE = "an engine that computes otherwise; of old rollouts it leaves hardly any"
 _TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 _URL = re.compile(r"https?://[^\s)]*[^\s).,;:]")
 _ARXIV = "https://arxiv.org/abs/"
@@ -142,13 +146,19 @@ def _strategies() -> Iterator[Row]:
 
 
 def _corrections() -> Iterator[Row]:
-    yield ("Known as", "`algorithm.rollout_correction`")
-    usual = CorrectionSettings()
-    for name, settings in PRESETS.items():
-        keys = (key for key in CorrectionSettings.__dataclass_fields__)
-        given = {key: getattr(settings, key) for key in keys}
-        changed = [f"`{k}: {v}`" for k, v in given.items() if v != getattr(usual, k)]
-        yield (f"{name}", ", ".join(changed))
+    yield ("`preset`", "What", "The keys it stands for", "Makes up for", "Paper")
+    usual = asdict(CorrectionSettings())
+    for name, preset in PRESETS.items():
+        given = asdict(preset.settings)
+        changed = [f"`{k}: {v}`" for k, v in given.items() if v != usual[k]]
+        what = _plain(_URL.sub("", preset.summary)).rstrip(" :,")
+        yield (
+            f"`{name}`",
+            f"{what}.",
+            ", ".join(changed),
+            LAG_TOO if preset.stands_lag else ENGINE_ALONE,
+            _links(preset.summary),
+        )
 
 
 TABLES: Mapping[str, Callable[[], Iterator[Row]]] = {

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trinity.algorithm.annotation import demand_of, fits
-from trinity.types import JsonValue
+from trinity.json_values import JsonValue
 
 
 @dataclass(frozen=True, slots=True)

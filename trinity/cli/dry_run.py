@@ -39,12 +39,15 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         *(line for task in stage.tasksets for line in _task_lines(task)),
         f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
-        f"  rollout        {rollout.engine_num} engine(s) {rollout.engine_type}, {rollout.dtype}",
+        f"  rollout        1 engine {rollout.engine_type}, {rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
         f"offset {sync.sync_offset}",
     ]
+    if (experts := stage.expert_buffer) is not None:
+        share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
+        lines.append(f"  expert rows    {experts.path}, {share}")
     for evaluation in stage.eval_tasksets:
-        every = stage.config.explorer.eval_interval
+        every = stage.eval_interval
         lines.append(f"  evaluation     {_place(evaluation)}, every {every} steps")
     return lines
 

@@ -1,32 +1,89 @@
 """`trinity`: the commands, and how mistakes become exit codes."""
 
 import io
+import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
-from trinity.cli.run import run
-from trinity.cli.status import status
-from trinity.cli.taskset import app as taskset
-from trinity.cli.version import version
-from trinity.cli.why import why
 from trinity.errors import TrinityError, UserError
 
 USER_MISTAKE = 2
 FAILURE = 1
 INTERRUPTED = 130
 
-app = typer.Typer(
-    help="Reinforcement fine-tuning of language models.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(run)
-app.command()(status)
-app.command()(why)
-app.command()(version)
-app.add_typer(taskset, name="taskset")
+COMMANDS = {
+    "run": "Run an experiment, or go on with one that stopped.",
+    "status": "Show a run's stages, members and what each waits for.",
+    "why": "Say what holds a run up, and what to do.",
+    "view": "List the experiences of a run, or show one in full.",
+    "lineage": "Say what moved a train step: which experiences, of which weights and tasks.",
+    "export": "Write experiences as parquet or as a `datasets` directory.",
+    "feedback": "Give a reward that came later.",
+    "exclude": "Keep experiences from being trained on.",
+    "delete": "Delete experiences that no step may need again.",
+    "retrain": "Train again on the batches that a run has stored.",
+    "version": "Show the versions of everything that can change a result.",
+}
+"""Name to line of the help; a command is the function of its name in the module of its name."""
+
+MODULES = {"exclude": "set_aside", "delete": "set_aside"}
+"""Commands that share a module."""
+
+GROUPS = {
+    "config": "Check, resolve, explain and write configurations.",
+    "taskset": "Submit, list, show, close and delete tasksets.",
+}
+"""The same for groups of commands, each `app` of the module of its name."""
+
+IN_GROUPS = {
+    "config": {
+        "plan": "Say what would run where, how much of it, and whether its memory suffices.",
+        "from-verl": "Write a configuration of veRL as one of this system.",
+    }
+}
+"""Commands of a group that are modules of their own, as `config_plan`."""
+
+
+def make_app(words: Sequence[str]) -> typer.Typer:
+    """The commands; only the one that `words` choose is imported, others are a line of the help."""
+    chosen = words[0] if words else None
+    app = typer.Typer(
+        help="Reinforcement fine-tuning of language models.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for name, summary in COMMANDS.items():
+        module = MODULES.get(name, name)
+        command = vars(_module(module))[name] if name == chosen else _unchosen
+        app.command(name, help=None if name == chosen else summary)(command)
+    for name, summary in GROUPS.items():
+        group = vars(_module(name))["app"] if name == chosen else typer.Typer()
+        if name != chosen:
+            group.command("show")(_unchosen)
+        _add_own_modules(group, name, words)
+        app.add_typer(group, name=name, help=summary)
+    return app
+
+
+def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> None:
+    for command, summary in IN_GROUPS.get(name, {}).items():
+        is_chosen = list(words[:2]) == [name, command]
+        function = command.replace("-", "_")
+        call = vars(_module(f"{name}_{function}"))[function] if is_chosen else _unchosen
+        group.command(command, help=None if is_chosen else summary)(call)
+
+
+def app(*, standalone_mode: bool = True) -> None:
+    """Run the command that the process was started with."""
+    # pydantic looks for plugins among all installed packages, a tenth of a short command's time.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    make_app(words)(standalone_mode=standalone_mode)
 
 
 def main() -> None:
@@ -42,6 +99,14 @@ def main() -> None:
         sys.exit(_fail(error, FAILURE))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _module(name: str) -> object:
+    return import_module(f"trinity.cli.{name}")
+
+
+def _unchosen() -> None:
+    """Stands for a command that this process was not started with."""
 
 
 def _fail(error: Exception, code: int) -> int:

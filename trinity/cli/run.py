@@ -1,25 +1,14 @@
 """`trinity run`: an experiment from a YAML file to its results, on this machine."""
 
-import asyncio
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trinity.cli.dry_run import describe
-from trinity.launch.gpus import check_gpus
-from trinity.launch.hub import check_hub_models
-from trinity.launch.prepare import Prepared, prepare
-from trinity.launch.run import Interrupted, Run
-from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
+from trinity.cli.overrides import OverridesArgument
 
-INTERRUPTED_EXIT_CODE = 130
 PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
-PROGRAM = "trinity"
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
@@ -38,85 +27,35 @@ PluginDirOption = Annotated[
         help="Directory of Python files with workflows, rewards, advantages, losses.",
     ),
 ]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse keys that have no effect or are called otherwise.")
+]
 
 
 def run(
     config: ConfigOption,
+    overrides: OverridesArgument = None,
     dry_run: DryRunOption = False,
+    strict: StrictOption = False,
     max_steps: MaxStepsOption = None,
     plugin_dir: PluginDirOption = None,
 ) -> None:
     """Run an experiment; started again on the same directory, it goes on where it stopped."""
-    if plugin_dir is not None:
-        os.environ[PLUGIN_DIRS] = str(plugin_dir.resolve())
-    prepared = prepare(config, max_steps)
-    if dry_run:
-        describe(prepared)
-        return
-    if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
-        print(f"{prepared.plan.label} is finished; another `name` starts another run")
-        _conclude(finished, prepared)
-        return
-    check_gpus(prepared.plan)
-    check_hub_models(prepared.plan)
-    _announce(prepared)
-    execute(prepared, _again(config, max_steps, plugin_dir))
+    from trinity.cli.experiment import Wish, run_experiment
 
-
-def _again(config: Path, max_steps: int | None, plugin_dir: Path | None) -> str:
-    """The command that goes on with this run."""
-    program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
-    parts = [program, "run", "--config", str(config)]
-    if max_steps is not None:
-        parts += ["--max-steps", str(max_steps)]
-    if plugin_dir is not None:
-        parts += ["--plugin-dir", str(plugin_dir)]
-    return shlex.join(parts)
-
-
-def execute(prepared: Prepared, again: str) -> None:
-    """Run with live progress and print what came of it; `again` is the command that resumes it."""
-    reporter = make_reporter(prepared.plan.label)
-    try:
-        summary = asyncio.run(Run(plan=prepared.plan, reporter=reporter).execute())
-    except Interrupted:
-        reporter.close()
-        print("stopped in order; go on with:")
-        print(f"  {again}")
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
-    finally:
-        reporter.close()
-    _conclude(summary, prepared)
-
-
-def _announce(prepared: Prepared) -> None:
-    for note in prepared.notes:
-        print(note)
-    verb = "resuming" if prepared.resumes else "starting"
-    print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
-
-
-def _conclude(summary: RunSummary, prepared: Prepared) -> None:
-    job = prepared.plan.job_path
-    print()
-    for title, done in (
-        ("first", summary.first_evaluation),
-        ("best", summary.best_evaluation),
-        ("final", summary.final_evaluation),
-    ):
-        if done is not None:
-            print(f"{title:6} evaluation  {_evaluation(done)}")
-    print(
-        f"{summary.steps} train steps on {summary.experiences:,} experiences "
-        f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
+    use_plugins(plugin_dir)
+    wish = Wish(
+        config=config,
+        overrides=tuple(overrides or ()),
+        dry_run=dry_run,
+        strict=strict,
+        max_steps=max_steps,
+        plugin_dir=plugin_dir,
     )
-    print(f"summary  {job / 'summary.json'}")
-    print(f"curves   {job / 'curves.png'}")
+    run_experiment(wish)
 
 
-def _evaluation(done: EvaluationSummary) -> str:
-    figures = "  ".join(
-        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
-        for name, value in sorted(done.metrics.items())
-    )
-    return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
+def use_plugins(directory: Path | None) -> None:
+    """Services that this process starts load the same."""
+    if directory is not None:
+        os.environ[PLUGIN_DIRS] = str(directory.resolve())

@@ -38,6 +38,11 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
     return directory, running
 
 
+def find_job(config: Path | None, job_dir: Path | None) -> Path:
+    """The directory of the run, whether it goes on or has stopped."""
+    return _job_dir(config, job_dir)
+
+
 def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
     if job_dir is not None:
         return job_dir

@@ -10,32 +10,38 @@ from rich.table import Table
 from trinity.api.v1 import (
     buffer_pb2,
     buffer_pb2_grpc,
+    query_pb2,
+    query_pb2_grpc,
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
 from trinity.cli.running import ConfigOption, JobDirOption, find_run
 from trinity.errors import RunFailed
+from trinity.looking.populations import population_lines, population_table
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
+Populations = dict[str, query_pb2.GetPopulationResponse]
+"""By the name of the stage."""
+
 
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
-    """Show the stages, the members and what each of them waits for."""
+    """Show the stages, whether their data is bent, the members and what each of them waits for."""
     directory, running = find_run(config, job_dir)
     addresses = running.addresses
     try:
-        now, work = asyncio.run(_ask(addresses.synchronizer, addresses.buffer))
+        now, work, populations = asyncio.run(_ask(addresses.synchronizer, addresses.buffer))
     except grpc.aio.AioRpcError as error:
         raise RunFailed(
             f"the run in {directory} does not answer: {error.details()}; "
             f"`trinity why --job-dir {directory}` says why"
         ) from error
-    _show(now, work)
+    _show(now, work, populations)
 
 
 async def _ask(
     synchronizer: str, buffer: str
-) -> tuple[synchronizer_pb2.GetStatusResponse, buffer_pb2.GetBufferStatusResponse]:
+) -> tuple[synchronizer_pb2.GetStatusResponse, buffer_pb2.GetBufferStatusResponse, Populations]:
     async with open_channel(synchronizer) as to_synchronizer, open_channel(buffer) as to_buffer:
         now: synchronizer_pb2.GetStatusResponse
         now = await synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer).GetStatus(
@@ -45,11 +51,20 @@ async def _ask(
         work = await buffer_pb2_grpc.BufferServiceStub(to_buffer).GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(), timeout=CALL_SECONDS
         )
-    return now, work
+        queries = query_pb2_grpc.QueryServiceStub(to_buffer)
+        populations = {
+            stage.key.stage: await queries.GetPopulation(
+                query_pb2.GetPopulationRequest(key=stage.key), timeout=CALL_SECONDS
+            )
+            for stage in work.stages
+        }
+    return now, work, populations
 
 
 def _show(
-    now: synchronizer_pb2.GetStatusResponse, work: buffer_pb2.GetBufferStatusResponse
+    now: synchronizer_pb2.GetStatusResponse,
+    work: buffer_pb2.GetBufferStatusResponse,
+    populations: Populations,
 ) -> None:
     console = Console()
     for experiment in now.experiments:
@@ -59,6 +74,10 @@ def _show(
         for stage in experiment.stages:
             console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
     console.print(_work_table(work))
+    for stage_name, population in populations.items():
+        if population.last_explore_step:
+            console.print(*population_lines(stage_name, population), sep="\n")
+            console.print(population_table(population))
     console.print(_member_table(now))
     waits = [wait for member in now.members for wait in member.waits]
     console.print(_wait_table(waits) if waits else "nobody waits for anybody")

@@ -1,5 +1,7 @@
 """An advantage called once on next to nothing: what it says against its arguments is said early."""
 
+from collections import defaultdict
+
 import numpy as np
 
 from trinity.algorithm.advantage import ADVANTAGES
@@ -37,4 +39,5 @@ def _two_tokens() -> TokenBatch:
         discriminator_BT=zeros_BT,
         teacher_logprobs_BT=zeros_BT,
         baselines_B=np.zeros(2),
+        reward_parts=defaultdict(lambda: np.array([0.0, 1.0]), reward=np.array([0.0, 1.0])),
     )

@@ -1,9 +1,11 @@
 """What is allowed but seldom meant: said before a start, refused never."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.algorithm_check import staleness_cause
 from trinity.config.plan import ExperimentPlan, StagePlan
 
 LOOKED_AT_STEPS = 100
@@ -59,6 +61,19 @@ def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
+    """What the engine's arithmetic alone moves a ratio by is far less than what a step does."""
+    preset = stage.config.algorithm.rollout_correction.preset
+    if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
+        return
+    if cause := staleness_cause(stage):
+        yield (
+            f"`algorithm.rollout_correction.preset: {preset}` is made for engines that compute "
+            f"otherwise, and with {cause} it leaves out nearly all rollouts as too old: `tis` "
+            "weighs them instead"
+        )
+
+
 def _usual_staleness(stage: StagePlan) -> int:
     """Train steps between a rollout's weights and its batch, where none is filtered."""
     steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
@@ -67,6 +82,45 @@ def _usual_staleness(stage: StagePlan) -> int:
         (math.ceil(step * rows / size) - 1 - stage.required_version(step) for step in steps),
         default=0,
     )
+
+
+def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
+    """Where experiences lie, for files that say it as Trinity-RFT needs it said."""
+    if not stage.needs_rollout:
+        return
+    given = stage.config.buffer.trainer_input.experience_buffer
+    for name, value in (("storage_type", given.storage_type), ("path", given.path)):
+        if value not in (None, "queue", ""):
+            yield (
+                f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
+                "`mode: both`: the buffer's database keeps every experience"
+            )
+
+
+def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
+    given, interval = stage.config.explorer.eval_interval, stage.eval_interval
+    if stage.eval_tasksets and given != interval:
+        yield (
+            f"`explorer.eval_interval: {given}` is taken for {interval}, as there are new weights "
+            f"every {stage.config.synchronizer.sync_interval} steps only "
+            "(`synchronizer.sync_interval`)"
+        )
+
+
+def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
+    given, defaults = stage.config.buffer.explorer_input, stage.config.buffer.explorer_input
+    if stage.taskset is None or defaults.default_workflow_type is not None:
+        return
+    tasksets = (
+        *((given.taskset,) if given.taskset else ()),
+        *given.tasksets,
+        *given.eval_tasksets,
+    )
+    if any(taskset.default_workflow_type is None for taskset in tasksets):
+        yield (
+            f"no workflow is named: it is `{stage.taskset.workflow}`, or give "
+            "`buffer.explorer_input.default_workflow_type`"
+        )
 
 
 def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
@@ -91,16 +145,20 @@ def _ignored(stage: StagePlan) -> Iterator[str]:
         "advantage_fn": given.advantage_fn not in (None, "none"),
         "kl_penalty_fn": given.kl_penalty_fn not in (None, "none"),
         "bypass_old_logprobs": not given.bypass_old_logprobs,
-        "rollout_correction": given.rollout_correction.is_on,
+        "rollout_correction": given.rollout_correction.settings.is_on,
     }
     for key in (key for key, is_there in is_given.items() if is_there):
         yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
 
-LOOKS = (
+LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _nothing_to_compare,
     _left_out_as_stale,
+    _rejected_as_stale,
+    _kept_elsewhere,
     _repeats_of_its_own,
+    _evaluated_less_often,
+    _workflow_is_guessed,
     _ignored,
 )

@@ -1,12 +1,13 @@
 """Section `algorithm`: what is optimised and how; parts left out are the algorithm's."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trinity.config.optimizer import OptimizerConfig
 from trinity.config.rollout_correction import RolloutCorrectionConfig
-from trinity.config.section import Args, Positive, Section
+from trinity.config.section import Args, Positive, Section, usual
+from trinity.config.status import Planned
 
 LossAggMode = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
@@ -22,7 +23,7 @@ class AlgorithmConfig(Section):
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
     """Rollouts of one task, the size of its group; else what the algorithm usually has."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = usual(OptimizerConfig)
     """AdamW and its schedule."""
     sample_strategy: str | None = None
     """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
@@ -52,5 +53,17 @@ class AlgorithmConfig(Section):
     """How the tokens' losses become one number; else as the algorithm has it."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
-    rollout_correction: RolloutCorrectionConfig = RolloutCorrectionConfig()
+    rollout_correction: RolloutCorrectionConfig = usual(RolloutCorrectionConfig)
     """What makes up for rollouts of other weights, or of an engine that computes differently."""
+    enable_router_replay: Annotated[
+        bool, Planned("the trainer routes the tokens of a mixture of experts by itself")
+    ] = False
+    """Train each token with the experts that the engine chose for it."""
+    add_strategy: Annotated[
+        str | None, Planned("`data_processor.experience_pipeline.operators` have its place")
+    ] = None
+    """How experiences were shaped before they were stored, in old releases."""
+    add_strategy_args: Annotated[
+        Args, Planned("`data_processor.experience_pipeline.operators` have its place")
+    ] = Field(default_factory=dict)
+    """Arguments of that."""

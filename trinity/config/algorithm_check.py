@@ -1,15 +1,12 @@
 """Whether the parts of a stage's algorithm go together, before any engine starts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import partial
 
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import needs_of
-from trinity.algorithm.token_advantage.token_batch import WHERE_FROM, Need
-from trinity.config.advantage_trial import try_advantage
+from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
 from trinity.config.plan import ResolvedAlgorithm, StagePlan
 from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
@@ -19,6 +16,8 @@ SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Need neither rewards nor log-probabilities of whoever made the rows."""
 LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
 """Do not weigh by the ratio to the old log-probabilities."""
+BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
+"""Advantages that need these are made of them alone."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
 
 
@@ -41,12 +40,15 @@ def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
 
 
 def _correction(plan: StagePlan) -> Iterator[str]:
-    given = plan.algorithm.rollout_correction
-    settings = {field.name: getattr(given, field.name) for field in fields(CorrectionSettings)}
-    yield from _refusal(CorrectionSettings(**settings).check)
+    yield from _refusal(plan.algorithm.rollout_correction.check)
 
 
 def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+    """An advantage with its own values takes them, and numpy stays where it is."""
+    if not plan.config.algorithm.advantage_fn_args:
+        return
+    from trinity.config.advantage_trial import try_advantage
+
     call = partial(try_advantage, plan.algorithm)
     yield from _refusal(call, f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}`: ")
 
@@ -59,6 +61,11 @@ def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
             f"after the buffer has made advantages of them with `{algorithm.advantage_fn}`: "
             "give `kl_loss_fn` instead, or an `advantage_fn` of the trainer such as `grpo_verl`"
         )
+    elif algorithm.kl_penalty_fn != "none" and needs_of(algorithm.advantage_fn) & BLIND_TO_REWARDS:
+        yield (
+            f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "
+            f"at which `{algorithm.advantage_fn}` does not look: give `kl_loss_fn` instead"
+        )
 
 
 def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
@@ -68,7 +75,7 @@ def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
     if cause := staleness_cause(plan):
         yield (
             "`algorithm.bypass_old_logprobs: false` forgets which weights made the rollouts, and "
-            f"with {cause} they may be old: give `rollout_correction.rollout_is: token`, "
+            f"with {cause} they may be old: give `rollout_correction.preset: tis`, "
             "or `bypass_old_logprobs: true`"
         )
 

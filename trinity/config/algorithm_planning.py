@@ -2,6 +2,7 @@
 
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.forms import TOKEN_ADVANTAGE
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm import AlgorithmConfig
@@ -9,7 +10,6 @@ from trinity.config.algorithm_parts import FoundPart, find_part
 from trinity.config.mode import Mode
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ResolvedAlgorithm
-from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.section import Args
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
@@ -81,9 +81,9 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
             "needs_critic": _needs_critic(advantage, declared),
             "can_balance_batch": declared.can_balance_batch,
             "bypass_old_logprobs": config.bypass_old_logprobs or not has_rollouts,
-            "rollout_correction": config.rollout_correction
+            "rollout_correction": config.rollout_correction.settings
             if has_rollouts
-            else RolloutCorrectionConfig(),
+            else CorrectionSettings(),
         }
     )
 

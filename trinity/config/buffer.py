@@ -1,11 +1,14 @@
 """Section `buffer`: how much is explored and trained, and on which data."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from trinity.config.experience_buffer import ExperienceBufferConfig
-from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.reasons import DERIVED, IN_DATABASE, UNREAD_THERE
+from trinity.config.section import NonNegative, Positive, Section, usual
+from trinity.config.status import NoEffect, Planned, Renamed
 from trinity.config.taskset import TasksetConfig
 
 
@@ -29,14 +32,29 @@ class ExplorerInput(Section):
 class TrainerInput(Section):
     """The trainer's rows."""
 
-    experience_buffer: ExperienceBufferConfig = ExperienceBufferConfig()
+    experience_buffer: ExperienceBufferConfig = usual(ExperienceBufferConfig)
     """Where they come from."""
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     """Rows of data beside them, by name, for `sample_strategy: mix`."""
+    sft_warmup_dataset: Annotated[
+        ExperienceBufferConfig | None,
+        Planned("write a stage of `algorithm_type: sft` in front, see `stages`"),
+    ] = None
+    """Rows of imitation before the run, in old releases."""
 
 
 class BufferConfig(Section):
     """Sizes, ends and data."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "default_workflow_type": Renamed("explorer_input.default_workflow_type"),
+        "default_eval_workflow_type": Renamed("explorer_input.default_eval_workflow_type"),
+        "default_reward_fn_type": Renamed("explorer_input.default_reward_fn_type"),
+        "read_batch_size": Renamed("train_batch_size"),
+        "max_prompt_tokens": Renamed("/model.max_prompt_tokens"),
+        "max_response_tokens": Renamed("/model.max_response_tokens"),
+        "enable_prompt_truncation": Renamed("/model.enable_prompt_truncation"),
+    }
 
     batch_size: Positive = 1
     """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""
@@ -47,11 +65,30 @@ class BufferConfig(Section):
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None
     """Explore steps (in mode train, train steps)."""
-    explorer_input: ExplorerInput = ExplorerInput()
+    explorer_input: ExplorerInput = usual(ExplorerInput)
     """The explorer's tasks."""
-    trainer_input: TrainerInput = TrainerInput()
+    trainer_input: TrainerInput = usual(TrainerInput)
     """The trainer's rows."""
     max_refill_rounds: NonNegative = 3
     """How often a step whose experiences were filtered away draws further tasks."""
+    await_feedback: bool = False
+    """Whether a sample without a reward waits for one (`trinity feedback`), and its group with it;
+    else it is left out."""
+    feedback_timeout: float = Field(default=0.0, ge=0)
+    """Seconds after which such a sample is left out; 0 waits as long as it takes."""
     short_batch: Literal["train", "fail"] = "train"
     """What becomes of a batch that stays short after that."""
+    explorer_output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None
+    """Where experiences go."""
+    tokenizer_path: Annotated[str | None, DERIVED] = None
+    """The model whose tokenizer is used."""
+    cache_dir: Annotated[str | None, DERIVED] = None
+    """Where the buffer keeps its files."""
+    buffer_dir: Annotated[str | None, DERIVED] = None
+    """The same, in old releases."""
+    pad_token_id: Annotated[int | None, NoEffect("padding is the model's own")] = None
+    """Token that fills rows up, in old releases."""
+    max_retry_times: Annotated[int, IN_DATABASE] = 3
+    """Further attempts at reading a database, in old releases."""
+    max_retry_interval: Annotated[int, IN_DATABASE] = 1
+    """Seconds between them."""

@@ -1,14 +1,23 @@
 """Subsection `trainer.critic`: the value model of algorithms that have one."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field
 
 from trinity.config.algorithm import LossAggMode
 from trinity.config.optimizer import OptimizerConfig
-from trinity.config.section import Section
+from trinity.config.section import Section, usual
+from trinity.config.status import Renamed
 
 
 class CriticOptimizerConfig(OptimizerConfig):
     """The policy's keys; a critic usually learns faster."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "warmup_style": Renamed("lr_scheduler_type"),
+        "clip_grad": Renamed("/trainer.critic.grad_clip"),
+    }
 
     lr: float = Field(default=1e-5, gt=0)
     """Learning rate after the warm-up."""
@@ -17,7 +26,7 @@ class CriticOptimizerConfig(OptimizerConfig):
 class CriticConfig(Section):
     """How the values are learned."""
 
-    optimizer: CriticOptimizerConfig = CriticOptimizerConfig()
+    optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
     """AdamW and its schedule."""
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step, unclipped."""

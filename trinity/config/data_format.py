@@ -1,10 +1,11 @@
 """Subsections `format`, `data_selector` and `rollout_args`: rows read, drawn and sampled."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trinity.config.section import Args, NonNegative, Positive, Section
+from trinity.config.status import NoEffect, Planned
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
 
@@ -34,6 +35,24 @@ class FormatConfig(Section):
     """Column that chooses a row's workflow."""
     reward_fn_key: str = ""
     """Column that chooses a row's reward."""
+    tools_key: Annotated[str, Planned("prompts are made without tools")] = "tools"
+    """Column of the tools that a prompt offers."""
+    image_key: Annotated[str | None, Planned("prompts are text")] = None
+    """Column of images."""
+    video_key: Annotated[str | None, Planned("prompts are text")] = None
+    """Column of videos."""
+    enable_concatenated_multi_turn: Annotated[
+        bool, Planned("the last message of a conversation is what is trained")
+    ] = False
+    """For sft: train all turns of the assistant in one row."""
+    chat_template: Annotated[
+        str | None, Planned("`model.custom_chat_template` is that of all data")
+    ] = None
+    """Jinja text used in place of the model's chat template."""
+    enable_thinking: Annotated[
+        bool | None, Planned("a chat template gets no such switch: `custom_chat_template` can say")
+    ] = None
+    """Switch of chat templates that have a thinking mode."""
 
 
 class DataSelectorConfig(Section):
@@ -62,3 +81,10 @@ class GenerationConfig(Section):
     """Sampling among the k likeliest tokens; -1 is off."""
     max_tokens: Positive | None = None
     """Longest response, unless `model.max_response_tokens`."""
+    logprobs: Annotated[
+        NonNegative | None,
+        Planned("the engine gives the log-probability of the sampled token alone"),
+    ] = None
+    """How many other tokens' log-probabilities a workflow sees."""
+    n: Annotated[Positive, NoEffect("`repeat_times` says how often a task is rolled out")] = 1
+    """Responses of one call."""

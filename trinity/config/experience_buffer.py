@@ -1,30 +1,74 @@
 """Subsection `buffer.trainer_input.experience_buffer`: where the trainer's rows come from."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from trinity.config.data_format import DataSelectorConfig, FormatConfig
-from trinity.config.section import Section
+from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
+from trinity.config.replay import ReplayBufferConfig
+from trinity.config.section import Args, Positive, Section, usual
+from trinity.config.status import Choices, NoEffect, Planned, Renamed
 from trinity.config.taskset import DataName
 
 
 class ExperienceBufferConfig(Section):
     """The explorer's experiences, or rows of a file."""
 
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "use_priority_queue": Renamed("replay_buffer.enable"),
+        "reuse_cooldown_time": Renamed("replay_buffer.reuse_cooldown_time"),
+    }
+
     name: DataName = "experience_buffer"
     """How logs and metrics call it."""
-    storage_type: Literal["queue", "file"] = "queue"
-    """What the explorer makes (mode both), or a file (mode train)."""
+    storage_type: Annotated[
+        Literal["queue", "file"] | None,
+        Choices(planned={"sql": "experiences of a database of your own"}),
+    ] = None
+    """What the explorer makes (mode both), or a file (mode train); else as the mode has it."""
     path: str | None = None
     """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory."""
     split: str = "train"
     """Which split of a directory."""
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
-    format: FormatConfig = FormatConfig()
+    format: FormatConfig = usual(FormatConfig)
     """Which column means what."""
-    data_selector: DataSelectorConfig = DataSelectorConfig()
+    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up."""
+    replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
+    """Experiences that are trained more than once."""
+    replay_buffer_kwargs: Annotated[
+        Args, Planned("`replay_buffer.priority_fn` and `.priority_fn_args` have its place")
+    ] = Field(default_factory=dict)
+    """Arguments of that, in old releases."""
+    capacity: Annotated[
+        Positive, NoEffect("the bound on staleness says how much waits for the trainer")
+    ] = 10000
+    """Most entries that wait."""
+    max_retry_times: Annotated[int, IN_DATABASE] = 3
+    """Further attempts at reading a database."""
+    max_retry_interval: Annotated[int, IN_DATABASE] = 1
+    """Seconds between them."""
+    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    """Show how much of a file was read."""
+    schema_type: Annotated[str | None, DERIVED] = None
+    """What the rows are."""
+    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    """Rows to leave out at the beginning."""
+    batch_size: Annotated[int, DERIVED] = 0
+    """Rows of a step."""
+    tokenizer_path: Annotated[str | None, DERIVED] = None
+    """The model whose tokenizer is used."""
+    total_epochs: Annotated[int, DERIVED] = 1
+    """Passes over the rows."""
+    total_steps: Annotated[int | None, DERIVED] = None
+    """Train steps."""
+    ray_namespace: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the run."""
+    wrap_in_ray: Annotated[bool, NO_RAY] = True
+    """Keep the rows in a process of Ray's."""

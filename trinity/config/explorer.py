@@ -1,37 +1,47 @@
 """Section `explorer`: rollout engines, workflow runners and when to evaluate."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section
+from trinity.config.reasons import SERVE_ONLY
+from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
+from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
+from trinity.config.status import NoEffect, Planned
+
+ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
+OVER_ROLLOUT_ONLY = NoEffect("it belongs to `over_rollout.ratio`, which is planned")
+DYNAMIC_ONLY = NoEffect("it belongs to `dynamic_timeout.enable`, which is planned")
 
 
-class RolloutModelConfig(Section):
-    """The engine that rolls the policy out."""
+class OverRolloutConfig(Section):
+    """Steps that do not wait for their slowest tasks."""
 
-    engine_type: Literal["vllm"] = "vllm"
-    """Inference engine."""
-    engine_num: Positive = 1
-    """Engines of one explorer, each with its copy of the weights; more than 1 is refused so far."""
-    tensor_parallel_size: Positive = 1
-    """GPUs of one engine."""
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """Part of a GPU's memory that an engine takes."""
-    dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
-    """Type of the engine's weights."""
-    enforce_eager: bool = False
-    """No compiled graphs."""
-    enable_prefix_caching: bool = True
-    """Prompts that begin alike share their cache."""
-    extra_engine_args: Args = Field(default_factory=dict)
-    """Arguments passed to the engine as they are, such as `max_num_seqs`."""
+    ratio: Annotated[float, Field(ge=0, lt=1), Planned("a step waits for all of its tasks")] = 0.0
+    """Part of a step's tasks that need not end; 0 is off."""
+    wait_after_min: Annotated[float, OVER_ROLLOUT_ONLY] = 30.0
+    """Seconds that stragglers get after the others ended."""
+    return_partial_tasks: Annotated[bool, Planned("a task counts when all its runs ended")] = False
+    """Keep the runs of tasks that did not end."""
+
+
+class DynamicTimeoutConfig(Section):
+    """A time limit that follows how long runs take."""
+
+    enable: Annotated[bool, Planned("the limit is `max_timeout`")] = False
+    """Lower the limit once runs were timed."""
+    warmup_min_steps: Annotated[Positive, DYNAMIC_ONLY] = 1
+    """Steps that are timed before."""
+    ratio: Annotated[float, DYNAMIC_ONLY] = 3.0
+    """The limit over the mean."""
 
 
 class ExplorerConfig(Section):
     """Rollout and evaluation."""
 
-    name: PathSegment = "explorer"
+    name: Annotated[
+        PathSegment, NoEffect("explorers come and go, and are told apart by their ids")
+    ] = "explorer"
     """How logs and metrics call it."""
     runner_per_model: Positive = 8
     """Assignments that run at a time on one engine."""
@@ -39,9 +49,57 @@ class ExplorerConfig(Section):
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
     """Further attempts at a run that failed."""
-    rollout_model: RolloutModelConfig = RolloutModelConfig()
+    rollout_model: RolloutModelConfig = usual(RolloutModelConfig)
     """The engine."""
     eval_interval: Positive = 100
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
     eval_on_startup: bool = True
     """Evaluate the weights that the stage starts with."""
+    auxiliary_models: Annotated[
+        tuple[AuxiliaryModelConfig, ...], Planned("the policy is the only model with an engine")
+    ] = ()
+    """Engines beside it: judges, teachers, reward models."""
+    over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
+    """Steps that do not wait for their slowest tasks."""
+    dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
+    """A time limit that follows how long runs take."""
+    env_vars: Annotated[
+        Args, Planned("workflows see the environment that the explorer was started in")
+    ] = Field(default_factory=dict)
+    """Environment variables of the workflows."""
+    concurrent_mode: Annotated[
+        Literal["sequential", "asynchronous", "multi-threading"], ONE_BY_ONE
+    ] = "sequential"
+    """How the runs of one task share a runner."""
+    max_repeat_times_per_runner: Annotated[Positive | None, ONE_BY_ONE] = None
+    """Runs of one task that share a runner."""
+    runner_num: Annotated[int | None, NoEffect("`runner_per_model` has its place")] = None
+    """Workflow runners, in old releases."""
+    runner_prepare_concurrency: Annotated[Positive, ONE_BY_ONE] = 8
+    """Runners that start at a time."""
+    runner_prepare_max_retries: Annotated[NonNegative, ONE_BY_ONE] = 2
+    """Further attempts at starting a runner."""
+    runner_state_report_interval: Annotated[
+        NonNegative, NoEffect("`trinity status` shows what runs, at any time")
+    ] = 0
+    """Seconds between two tables of runners in the log; 0 is off."""
+    max_inflight_batches: Annotated[
+        Positive, NoEffect("it belongs to `sync_style: fully_async`, which is planned")
+    ] = 2
+    """Batches on their way at a time."""
+    collect_experiences: Annotated[bool, NoEffect("experiences are always kept")] = False
+    """Keep the experiences of an evaluation, in old releases."""
+    bench_on_latest_checkpoint: Annotated[
+        bool, NoEffect("it belongs to `mode: bench`, which is planned")
+    ] = False
+    """Evaluate the newest checkpoint alone."""
+    proxy_port: Annotated[int, SERVE_ONLY] = 8010
+    """Port of the model's address."""
+    listen_address: Annotated[str, SERVE_ONLY] = "0.0.0.0"
+    """Network address that it is reached at."""
+    service_status_check_interval: Annotated[Positive, SERVE_ONLY] = 60
+    """Seconds between two looks for a new checkpoint."""
+    min_running_model_num: Annotated[Positive, SERVE_ONLY] = 1
+    """Engines that answer while others load weights."""
+    db_url: Annotated[str | None, SERVE_ONLY] = None
+    """Database that keeps the requests."""

@@ -1,27 +1,46 @@
 """On which line of a YAML text each key stands."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import yaml
 
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key, or a position in a list."""
+
+    key: str
+    """Dotted, list positions in brackets."""
+    line: int
+    value: yaml.Node
+
 
 def lines_of(text: str) -> dict[str, int]:
-    """Dotted key, list positions in brackets, to line; empty for a text that is no YAML."""
+    """Key to line; empty for a text that is no YAML."""
+    return {entry.key: entry.line for entry in entries_of(text)}
+
+
+def entries_of(text: str) -> Iterator[Entry]:
+    """All of a text, in their order; none of a text that is no YAML."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError:
-        return {}
-    return dict(_walk(root, "")) if root is not None else {}
+        return
+    if root is not None:
+        yield from _walk(root, "")
 
 
-def _walk(node: yaml.Node, key: str) -> Iterator[tuple[str, int]]:
+def _walk(node: yaml.Node, key: str) -> Iterator[Entry]:
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             child = f"{key}.{name.value}" if key else str(name.value)
-            yield child, name.start_mark.line + 1
+            yield Entry(child, name.start_mark.line + 1, value)
             yield from _walk(value, child)
     elif isinstance(node, yaml.SequenceNode):
         for position, value in enumerate(node.value):
             child = f"{key}[{position}]"
-            yield child, value.start_mark.line + 1
+            yield Entry(child, value.start_mark.line + 1, value)
             yield from _walk(value, child)

@@ -1,65 +1,34 @@
-"""A configuration from its YAML file."""
+"""A configuration from its YAML file, if a run can do all that it says."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
-from trinity.config.complaints import Source, complaints
+from trinity.config.reading import Reading, read_config
 from trinity.config.root import Config
 from trinity.errors import UserError
 
-_UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
-
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
-    """The file's configuration, interpolated; `overrides` go on top, by dotted key or nested.
+    """The file's configuration, interpolated; `overrides` go on top, by dotted key.
 
     load_config("gsm8k.yaml", {"buffer.total_steps": 10})
+
+    Raises: UserError with a sentence for each mistake, or one for all that is planned.
     """
-    source = Source.read(Path(path))
-    values = _values(source, overrides or {})
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise UserError("\n".join(complaints(error, source))) from error
+    return runnable(read_config(Path(path), overrides))
 
 
-def _values(source: Source, overrides: Mapping[str, JsonValue]) -> JsonValue:
-    try:
-        tree = OmegaConf.create(source.text)
-        if OmegaConf.is_list(tree):
-            raise UserError(f"{source.path} is a list: write `key: value` lines")
-        if not tree and not overrides:
-            raise UserError(f"{source.path} is empty: write `key: value` lines")
-        for key, value in overrides.items():
-            OmegaConf.update(tree, key, value, force_add=True)
-        values: JsonValue = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except yaml.YAMLError as error:
-        raise UserError(_yaml_complaint(error, source)) from error
-    except OmegaConfBaseException as error:
-        key = error.full_key or "the file"
-        raise UserError(f"`{key}` in {source.at(key)}: {_reason(error)}") from error
-    return values
-
-
-def _yaml_complaint(error: yaml.YAMLError, source: Source) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
-    what = ", ".join(part for part in (error.context, error.problem) if part)
-    return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
-
-
-def _reason(error: OmegaConfBaseException) -> str:
-    text = str(error).partition("\n")[0]
-    if missing := _UNSET_VARIABLE.search(text):
-        name = missing[1]
-        return (
-            f"the environment variable {name} is not set: set it, or write a default as in "
-            f"${{oc.env:{name},value}}"
+def runnable(reading: Reading) -> Config:
+    """The configuration, if there is nothing in it that a run would have to leave out."""
+    if reading.mistakes:
+        raise UserError("\n".join(reading.mistakes))
+    assert reading.config is not None
+    if reading.planned:
+        asked = ", ".join(f"{notice.what} {notice.place}" for notice in reading.planned)
+        raise UserError(
+            f"{asked} {'is' if len(reading.planned) == 1 else 'are'} planned, not there yet: "
+            f"remove, or see `trinity config check {reading.source.path}`"
         )
-    return text
+    return reading.config

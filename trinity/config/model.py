@@ -1,8 +1,13 @@
 """Section `model`: the policy, its lengths in tokens and how it is sampled."""
 
+from typing import Annotated
+
 from pydantic import Field
 
-from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.model_services import ExternalModelConfig, LoRAConfig, TinkerConfig
+from trinity.config.reasons import UNREAD_THERE
+from trinity.config.section import Args, NonNegative, Positive, Section, usual
+from trinity.config.status import Planned
 
 
 class ModelConfig(Section):
@@ -32,3 +37,35 @@ class ModelConfig(Section):
     """Jinja text used in place of the tokenizer's chat template."""
     chat_template_path: str | None = None
     """File that holds such a text."""
+    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
+    """Run the Python code that comes with a model."""
+    logprobs: Annotated[
+        NonNegative, Planned("the engine gives the log-probability of the sampled token alone")
+    ] = 0
+    """How many other tokens' log-probabilities a workflow sees at each position."""
+    repetition_penalty: Annotated[float, Planned("repetition is not penalised")] = 1.0
+    """Above 1 tokens that were used are less likely; 1 is off."""
+    enable_thinking: Annotated[
+        bool | None, Planned("a chat template gets no such switch: `custom_chat_template` can say")
+    ] = None
+    """Switch of chat templates that have a thinking mode."""
+    lora_configs: Annotated[
+        tuple[LoRAConfig, ...], Planned("all weights are trained, no adapters")
+    ] = ()
+    """Adapters that are trained in place of the weights; at most one."""
+    fully_sharded_loras: Annotated[bool, UNREAD_THERE] = False
+    """Shard adapters in the engine."""
+    max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
+    """Adapters that the engine keeps in memory."""
+    rope_scaling: Annotated[
+        Args, Planned("position embeddings are those of the model's own config.json")
+    ] = Field(default_factory=dict)
+    """Longer sequences than the model was made for."""
+    rope_theta: Annotated[
+        float | None, Planned("position embeddings are those of the model's own config.json")
+    ] = None
+    """Base of the position embeddings."""
+    tinker: TinkerConfig = usual(TinkerConfig)
+    """A service of others that rolls out and trains."""
+    external_model: ExternalModelConfig = usual(ExternalModelConfig)
+    """A model of others that is evaluated."""

@@ -7,13 +7,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig, SelectorType
 from trinity.config.difficulty import DifficultyConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
-from trinity.config.rollout_correction import RolloutCorrectionConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -23,9 +24,7 @@ Role = Literal["trainer", "explorer"]
 
 
 class _Derived(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Sampling(_Derived):
@@ -118,7 +117,7 @@ class ResolvedAlgorithm(_Derived):
     """Whether rows may be dealt to ranks and micro-batches in any order."""
     bypass_old_logprobs: bool
     """Whether old log-probabilities are the rollout's; else the proximal ones."""
-    rollout_correction: RolloutCorrectionConfig
+    rollout_correction: CorrectionSettings
 
     @property
     def sampling(self) -> SampleStrategy:
@@ -139,7 +138,18 @@ class ResolvedAlgorithm(_Derived):
     @property
     def needs_proximal(self) -> bool:
         """Whether the trainer computes log-probabilities of its own before the step."""
-        return not self.bypass_old_logprobs or self.rollout_correction.is_on
+        chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
+        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
+
+
+class StoredBatches(_Derived):
+    """Batches that another stage of the same database has recorded."""
+
+    experiment_id: str
+    stage: str
+    first_step: int
+    last_step: int
+    """Train steps, both included; the steps keep their numbers."""
 
 
 class StagePlan(_Derived):
@@ -184,12 +194,16 @@ class StagePlan(_Derived):
     tasksets: tuple[ResolvedTaskset, ...] = ()
     """What the explorer trains on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
+    eval_interval: int
+    """Explore steps between evaluations, each of which has a version of the weights."""
     experience_buffer: ResolvedExperienceBuffer
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""
+    stored_batches: StoredBatches | None = None
+    """What is trained on again, in place of anything new."""
 
     @model_validator(mode="before")
     @classmethod
@@ -225,6 +239,11 @@ class StagePlan(_Derived):
     def needs_rollout(self) -> bool:
         """Whether the stage has an explorer."""
         return "explorer" in self.roles
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Whether its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
+        return self.needs_rollout or (self.stored_batches is not None and self.taskset is not None)
 
     @property
     def num_rollout_rows(self) -> int:

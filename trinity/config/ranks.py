@@ -30,4 +30,4 @@ def _rollout_gpus(config: Config) -> int:
     if config.mode != "both":
         return 0
     rollout = config.explorer.rollout_model
-    return rollout.engine_num * rollout.tensor_parallel_size
+    return rollout.tensor_parallel_size

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from trinity.config.buffer import ExplorerInput
 from trinity.config.experience_buffer import ExperienceBufferConfig
@@ -83,14 +84,15 @@ def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> Resolve
     """The trainer's rows."""
     given = config.buffer.trainer_input.experience_buffer
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
-    needed = "queue" if mode == "both" else "file"
-    if given.storage_type != needed:
+    if mode == "both":
+        return _resolve_buffer(given, given.name, "queue", config.seed, key)
+    if given.storage_type == "queue" and not given.path:
         raise UserError(
-            f"{key}.storage_type: {given.storage_type}` does not go with `mode: {mode}`: "
-            f"give `storage_type: {needed}`"
+            f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
+            "give `storage_type: file` and a `path`"
         )
-    _check_path(given.path, wanted=needed == "file", key=key, storage_type=needed)
-    return _resolve_buffer(given, given.name or "experience_buffer", config.seed, key)
+    _check_path(given.path, wanted=True, key=key, storage_type="file")
+    return _resolve_buffer(given, given.name, "file", config.seed, key)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
@@ -101,28 +103,32 @@ def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExper
     }
     for name, given in buffers.items():
         key = keys[name]
-        if given.storage_type != "file":
-            raise UserError(
-                f"{key}.storage_type: {given.storage_type}` is not supported: give file"
-            )
+        if given.storage_type == "queue":
+            raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
         _check_path(given.path, wanted=True, key=key, storage_type="file")
     return tuple(
-        _resolve_buffer(given, name, config.seed, keys[name]) for name, given in buffers.items()
+        _resolve_buffer(given, name, "file", config.seed, keys[name])
+        for name, given in buffers.items()
     )
 
 
 def _resolve_buffer(
-    given: ExperienceBufferConfig, name: str, seed: int, key: str
+    given: ExperienceBufferConfig,
+    name: str,
+    storage_type: Literal["queue", "file"],
+    seed: int,
+    key: str,
 ) -> ResolvedExperienceBuffer:
+    """Experiences of an explorer are in the buffer, wherever a path may point."""
     if given.data_selector.selector_type == "difficulty_based":
         raise UserError(
             f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
             "rows of data have none of: choose another"
         )
     return ResolvedExperienceBuffer(
-        name=name,
-        storage_type=given.storage_type,
-        path=absolute(given.path) if given.path else None,
+        name=name or "experience_buffer",
+        storage_type=storage_type,
+        path=absolute(given.path) if given.path and storage_type == "file" else None,
         split=given.split,
         subset_name=given.subset_name,
         format=given.format,
@@ -143,12 +149,7 @@ def _resolve(
 ) -> ResolvedTaskset:
     check_evaluated(given, key, is_eval=is_eval)
     defaults = config.buffer.explorer_input
-    workflow = given.default_workflow_type or _default_workflow(defaults, is_eval)
-    if workflow is None:
-        raise UserError(
-            f"{key}.default_workflow_type` is missing: name a workflow there "
-            "or in `buffer.explorer_input.default_workflow_type`"
-        )
+    reward = given.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(
         name=given.name or default_name,
         storage_type=given.storage_type,
@@ -158,9 +159,11 @@ def _resolve(
         subset_name=given.subset_name,
         is_eval=is_eval,
         repeat_times=repeat_times,
-        workflow=workflow,
+        workflow=given.default_workflow_type
+        or _default_workflow(defaults, is_eval)
+        or _usual_workflow(given, reward),
         workflow_args=given.workflow_args,
-        reward=given.default_reward_fn_type or defaults.default_reward_fn_type,
+        reward=reward,
         reward_args=given.reward_fn_args,
         format=given.format,
         sampling=_sampling(given, config.model, lengths),
@@ -178,6 +181,12 @@ def _check_path(path: str | None, *, wanted: bool, key: str, storage_type: str) 
 def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
     for_eval = defaults.default_eval_workflow_type if is_eval else None
     return for_eval or defaults.default_workflow_type
+
+
+def _usual_workflow(given: TasksetConfig, reward: str | None) -> str:
+    """One question, one answer: scored by the reward that is named, else as mathematics."""
+    has_reward = reward is not None or bool(given.format.reward_fn_key)
+    return "simple_workflow" if has_reward else "math_workflow"
 
 
 def _sampling(given: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:

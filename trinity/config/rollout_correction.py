@@ -1,13 +1,24 @@
 """Subsection `algorithm.rollout_correction`: what makes up for rollouts of other weights."""
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
+from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.config.section import Section
+from trinity.config.status import Planned, Renamed
 
 
 class RolloutCorrectionConfig(Section):
     """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
 
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "bypass_mode": Renamed("/algorithm.bypass_old_logprobs"),
+    }
+
+    preset: Literal["none", PresetName] = "none"
+    """A usual choice: docs/algorithms.md; the keys beside it are laid over its own."""
     rollout_is: Literal["none", "token", "sequence"] = "none"
     """Weigh each token by the ratio, its own or its sequence's; `none` weighs all alike."""
     rollout_is_threshold: float | str = 2.0
@@ -18,8 +29,14 @@ class RolloutCorrectionConfig(Section):
     """Leave tokens or sequences out: `token_k1`, `seq_mean_k3`..., several with commas."""
     rollout_rs_threshold: float | str | None = None
     """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
+    loss_type: Annotated[
+        Literal["ppo_clip", "reinforce"], Planned("the loss is what `policy_loss_fn` says")
+    ] = "ppo_clip"
+    """verl's choice of the loss that goes with the correction."""
 
     @property
-    def is_on(self) -> bool:
-        """Whether anything is corrected."""
-        return self.rollout_is != "none" or self.rollout_rs != "none"
+    def settings(self) -> CorrectionSettings:
+        """The preset's, and what the user gave over them."""
+        below = CorrectionSettings() if self.preset == "none" else PRESETS[self.preset].settings
+        given = self.model_dump(exclude={"preset"}, exclude_unset=True)
+        return replace(below, **given)

@@ -1,16 +1,21 @@
 """What all sections share: frozen, closed to unknown keys, explained in place."""
 
-from typing import Annotated, Any, get_args
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     StringConstraints,
-    ValidationInfo,
-    field_validator,
+    model_serializer,
+    model_validator,
 )
+
+from trinity.config.status import Renamed, choices_of, mark_of
 
 Args = dict[str, JsonValue]
 """Arguments handed through, unread, to a function that the user chose by name."""
@@ -23,27 +28,95 @@ OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 
+S = TypeVar("S", bound="Section")
+
 
 class Section(BaseModel):
     """A part of the configuration as the user wrote it; what follows from it stands in `plan.py`.
 
     Fields are not required here, also where no default works (a model's path): a stage may give any
-    part of a section, so only the merged stage can tell what is missing.
+    part of a section, so only the merged stage can tell what is missing. Fields with a mark of
+    `status.py` are read by nobody, and left out where a section is written down.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
-    @field_validator("*", mode="before")
+    old_names: ClassVar[Mapping[str, Renamed]] = {}
+    """Keys that files for Trinity-RFT have, to what they are called here."""
+
+    @model_validator(mode="before")
     @classmethod
-    def _a_switch_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML reads `on` and `yes` as true, which pydantic would take for the number 1."""
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and _has_number(field.annotation):
-            raise ValueError("must be a number")
+    def _as_meant(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: _meant(cls, key, value) for key, value in given.items()}
+
+    @model_serializer(mode="wrap")
+    def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        unread = marked_names(type(self))
+        return {key: value for key, value in written.items() if key not in unread}
+
+
+def _meant(section: type[Section], name: str, value: Any) -> Any:
+    field = section.model_fields.get(name)
+    if field is None:
         return value
+    if isinstance(value, bool) and has_number(field.annotation):
+        # YAML reads `on` and `yes` as true, which pydantic would take for the number 1.
+        return str(value).lower()
+    if value is None and is_container(field.annotation):
+        return field.get_default(call_default_factory=True)
+    return known_value(section, name, value)
 
 
-def _has_number(annotation: Any) -> bool:
-    return annotation in (int, float) or any(_has_number(arg) for arg in get_args(annotation))
+def usual(section: type[S]) -> S:
+    """Default of a field: the section without a key, made when it is needed.
+
+    Its schema is part of the outermost section's, and is not built for itself.
+    """
+    field: S = Field(default_factory=section.model_construct)
+    return field
+
+
+@cache
+def marked_names(section: type[Section]) -> frozenset[str]:
+    """Fields that nothing reads."""
+    fields = section.model_fields.items()
+    return frozenset(name for name, field in fields if mark_of(field) is not None)
+
+
+def known_value(section: type[Section], name: str, value: Any) -> Any:
+    """The value by the name that it has here: whatever its case, also under another name."""
+    if not isinstance(value, str):
+        return value
+    return _values_by_folded_name(section, name).get(value.casefold(), value)
+
+
+@cache
+def _values_by_folded_name(section: type[Section], name: str) -> Mapping[str, str]:
+    field = section.model_fields[name]
+    choices = choices_of(field)
+    names = {value: value for value in (*literals(field.annotation), *choices.planned)}
+    return {known.casefold(): value for known, value in {**names, **choices.aliases}.items()}
+
+
+def literals(annotation: Any) -> Iterator[str]:
+    """The texts that a type allows, where it names them."""
+    if get_origin(annotation) is Literal:
+        yield from (value for value in get_args(annotation) if isinstance(value, str))
+    elif get_origin(annotation) not in (dict, tuple, list):
+        for argument in get_args(annotation):
+            yield from literals(argument)
+
+
+def has_number(annotation: Any) -> bool:
+    """Whether a type has numbers anywhere in it."""
+    return annotation in (int, float) or any(has_number(arg) for arg in get_args(annotation))
+
+
+def is_container(annotation: Any) -> bool:
+    """Whether nothing at all, under a key, says as much as an empty section or list."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return True
+    return get_origin(annotation) in (dict, tuple, list)

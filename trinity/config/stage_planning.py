@@ -28,7 +28,6 @@ def plan_stage(stage: Stage) -> StagePlan:
     """All that follows from one stage's configuration."""
     config, name = stage.config, stage.name
     algorithm = resolve_algorithm(config.algorithm, config.mode, name)
-    _check_engine_num(config, name)
     lengths = resolve_lengths(config.model, name)
     rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
     batch = _train_batch_size(config, rows, name)
@@ -60,6 +59,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         max_token_len_per_gpu=_max_token_len(config, lengths, algorithm, name),
         tasksets=tasksets,
         eval_tasksets=eval_tasksets,
+        eval_interval=_eval_interval(config),
         experience_buffer=resolve_experience_buffer(config, config.mode, name),
         auxiliary_buffers=resolve_auxiliary_buffers(config, name),
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
@@ -92,29 +92,13 @@ def _tasksets(
     eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
     check_names([*(one.name for one in (*tasksets, *eval_tasksets)), *auxiliary], stage)
-    if eval_tasksets:
-        _check_eval_interval(config, stage)
     return tasksets, eval_tasksets
 
 
-def _check_eval_interval(config: Config, stage: str) -> None:
+def _eval_interval(config: Config) -> int:
     """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
     interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
-    if interval % sync:
-        multiple = max(1, round(interval / sync)) * sync
-        raise UserError(
-            f"stage `{stage}`: `explorer.eval_interval: {interval}` is not a multiple of "
-            f"`synchronizer.sync_interval: {sync}`: give {multiple}"
-        )
-
-
-def _check_engine_num(config: Config, stage: str) -> None:
-    """An explorer runs one engine: a second one would hold GPUs that nothing uses."""
-    if config.mode == "both" and config.explorer.rollout_model.engine_num > 1:
-        raise UserError(
-            f"stage `{stage}`: `explorer.rollout_model.engine_num` above 1 is not supported yet: "
-            "start more explorers"
-        )
+    return max(interval // sync, 1) * sync
 
 
 def _max_token_len(

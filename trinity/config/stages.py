@@ -7,11 +7,12 @@ from pydantic import StringConstraints
 from trinity.config.algorithm import AlgorithmConfig
 from trinity.config.buffer import BufferConfig
 from trinity.config.cluster import ClusterConfig
+from trinity.config.data_processor import DataProcessorConfig
 from trinity.config.explorer import ExplorerConfig
-from trinity.config.mode import Mode
+from trinity.config.mode import MODES, Mode
 from trinity.config.model import ModelConfig
 from trinity.config.monitor import MonitorConfig
-from trinity.config.section import Section
+from trinity.config.section import Section, usual
 from trinity.config.synchronizer import SynchronizerConfig
 from trinity.config.trainer import TrainerConfig
 
@@ -27,13 +28,14 @@ class StageConfig(Section):
 
     stage_name: StageName
     """Unique in the experiment."""
-    mode: Mode | None = None
+    mode: Annotated[Mode | None, MODES] = None
     """Which services work in this stage."""
-    algorithm: AlgorithmConfig = AlgorithmConfig()
-    model: ModelConfig = ModelConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    buffer: BufferConfig = BufferConfig()
-    explorer: ExplorerConfig = ExplorerConfig()
-    trainer: TrainerConfig = TrainerConfig()
-    synchronizer: SynchronizerConfig = SynchronizerConfig()
-    monitor: MonitorConfig = MonitorConfig()
+    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    model: ModelConfig = usual(ModelConfig)
+    cluster: ClusterConfig = usual(ClusterConfig)
+    buffer: BufferConfig = usual(BufferConfig)
+    explorer: ExplorerConfig = usual(ExplorerConfig)
+    trainer: TrainerConfig = usual(TrainerConfig)
+    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    monitor: MonitorConfig = usual(MonitorConfig)
+    data_processor: DataProcessorConfig = usual(DataProcessorConfig)

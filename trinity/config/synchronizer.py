@@ -1,22 +1,64 @@
 """Section `synchronizer`: when and how new weights reach the explorer."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trinity.config.reasons import DERIVED, NO_RAY, UNREAD_THERE
 from trinity.config.section import NonNegative, Positive, Section
+from trinity.config.status import Choices, NoEffect, Planned
 
 
 class SynchronizerConfig(Section):
     """The travel of weights from trainer to explorer."""
 
-    sync_method: Literal["checkpoint"] = "checkpoint"
-    """Through files, whose hashes the explorer verifies."""
-    sync_style: Literal["fixed"] = "fixed"
-    """Which steps need which weights is fixed by the two numbers below."""
+    sync_method: Annotated[
+        Literal["checkpoint"],
+        Choices(
+            planned={
+                "nccl": "weights from GPU to GPU; through files meanwhile",
+                "memory": "weights through shared memory; through files meanwhile",
+            },
+            aliases={"offline": "checkpoint", "online": "nccl"},
+        ),
+    ] = "checkpoint"
+    """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies."""
+    sync_style: Annotated[
+        Literal["fixed"],
+        Choices(
+            planned={
+                "explorer_driven": "versions when the explorer asks for one",
+                "trainer_driven": "versions when the trainer has one",
+                "fully_async": "explorer and trainer without a common step",
+            },
+            aliases={
+                "dynamic_by_explorer": "explorer_driven",
+                "dynamic_by_trainer": "trainer_driven",
+            },
+        ),
+    ] = "fixed"
+    """Which steps need which weights; `fixed`: by the two numbers below."""
     sync_interval: Positive = 1
     """Train steps between two versions."""
     sync_offset: NonNegative = 0
     """Explore steps the explorer may be ahead of the trainer; 0 with interval 1 is on-policy."""
     sync_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that either side waits for the other."""
+    explorer_sync_interval: Annotated[
+        Positive | None, Planned("explorer and trainer share `sync_interval`")
+    ] = None
+    """Explore steps between two versions."""
+    trainer_sync_interval: Annotated[
+        Positive | None, Planned("explorer and trainer share `sync_interval`")
+    ] = None
+    """Train steps between two versions."""
+    group_name: Annotated[
+        str, NoEffect("weights travel as files, without a communication group")
+    ] = "rollout_weight_sync"
+    """Name of the group that weights are broadcast in."""
+    wait_for_checkpoint: Annotated[bool, UNREAD_THERE] = False
+    """Wait for a checkpoint at the start."""
+    explorer_world_size: Annotated[int | None, DERIVED] = None
+    """GPUs of the rollout engines."""
+    ray_namespace: Annotated[str, NO_RAY] = ""
+    """Ray's name for the run."""

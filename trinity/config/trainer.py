@@ -1,21 +1,40 @@
-"""Section `trainer`: ranks, precision, micro-batches and checkpoints."""
+"""Section `trainer`: how the policy is trained, and how often it is saved."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from trinity.config.critic import CriticConfig
-from trinity.config.section import NonNegative, PathSegment, Positive, Section
+from trinity.config.megatron import MegatronConfig
+from trinity.config.reasons import DERIVED
+from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
+from trinity.config.status import Choices, NoEffect, Planned, Renamed
+
+ON_DEVICE = Planned("weights, gradients and optimizer stay on the device")
 
 
 class TrainerConfig(Section):
     """How the policy is trained."""
 
-    name: PathSegment = "trainer"
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "ppo_max_token_len_per_gpu": Renamed("max_token_len_per_gpu"),
+        "eval_interval": Renamed("/explorer.eval_interval"),
+        "actor_grad_clip": Renamed("grad_clip"),
+    }
+
+    name: Annotated[
+        PathSegment, NoEffect("each gang of ranks is told apart by its incarnation")
+    ] = "trainer"
     """How logs and metrics call it."""
-    trainer_type: Literal["verl"] = "verl"
+    trainer_type: Annotated[Literal["verl"], Choices(planned={"tinker": "the Tinker service"})] = (
+        "verl"
+    )
     """Training back end."""
-    trainer_strategy: Literal["fsdp2"] = "fsdp2"
+    trainer_strategy: Annotated[
+        Literal["fsdp2"],
+        Choices(planned={"fsdp": "the older way to shard", "megatron": "Megatron's engine"}),
+    ] = "fsdp2"
     """How weights are sharded over ranks."""
     save_interval: NonNegative = 0
     """Train steps between full checkpoints; 0 writes one, at the end."""
@@ -23,7 +42,7 @@ class TrainerConfig(Section):
     """Train steps of the stage; with `buffer.total_steps` also given, whichever ends first."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
-    use_dynamic_bsz: bool = True
+    use_dynamic_bsz: Annotated[bool, Planned("micro-batches are always made by tokens")] = True
     """Micro-batches by tokens, not by rows."""
     use_remove_padding: bool = False
     """Packed forward passes; faster with flash attention, slower on a processor."""
@@ -37,5 +56,51 @@ class TrainerConfig(Section):
     """Training processes; 0 is one a GPU that rollout leaves, or one where there is none."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
-    critic: CriticConfig = CriticConfig()
+    critic: CriticConfig = usual(CriticConfig)
     """The value model, for algorithms that have one."""
+    save_hf_checkpoint: Annotated[
+        Literal["last", "always", "never"],
+        NoEffect("every version of the weights is safetensors in Hugging Face's layout"),
+    ] = "last"
+    """Which checkpoints hold weights in Hugging Face's layout."""
+    enable_preview: Annotated[
+        bool, NoEffect("samples are printed and kept in the buffer, not sent to a monitor")
+    ] = False
+    """A table of rollouts in the monitor."""
+    balance_batch: Annotated[
+        bool, Planned("ranks always get equal work, where the algorithm allows it")
+    ] = True
+    """Deal rows so that ranks get equal work."""
+    ulysses_sequence_parallel_size: Annotated[Positive, Planned("a sequence is on one GPU")] = 1
+    """GPUs that share a sequence."""
+    fix_actor_microbatch_loss_scale: Annotated[
+        bool, NoEffect("a loss is normalised over the whole batch, however it is cut")
+    ] = False
+    """Normalise losses over micro-batches of different sizes."""
+    param_offload: Annotated[bool, ON_DEVICE] = False
+    """Weights in the host's memory while they are not used."""
+    optimizer_offload: Annotated[bool, ON_DEVICE] = False
+    """Optimizer in the host's memory while it is not used."""
+    grad_offload: Annotated[bool, ON_DEVICE] = False
+    """Gradients in the host's memory while they are not used."""
+    offload_policy: Annotated[bool, ON_DEVICE] = False
+    """FSDP2's own way to keep all three in the host's memory."""
+    save_strategy: Annotated[
+        Literal["single_thread", "single_process", "single_node", "unrestricted"],
+        NoEffect("each rank writes its own files"),
+    ] = "unrestricted"
+    """Who may write a checkpoint at the same time."""
+    megatron: MegatronConfig = usual(MegatronConfig)
+    """Megatron's parallel sizes."""
+    trust_remote_code: Annotated[bool, DERIVED] = False
+    """Run the Python code that comes with a model."""
+    trainer_config: Args = Field(default_factory=dict)
+    """verl's own keys: those with a counterpart here are used for it, others are reported."""
+    trainer_config_path: Annotated[
+        str, Planned("write the keys of that file under `trainer_config`")
+    ] = ""
+    """A file of verl's keys."""
+    sft_warmup_steps: Annotated[
+        NonNegative, Planned("write a stage of `algorithm_type: sft` in front, see `stages`")
+    ] = 0
+    """Steps of imitation before the run, in old releases."""

@@ -31,6 +31,7 @@ NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
 FOREIGN = Condition.FOREIGN
+WORKERS = ("trainer", "explorer")
 SHORT_SECONDS = 0.5
 """Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
 
@@ -55,6 +56,8 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
     answers = await _ask(addresses, seconds)
     parts = []
     for name, address in addresses.items():
+        if name in WORKERS and name not in running.pids:
+            continue  # a stack without it: nobody needs it
         pid, sign = running.pids.get(name, 0), answers.signs[name]
         log_file = job_dir / "log" / f"{name}.log"
         is_gone = conditions[name] is Condition.GONE

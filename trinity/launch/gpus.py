@@ -41,4 +41,4 @@ def _rollout_gpus(stage: StagePlan) -> int:
     if not stage.needs_rollout:
         return 0
     rollout = stage.config.explorer.rollout_model
-    return rollout.engine_num * rollout.tensor_parallel_size
+    return rollout.tensor_parallel_size

@@ -1,13 +1,18 @@
 """From a YAML file to a checked plan, before anything is started."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from trinity.config.advice import advice
-from trinity.config.load import load_config
+from trinity.config.check import plan_of
+from trinity.config.load import runnable
+from trinity.config.notices import Notice
 from trinity.config.plan import ExperimentPlan
-from trinity.config.planning import plan_experiment
 from trinity.config.preflight import check_inputs
+from trinity.config.reading import read_config
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 
@@ -19,22 +24,27 @@ class Prepared:
     plan: ExperimentPlan
     resumes: bool
     notes: tuple[str, ...]
+    notices: tuple[Notice, ...]
+    """Keys that do not act as they are written."""
 
 
-def prepare(path: Path, max_steps: int | None) -> Prepared:
+def prepare(
+    path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
+) -> Prepared:
     """Load, plan and check.
 
     `max_steps` caps the train steps of every stage; the trial gets a name of its own so that it
     never mixes with the real run. Raises: UserError.
     """
-    config = load_config(path)
+    reading = read_config(path, overrides)
+    config = runnable(reading)
     name = config.name
     notes: tuple[str, ...] = ()
     if max_steps is not None:
         name = f"{config.name}-max-steps-{max_steps}"
         notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
-        config = load_config(path, {"name": name})
-    plan = plan_experiment(config)
+        config = config.model_copy(update={"name": name})
+    plan = plan_of(config, reading.source)
     if plan.job_path.name != name:
         notes = (*notes, f"continue_from_checkpoint is false: starting anew as {plan.label}")
     if max_steps is not None:
@@ -43,7 +53,9 @@ def prepare(path: Path, max_steps: int | None) -> Prepared:
     check_names(plan)
     check_resumable(plan)
     notes = (*notes, *advice(plan))
-    return Prepared(plan=plan, resumes=holds_run(plan.job_path), notes=notes)
+    return Prepared(
+        plan=plan, resumes=holds_run(plan.job_path), notes=notes, notices=reading.notices
+    )
 
 
 def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:

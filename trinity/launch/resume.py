@@ -13,6 +13,7 @@ PLAN_FILE = "config.json"
 # Keys that may differ from the run being resumed: they change how long it goes on, what it writes
 # and how it is watched, not what has been computed so far.
 CHANGEABLE = (
+    "buffer.feedback_timeout",
     "checkpoint_root_dir",
     "continue_from_checkpoint",
     "explorer.max_retry_times",

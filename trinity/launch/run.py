@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 import grpc
 
@@ -19,7 +20,9 @@ from trinity.launch.holdups import say_holdups
 from trinity.launch.phases import Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
+from trinity.local.infrastructure import Launchable
 from trinity.local.messages import EventKind
+from trinity.local.services import Surroundings, four_services
 from trinity.local.stack import LocalStack
 from trinity.progress.curves import draw_curves
 from trinity.progress.reporter import Reporter
@@ -32,6 +35,7 @@ from trinity.rpc.limits import CALL_SECONDS
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
 CANCEL_SECONDS = 3.0
 
 
@@ -45,6 +49,11 @@ class Run:
 
     plan: ExperimentPlan
     reporter: Reporter
+    home: Path | None = None
+    """The directory of the stack, where it is not the plan's own."""
+    services: Callable[[Surroundings], list[Launchable]] = four_services
+    complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
+    """Adds to the plan what only the running stack knows."""
     _phases: Phases = field(default_factory=lambda: Phases("start"))
     _interrupted: bool = False
 
@@ -60,15 +69,17 @@ class Run:
 
     async def _follow(self, view: RunView) -> synchronizer_pb2.Experiment:
         async with self._stack() as stack:
-            remember(self.plan)
             return await self._on(stack, view)
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
-        self.reporter.say("starting the broker, the database and the four services")
+        self.reporter.say("starting the broker, the database and the services")
         level = self.plan.stages[0].config.log.level
         async with LocalStack(
-            job_dir=self.plan.job_path, log_level=level, environment=share_gpus(self.plan)
+            job_dir=self._home,
+            log_level=level,
+            environment=share_gpus(self.plan),
+            services=self.services,
         ) as stack:
             self.reporter.say(f"all services answer after {self._phases.seconds()['start']:.1f} s")
             try:
@@ -100,7 +111,7 @@ class Run:
                     follower.until_ended(),
                     self._until_stack_fails(stack),
                     say_preparations(synchronizer, self.reporter),
-                    say_holdups(self.plan.job_path, view, self.reporter, self._sync_timeout()),
+                    say_holdups(self._home, view, self.reporter, self._sync_timeout()),
                 )
             except asyncio.CancelledError:
                 await self._cancel(synchronizer, experiment)
@@ -108,9 +119,14 @@ class Run:
             finally:
                 monitor.close()
 
-    async def _create(
-        self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub
-    ) -> synchronizer_pb2.Experiment:
+    @property
+    def _home(self) -> Path:
+        return self.home or self.plan.job_path
+
+    async def _create(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:
+        if self.complete is not None:
+            self.plan = await self.complete(synchronizer, self.plan)
+        remember(self.plan)
         answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
             synchronizer_pb2.CreateExperimentRequest(
                 tenant=self.plan.tenant,
@@ -127,7 +143,7 @@ class Run:
 
     async def _cancel(
         self,
-        synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub,
+        synchronizer: SynchronizerStub,
         experiment: synchronizer_pb2.Experiment,
     ) -> None:
         """Let the services know why they are about to stop; without an answer they stop as well."""
@@ -143,7 +159,7 @@ class Run:
                 self.reporter.say(f"restarted {event.process}: {event.reason}")
             if event.kind is EventKind.FAILED:
                 raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
-        raise RunFailed(f"the supervisor ended; see {self.plan.job_path / 'log'}")
+        raise RunFailed(f"the supervisor ended; see {self._home / 'log'}")
 
     async def _first(self, *ways: Awaitable[T]) -> T:
         """Whichever ends first; the others are cancelled."""
@@ -198,5 +214,5 @@ class Run:
         )
         write_summary(summary, self.plan.job_path / SUMMARY_FILE)
         if not finished:
-            raise RunFailed(f"{ended.reason}; the logs are in {self.plan.job_path / 'log'}")
+            raise RunFailed(f"{ended.reason}; the logs are in {self._home / 'log'}")
         return summary

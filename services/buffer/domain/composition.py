@@ -40,6 +40,7 @@ class Refill:
     """Draw further tasks for the explore step that came out short."""
 
     num_tasks: int
+    refill_round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,17 @@ class End:
 Decision = Take | Wait | Refill | End
 
 
-def decide(stage: Stage, step: int, supply: Supply) -> Decision:
-    """A full batch is taken at once; a short one only when nothing can fill it."""
+def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
+    """What follows from the number of rows alone: a full batch waits for nothing."""
     if step > stage.total_train_steps:
         return End("drained", f"all {stage.total_train_steps} train steps have their batch")
-    if supply.num_rows >= stage.plan.num_rollout_rows:
-        return Take()
+    return Take() if num_rows >= stage.plan.num_rollout_rows else None
+
+
+def decide(stage: Stage, step: int, supply: Supply) -> Decision:
+    """A full batch is taken at once; a short one only when nothing can fill it."""
+    if decision := decide_at_once(stage, step, supply.num_rows):
+        return decision
     if supply.unfinished or supply.next_step:
         return Wait(supply.unfinished or supply.next_step)
     planned = planned_rows(stage, step)
@@ -66,7 +72,8 @@ def decide(stage: Stage, step: int, supply: Supply) -> Decision:
         return Take() if supply.num_rows else End("drained", "every task is used up")
     buffer = stage.plan.config.buffer
     if supply.refill_rounds < buffer.max_refill_rounds:
-        return Refill(math.ceil((planned - supply.num_rows) / stage.repeat_times))
+        num_tasks = math.ceil((planned - supply.num_rows) / stage.repeat_times)
+        return Refill(num_tasks, supply.refill_rounds + 1)
     if supply.num_rows and buffer.short_batch == "train":
         return Take()
     return End(

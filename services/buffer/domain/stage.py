@@ -43,6 +43,16 @@ class Stage:
     segment_id: int
 
     @property
+    def samples_key(self) -> StageKey:
+        """The stage that holds the samples of its batches: itself, unless it trains stored ones."""
+        stored = self.plan.stored_batches
+        if stored is None:
+            return self.key
+        return StageKey(
+            tenant=self.key.tenant, experiment_id=stored.experiment_id, stage=stored.stage
+        )
+
+    @property
     def is_open(self) -> bool:
         """Whether anything can still happen in it."""
         return self.state is StageState.OPEN
@@ -79,7 +89,7 @@ class Stage:
         """
         if version == 0:
             return self.plan.config.explorer.eval_on_startup
-        interval = self.plan.config.explorer.eval_interval
+        interval = self.plan.eval_interval
         last = self.total_explore_steps // interval
 
         def measured(k: int) -> int:

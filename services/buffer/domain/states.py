@@ -52,6 +52,8 @@ class AttemptState(StrEnum):
 class ExperienceState(StrEnum):
     """Life of an experience; only ready ones can be batched."""
 
+    AWAITING = "awaiting"
+    """Its reward comes later, and its group waits for it."""
     RAW = "raw"
     DERIVED = "derived"
     READY = "ready"
@@ -60,11 +62,17 @@ class ExperienceState(StrEnum):
     EVAL = "eval"
     SUPERSEDED = "superseded"
     LATE = "late"
+    EXCLUDED = "excluded"
+    """Left out by a person."""
+    DELETED = "deleted"
+    """The same, and its content is gone."""
 
 
 class ScopeState(StrEnum):
     """Life of what the pipeline works on at once."""
 
+    AWAITING = "awaiting"
+    """For the rewards of its samples: not to be worked on."""
     OPEN = "open"
     CLAIMED = "claimed"
     DONE = "done"
@@ -72,6 +80,7 @@ class ScopeState(StrEnum):
 
 
 OPEN_SCOPE = (ScopeState.OPEN, ScopeState.CLAIMED)
+UNFINISHED_SCOPE = (*OPEN_SCOPE, ScopeState.AWAITING)
 
 
 class TasksetKind(StrEnum):

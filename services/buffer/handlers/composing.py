@@ -7,7 +7,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
-from services.buffer.domain.composition import Decision, End, Refill, Supply, Take, Wait, decide
+from services.buffer.domain.composition import (
+    Decision,
+    End,
+    Refill,
+    Supply,
+    Take,
+    Wait,
+    decide,
+    decide_at_once,
+)
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
@@ -15,6 +24,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
     draw_data,
     expert_rows,
@@ -22,7 +32,7 @@ from services.buffer.handlers.sampling import (
     sampling_figures,
     version_for_refill,
 )
-from services.buffer.handlers.words import describe_rollouts
+from services.buffer.handlers.words import describe_rollouts, describe_scopes
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.database import notify, stage_topics, work_topic
@@ -34,6 +44,7 @@ from services.buffer.store.experiences import (
     ready_rows,
     set_states,
 )
+from services.buffer.store.feedback import count_held
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
@@ -64,6 +75,8 @@ class Composer:
             return head
         if not stage.is_open:
             return End("failed", stage.reason)
+        if stage.plan.stored_batches is not None:
+            return await compose_stored(connection, stage, step)
         if step != stage.recorded_step + 1:
             raise PreconditionFailed(
                 f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
@@ -77,16 +90,19 @@ class Composer:
     ) -> BatchHead | Wait | End:
         before = await _first_unfinished(connection, stage)
         stage = await leave_out_stale(connection, stage, step, before)
-        supply = await _supply(connection, stage, step, before)
-        decision: Decision = decide(stage, step, supply)
+        num_rows = await count_ready(connection, stage, before)
+        decision: Decision | None = decide_at_once(stage, step, num_rows)
+        if decision is None:
+            supply = await _supply(connection, stage, step, num_rows)
+            decision = decide(stage, step, supply)
         match decision:
             case Take():
                 size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                has_more = supply.num_rows > len(rows)
+                has_more = num_rows > len(rows)
                 return await self._take(connection, stage, step, rows, has_more=has_more)
-            case Refill(num_tasks):
-                await _refill(connection, stage, num_tasks, supply.refill_rounds + 1)
+            case Refill(num_tasks, refill_round):
+                await _refill(connection, stage, num_tasks, refill_round)
                 return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
             case End("failed", reason):
                 reason += await _why_short(connection, stage)
@@ -148,15 +164,13 @@ async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place 
     return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
 
 
-async def _supply(
-    connection: AsyncConnection, stage: Stage, step: int, before: Place | None
-) -> Supply:
-    num_rows = await count_ready(connection, stage, before)
+async def _supply(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
     unfinished = ""
     if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
         unfinished = describe_rollouts(work)
     elif scopes := await open_scope_places(connection, stage.key):
-        unfinished = f"explore step {scopes[0][0]}: the pipeline works on {len(scopes)} groups"
+        num_awaited = await count_held(connection, stage.key)
+        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
     return Supply(
         num_rows=num_rows,
         unfinished=unfinished,

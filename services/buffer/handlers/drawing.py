@@ -9,11 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.interleaving import Share, interleave
 from services.buffer.domain.selector import draw, generator
 from services.buffer.domain.stage import Stage
-from services.buffer.handlers.task_feedback import current_beliefs
 from services.buffer.handlers.queueing import queue_of
-from services.buffer.store.task_feedback import tasks_of_step
+from services.buffer.handlers.task_feedback import current_beliefs
 from services.buffer.store.selection import ranked_rows
 from services.buffer.store.stages import StageTaskset, stage_tasksets
+from services.buffer.store.task_feedback import tasks_of_step
 from trinity.config.plan import ResolvedTaskset, Selector
 from trinity.types import StageKey
 

@@ -18,6 +18,7 @@ from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, wo
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage
+from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
 DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
@@ -47,7 +48,7 @@ class Shaped:
 
 def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
     """The id that the same output of an operator always gets."""
-    return str(uuid.uuid5(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}"))
+    return name_uuid(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}")
 
 
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:

@@ -1,7 +1,7 @@
 """Admission and lease in one: opens explore steps that may begin, hands out what is free."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,9 @@ from services.buffer.handlers.words import (
     describe_rollouts,
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
-from services.buffer.store.leases import Grant, seconds_until_expiry, take_leases
+from services.buffer.store.database import notify, work_topic
+from services.buffer.store.grants import Grant, take_leases
+from services.buffer.store.leases import free_lost_leases, seconds_until_expiry
 from services.buffer.store.load import current_load
 from services.buffer.store.runs import oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
@@ -33,6 +35,8 @@ class LeaseRequest:
     explorer_id: str
     max_assignments: int
     lease_seconds: float
+    held: Collection[str] | None
+    """Tokens of all leases that it holds; None if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     stage = await lock_stage(connection, request.key)
     if ended := _ended(stage):
         return ended
+    await _free_lost(connection, request)
     stage, refused = await _open_explore_steps(connection, stage)
     grants = await take_leases(
         connection,
@@ -78,6 +83,14 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
         return Granted(grants)
     reason = await _why_nothing(connection, stage, refused)
     return Waiting(reason, await seconds_until_expiry(connection, stage.key))
+
+
+async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None:
+    """What was granted in an answer that never arrived waits for nobody."""
+    if request.held is None:
+        return
+    if await free_lost_leases(connection, request.key, request.explorer_id, request.held):
+        await notify(connection, work_topic(request.key))
 
 
 def _ended(stage: Stage) -> Ended | None:

@@ -10,6 +10,7 @@ from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
+from services.buffer.handlers.retraining import find_source
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.progress import log_event
 from services.buffer.store.segments import open_segment
@@ -50,6 +51,8 @@ class NeededTaskset:
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
     """All tasksets of a plan; in mode train the one with the data."""
+    if plan.stored_batches is not None:
+        return []
     if not plan.needs_rollout:
         return [_needed(plan.experience_buffer, TasksetKind.DATA)]
     experts = [plan.expert_buffer] if plan.expert_buffer else []
@@ -106,6 +109,9 @@ async def open_stage(
         await prepare_selector(connection, key, taskset, selector)
     num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED)
     total_train_steps = plan.num_train_steps(num_rows)
+    if plan.stored_batches is not None:
+        source = await find_source(connection, key.tenant, plan.stored_batches)
+        num_rows, total_train_steps = source.num_rows, source.total_train_steps
     total_explore_steps = plan.num_explore_steps(num_rows) if plan.needs_rollout else 0
     if max(total_train_steps, total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
@@ -120,6 +126,9 @@ async def open_stage(
     stage = await get_stage(connection, key)
     if is_new:
         await update_stage(connection, key, segment_id=await open_segment(connection, key))
+        if plan.stored_batches is not None:
+            before = plan.stored_batches.first_step - 1
+            await update_stage(connection, key, recorded_step=before, trained_step=before)
         await _log_opened(connection, stage)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)

@@ -21,9 +21,11 @@ from services.buffer.domain.states import (
 )
 from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import close_evaluation
+from services.buffer.handlers.feedback import by_awaited
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
+from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import (
     insert_attempts,
@@ -88,9 +90,12 @@ class Settler:
         views: dict[str, AssignmentView],
     ) -> None:
         stored = [
-            (verdict.result, _state_of(verdict, views[verdict.result.assignment_id]))
+            part
             for verdict in new
             if verdict.result.experiences
+            for part in by_awaited(
+                stage, verdict.result, _state_of(verdict, views[verdict.result.assignment_id])
+            )
         ]
         num_rows = await insert_experiences(connection, stage.key, stage.segment_id, stored)
         if not num_rows:
@@ -117,8 +122,7 @@ async def _store_runs(
     by_id = {view.assignment_id: view for view in touched}
     changed = [(one, number, by_id[one].runs[number]) for one, number in sorted(places)]
     await update_runs(connection, stage.key, changed)
-    counts = {one: by_id[one].num_open_runs for one in dict(sorted(places))}
-    await update_open_counts(connection, stage.key, counts)
+    await update_open_counts(connection, stage.key, sorted({one for one, _ in places}))
 
 
 def _unknown(result: Result) -> Verdict:
@@ -154,11 +158,10 @@ async def _close(
             connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
         )
     await _say_given_up(connection, stage, given_up)
-    await open_scopes(
-        connection,
-        key,
-        [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN],
-    )
+    trained = [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN]
+    await open_scopes(connection, key, trained)
+    if stage.plan.config.buffer.await_feedback:
+        await hold_scopes(connection, key, trained)
     measured = {
         (view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL
     }

@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs
 from services.buffer.domain.stage import Stage
+from services.buffer.store.selection import load_beliefs, update_beliefs
 from services.buffer.store.task_feedback import (
     RolledOut,
     last_place_of_batch,
     mark_heard,
     unheard_groups,
 )
-from services.buffer.store.selection import load_beliefs, update_beliefs
 from trinity.config.difficulty import DifficultyConfig
 
 

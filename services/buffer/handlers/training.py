@@ -10,6 +10,8 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import open_evaluations
+from services.buffer.handlers.populations import newly_compared
+from services.buffer.handlers.retraining import compare_with_source, starting_checkpoints
 from services.buffer.store.assignments import cancel_open, oldest_required_version
 from services.buffer.store.batches import (
     Feedback,
@@ -87,7 +89,10 @@ async def begin_incarnation(
     return Beginning(
         incarnation=number,
         line=stage.line,
-        checkpoints=await kept_checkpoints(connection, stage),
+        checkpoints=[
+            *await kept_checkpoints(connection, stage),
+            *await starting_checkpoints(connection, stage),
+        ],
         recorded_step=stage.recorded_step,
         newest_version=await newest_version(connection, stage),
         finished_step=stage.finished_step or 0,
@@ -105,6 +110,7 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
     before = await versions_of(connection, stage, new.version)
     await _check_weights(connection, stage, new, before)
     await insert_version(connection, stage, new)
+    await compare_with_source(connection, stage, new)
     await update_stage(connection, key, published=max(new.version, stage.published or 0))
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
@@ -155,7 +161,7 @@ async def report_step(
         event = StepTrained(
             step=step,
             incarnation=incarnation,
-            metrics=metrics,
+            metrics=metrics | await newly_compared(connection, stage),
             replayed=await was_trained_before(connection, stage, step),
         )
         await log_event(connection, key, event)

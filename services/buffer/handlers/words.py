@@ -21,6 +21,18 @@ def describe_needed_version(work: OpenWork, published: int) -> str:
     )
 
 
+def describe_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> str:
+    """Groups that are complete and not in batches yet."""
+    if num_awaiting == num_groups:
+        return (
+            f"explore step {explore_step}: {num_groups} groups wait for rewards that come later "
+            "(`trinity feedback` gives them)"
+        )
+    awaiting = f", {num_awaiting} further ones wait for their rewards" if num_awaiting else ""
+    working = num_groups - num_awaiting
+    return f"explore step {explore_step}: the pipeline works on {working} groups{awaiting}"
+
+
 def _describe(work: OpenWork) -> str:
     still_open = f"{work.num_open} of {work.num_all} assignments still open"
     holders = f", held by explorer {' and '.join(work.holders)}" if work.holders else ""

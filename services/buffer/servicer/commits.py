@@ -54,7 +54,7 @@ class CommitCalls(Parts):
                 seen = await self._newest(producer)
                 async for reports in self._known(producer, list(sequences)):
                     yield _message(reports)
-            while reports := await self._after(producer, seen):
+            async for reports in self._after(producer, seen):
                 seen = reports[-1].number
                 yield _message(reports)
 
@@ -75,9 +75,18 @@ class CommitCalls(Parts):
                 yield reports
             told, last = len(reports), reports[-1].sequence if reports else last
 
-    async def _after(self, producer: str, number: int) -> list[Report]:
-        async with self.database.transaction() as connection:
-            return await load_reports(connection, producer, after=number, limit=REPORTS_A_MESSAGE)
+    async def _after(self, producer: str, number: int) -> AsyncIterator[list[Report]]:
+        """What was committed since, in parts."""
+        told = REPORTS_A_MESSAGE
+        while told == REPORTS_A_MESSAGE:
+            async with self.database.transaction() as connection:
+                reports = await load_reports(
+                    connection, producer, after=number, limit=REPORTS_A_MESSAGE
+                )
+            if reports:
+                number = reports[-1].number
+                yield reports
+            told = len(reports)
 
 
 def _message(reports: list[Report]) -> pb.WatchCommitsResponse:

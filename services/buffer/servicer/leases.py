@@ -1,5 +1,6 @@
 """Calls of explorers about work."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from services.buffer.domain.states import AssignmentKind
@@ -20,7 +21,8 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.store.database import notify, work_topic
-from services.buffer.store.leases import Grant, release_leases, renew_leases
+from services.buffer.store.grants import Grant
+from services.buffer.store.leases import release_leases, renew_leases
 from services.buffer.store.stages import get_stage, lock_stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
@@ -67,6 +69,7 @@ class LeaseCalls(Parts):
             explorer_id=uuid_of(request.explorer_id, "explorer_id"),
             max_assignments=request.max_assignments,
             lease_seconds=lease_seconds_of(request.lease_seconds),
+            held=_held_by(request),
         )
 
         async def look() -> LeaseLook:
@@ -103,6 +106,10 @@ class LeaseCalls(Parts):
             num_released = await release_leases(connection, key, explorer_id, tokens)
             await notify(connection, work_topic(key))
         return pb.ReleaseLeasesResponse(num_released=num_released)
+
+
+def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
+    return tokens_of(request.held.leases).values() if request.HasField("held") else None
 
 
 def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsResponse:

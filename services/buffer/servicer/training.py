@@ -31,7 +31,6 @@ from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_b
 from services.buffer.store.database import batch_topic
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1 import experience_pb2
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
@@ -210,7 +209,7 @@ def _row(row: LoadedRow) -> pb.BatchRow:
         row_index=row.row_index or 0,
     )
     if row.experience_body is not None:
-        message.experience.CopyFrom(experience_pb2.Experience.FromString(row.experience_body))
+        message.experience.MergeFromString(row.experience_body)
     else:
         message.row_json = row.row_json or ""
     return message

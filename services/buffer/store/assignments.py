@@ -13,8 +13,18 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import among, in_stage, insert_rows, key_columns, one_of
+from services.buffer.store.database import (
+    among,
+    among_given,
+    given,
+    in_given_stage,
+    in_stage,
+    insert_rows,
+    key_columns,
+    one_of,
+)
 from services.buffer.store.tables import assignment, run
+from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
@@ -39,7 +49,7 @@ class NewAssignment:
 def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, position: int) -> str:
     """The id that the same draw always gets."""
     name = f"{key.tenant}/{key.experiment_id}/{key.stage}/{kind}/{explore_step}/{position}"
-    return str(uuid.uuid5(ASSIGNMENT_NAMESPACE, name))
+    return name_uuid(ASSIGNMENT_NAMESPACE, name)
 
 
 async def insert_assignments(
@@ -71,6 +81,18 @@ async def insert_assignments(
     await insert_rows(connection, run, runs)
 
 
+_END = (
+    sa.update(assignment)
+    .where(in_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .values(
+        state=sa.bindparam("new_state"),
+        reason=sa.bindparam("new_reason"),
+        lease_token=None,
+        lease_until=None,
+    )
+)
+
+
 async def end_assignments(
     connection: AsyncConnection,
     key: StageKey,
@@ -80,11 +102,8 @@ async def end_assignments(
 ) -> None:
     """Take assignments out of work."""
     if ids:
-        await connection.execute(
-            sa.update(assignment)
-            .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
-            .values(state=state, reason=reason, lease_token=None, lease_until=None)
-        )
+        values = given(key, ids=ids, new_state=state, new_reason=reason)
+        await connection.execute(_END, values)
 
 
 async def cancel_open(
@@ -125,19 +144,21 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
     return Refills(num_rounds=row.rounds, next_position=row.next_position)
 
 
+_FIRST_OPEN = (
+    sa.select(assignment.c.explore_step, assignment.c.position)
+    .where(
+        in_given_stage(assignment),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    )
+    .order_by(assignment.c.explore_step, assignment.c.position)
+    .limit(1)
+)
+
+
 async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
     """Explore step and position of the earliest training assignment that has not ended."""
-    statement = (
-        sa.select(assignment.c.explore_step, assignment.c.position)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.TRAIN,
-            one_of(assignment.c.state, OPEN_ASSIGNMENT),
-        )
-        .order_by(assignment.c.explore_step, assignment.c.position)
-        .limit(1)
-    )
-    row = (await connection.execute(statement)).first()
+    row = (await connection.execute(_FIRST_OPEN, given(key))).first()
     return None if row is None else (row.explore_step, row.position)
 
 

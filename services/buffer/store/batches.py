@@ -14,6 +14,8 @@ from services.buffer.store.database import (
     among_numbers,
     decode_numbers,
     encode_numbers,
+    given,
+    in_given_stage,
     in_stage,
     insert_rows,
     key_columns,
@@ -64,12 +66,17 @@ class Feedback:
     advantage: float
 
 
+_FIND = sa.select(batch).where(
+    in_given_stage(batch),
+    batch.c.line == sa.bindparam("given_line"),
+    batch.c.step == sa.bindparam("given_step"),
+)
+
+
 async def find_batch(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | None:
     """The batch of a step, if it is composed."""
-    statement = sa.select(batch).where(
-        in_stage(batch, stage.key), batch.c.line == stage.line, batch.c.step == step
-    )
-    row = (await connection.execute(statement)).first()
+    values = given(stage.key, given_line=stage.line, given_step=step)
+    row = (await connection.execute(_FIND, values)).first()
     if row is None:
         return None
     return BatchHead(
@@ -132,7 +139,7 @@ async def load_rows(
     )
     items = list(await connection.execute(statement))
     sampled = [item.experience_id for item in items if item.experience_id is not None]
-    bodies = await load_bodies(connection, stage.key, sampled)
+    bodies = await load_bodies(connection, stage.samples_key, sampled)
     body_of = dict(zip(sampled, bodies, strict=True))
     task_of = await _load_tasks(connection, stage.key.tenant, items)
     return [

@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -12,16 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
     OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     AssignmentKind,
     ScopeState,
 )
 from services.buffer.store.database import (
-    among,
+    among_given,
     among_numbers,
     encode_numbers,
+    given,
+    in_given_stage,
     in_stage,
     one_of,
-    uuid_array,
 )
 from services.buffer.store.scopes import IS_FREE
 from services.buffer.store.stages import lock_stage
@@ -43,12 +46,23 @@ class Claim:
     attempts: int
 
 
+# Locks scopes that nobody works on; of those that somebody is about to change it takes none:
+# waiting for them under the stage's lock, which their holder may be waiting for, would block both.
+_FREE = (
+    sa.select(C.assignment_id)
+    .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
+    .with_for_update(skip_locked=True)
+)
+_OLDEST_FREE = _FREE.order_by(C.opened_at).limit(sa.bindparam("limit", type_=sa.Integer))
+_THESE_FREE = _FREE.where(among_given(C.assignment_id))
+
+
 async def claim_groups(
     connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
     """Take groups of a stage that nobody works on; other workers pass over those taken."""
-    free = _free(key).order_by(C.opened_at).limit(limit)
-    ids = [row.assignment_id for row in await connection.execute(free)]
+    free = await connection.execute(_OLDEST_FREE, given(key, limit=limit))
+    ids = [row.assignment_id for row in free]
     return await _claim(connection, key, ids, claim_seconds)
 
 
@@ -65,32 +79,19 @@ async def claim_step(
     ids = await _ended_groups(connection, key) if stage_now.is_open else []
     if not ids:
         return []
-    free = _free(key).where(among(C.assignment_id, ids))
-    if {row.assignment_id for row in await connection.execute(free)} != set(ids):
+    free = await connection.execute(_THESE_FREE, given(key, ids=ids))
+    if {row.assignment_id for row in free} != set(ids):
         return []
     claims = await _claim(connection, key, ids, claim_seconds)
     attempts = max(claim.attempts for claim in claims)
     return [replace(claim, attempts=attempts) for claim in claims]
 
 
-def _free(key: StageKey) -> sa.Select[tuple[str]]:
-    """Locks scopes that nobody works on; of those that somebody is about to change it takes none.
-
-    Waiting for them under the stage's lock, which their holder may be waiting for, would block
-    both.
-    """
-    return (
-        sa.select(C.assignment_id)
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE), IS_FREE)
-        .with_for_update(skip_locked=True)
-    )
-
-
 async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]:
     """All unfinished groups of the first explore step that can be taken as a whole, if any."""
     statement = (
         sa.select(C.explore_step, C.assignment_id, IS_FREE.label("is_free"))
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE))
+        .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
         .order_by(C.explore_step, C.position)
     )
     scopes = list(await connection.execute(statement))
@@ -108,6 +109,20 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
     return []
 
 
+_UNTIL = NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("seconds", type_=sa.Float))
+_CLAIM = (
+    sa.update(pipeline_scope)
+    .where(in_given_stage(pipeline_scope), among_given(C.assignment_id))
+    .values(
+        state=ScopeState.CLAIMED,
+        claim_token=sa.bindparam("token"),
+        claimed_until=_UNTIL,
+        attempts=C.attempts + 1,
+    )
+    .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
+)
+
+
 async def _claim(
     connection: AsyncConnection,
     key: StageKey,
@@ -117,17 +132,7 @@ async def _claim(
     if not ids:
         return []
     token = str(uuid.uuid4())
-    statement = (
-        sa.update(pipeline_scope)
-        .where(in_stage(pipeline_scope, key), among(C.assignment_id, ids))
-        .values(
-            state=ScopeState.CLAIMED,
-            claim_token=token,
-            claimed_until=_claim_end(claim_seconds),
-            attempts=C.attempts + 1,
-        )
-        .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
-    )
+    values = given(key, ids=ids, token=token, seconds=claim_seconds)
     claims = [
         Claim(
             key=key,
@@ -137,39 +142,48 @@ async def _claim(
             token=token,
             attempts=row.attempts,
         )
-        for row in await connection.execute(statement)
+        for row in await connection.execute(_CLAIM, values)
     ]
     return sorted(claims, key=lambda claim: (claim.explore_step, claim.position))
 
 
-def _claim_end(seconds: float) -> sa.ColumnElement[object]:
-    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+_RENEW = (
+    sa.update(pipeline_scope)
+    .where(
+        one_of(C.state, OPEN_SCOPE),
+        C.state == ScopeState.CLAIMED,
+        among_given(C.claim_token, "tokens"),
+    )
+    .values(claimed_until=_UNTIL)
+)
 
 
 async def renew_claims(
     connection: AsyncConnection, claims: Sequence[Claim], claim_seconds: float
 ) -> None:
     """Hold claims longer; those that are over or another's stay as they are."""
-    await connection.execute(
-        sa.update(pipeline_scope)
-        .where(
-            one_of(C.state, OPEN_SCOPE),
-            C.state == ScopeState.CLAIMED,
-            C.claim_token.in_({claim.token for claim in claims}),
-        )
-        .values(claimed_until=_claim_end(claim_seconds))
-    )
+    tokens = list({claim.token for claim in claims})
+    await connection.execute(_RENEW, {"tokens": tokens, "seconds": claim_seconds})
 
 
-def _is_held(claims: Sequence[Claim], token: str) -> sa.ColumnElement[bool]:
-    """Scopes of these claims that are still under their token."""
-    own = [claim for claim in claims if claim.token == token]
-    return sa.and_(
-        in_stage(pipeline_scope, own[0].key),
-        among(C.assignment_id, [claim.assignment_id for claim in own]),
-        C.claim_token == token,
-        C.state == ScopeState.CLAIMED,
+_HELD = sa.and_(
+    in_given_stage(pipeline_scope),
+    among_given(C.assignment_id),
+    C.claim_token == sa.bindparam("token"),
+    C.state == ScopeState.CLAIMED,
+)
+_END = (
+    sa.update(pipeline_scope)
+    .where(_HELD)
+    .values(
+        state=sa.bindparam("new_state"),
+        error=sa.bindparam("new_error"),
+        claim_token=None,
+        claimed_until=None,
+        attempts=C.attempts - sa.bindparam("not_counted", type_=sa.BigInteger),
     )
+    .returning(C.assignment_id)
+)
 
 
 async def end_claims(
@@ -185,21 +199,34 @@ async def end_claims(
     A claim under which nothing was tried is not counted as an attempt.
     """
     held: set[str] = set()
-    for token in {claim.token for claim in claims}:
-        statement = (
-            sa.update(pipeline_scope)
-            .where(_is_held(claims, token))
-            .values(
-                state=state,
-                error=error,
-                claim_token=None,
-                claimed_until=None,
-                attempts=C.attempts - (0 if is_counted else 1),
-            )
-            .returning(C.assignment_id)
+    for token, own in _by_token(claims).items():
+        values = _held_values(
+            own, token, new_state=state, new_error=error, not_counted=0 if is_counted else 1
         )
-        held |= set((await connection.execute(statement)).scalars())
+        held |= set((await connection.execute(_END, values)).scalars())
     return held
+
+
+_FIGURES = (
+    sa.func.unnest(
+        sa.bindparam("ids", type_=ARRAY(C.assignment_id.type)),
+        sa.bindparam("figures", type_=ARRAY(sa.Text)),
+    )
+    .table_valued("assignment_id", "metrics", name="new")
+    .render_derived()
+)
+_FINISH = (
+    sa.update(pipeline_scope)
+    .where(_HELD, C.assignment_id == _FIGURES.c.assignment_id)
+    .values(
+        state=ScopeState.DONE,
+        error="",
+        claim_token=None,
+        claimed_until=None,
+        metrics=sa.cast(_FIGURES.c.metrics, JSONB),
+    )
+    .returning(C.assignment_id)
+)
 
 
 async def finish_claims(
@@ -207,24 +234,20 @@ async def finish_claims(
 ) -> set[str]:
     """Note that groups of one stage are shaped, with their figures; answers as `end_claims`."""
     held: set[str] = set()
-    for token in {claim.token for claim in done}:
-        own = [claim for claim in done if claim.token == token]
-        encoded = [json.dumps(encode_numbers(done[claim])) for claim in own]
-        unnested = sa.func.unnest(
-            uuid_array(claim.assignment_id for claim in own), sa.cast(encoded, ARRAY(sa.Text))
-        )
-        new = unnested.table_valued("assignment_id", "metrics", name="new").render_derived()
-        statement = (
-            sa.update(pipeline_scope)
-            .where(_is_held(own, token), C.assignment_id == new.c.assignment_id)
-            .values(
-                state=ScopeState.DONE,
-                error="",
-                claim_token=None,
-                claimed_until=None,
-                metrics=sa.cast(new.c.metrics, JSONB),
-            )
-            .returning(C.assignment_id)
-        )
-        held |= set((await connection.execute(statement)).scalars())
+    for token, own in _by_token(done).items():
+        figures = [json.dumps(encode_numbers(done[claim])) for claim in own]
+        values = _held_values(own, token, figures=figures)
+        held |= set((await connection.execute(_FINISH, values)).scalars())
     return held
+
+
+def _by_token(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+    own: dict[str, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        own[claim.token].append(claim)
+    return own
+
+
+def _held_values(claims: Sequence[Claim], token: str, **values: object) -> dict[str, object]:
+    ids = [claim.assignment_id for claim in claims]
+    return given(claims[0].key, ids=ids, token=token, **values)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from services.buffer.store.tables import STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.postgres import map_database_errors
 from trinity.types import StageKey
@@ -52,6 +53,21 @@ def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
         table.c.experiment_id == key.experiment_id,
         table.c.stage == key.stage,
     )
+
+
+def in_given_stage(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Rows of the stage that `given` names: for statements that are built once and run often."""
+    return sa.and_(*(table.c[name] == sa.bindparam(f"given_{name}") for name in STAGE_KEY))
+
+
+def given(key: StageKey, **values: object) -> dict[str, object]:
+    """Parameters of a statement on a given stage."""
+    return {f"given_{name}": value for name, value in key_columns(key).items()} | values
+
+
+def among_given(column: sa.Column[str], name: str = "ids") -> sa.ColumnElement[bool]:
+    """Rows with one of the ids in the parameter of this name."""
+    return column == sa.any_(sa.bindparam(name, type_=ARRAY(sa.Uuid(as_uuid=False))))
 
 
 def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
@@ -98,43 +114,27 @@ async def insert_rows(
     """Insert many rows of the same columns in one statement; none is fine."""
     if not rows:
         return
-    statement = insert_of(table, rows)
+    statement = insert_of(table, tuple(rows[0]))
     if ignore_existing:
         statement = statement.on_conflict_do_nothing()
-    await connection.execute(statement)
-
-
-async def insert_large(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows with bytes that may be many; a row alone goes without being written as text."""
-    if len(rows) < 2:
-        for row in rows:
-            await connection.execute(insert(table).values(row))
-        return
-    columns = [table.c[name] for name in rows[0]]
-    arrays = [sa.cast([row[column.name] for row in rows], ARRAY(column.type)) for column in columns]
-    names = [sa.column(column.name, column.type) for column in columns]
-    new = sa.func.unnest(*arrays).table_valued(*names, name="new").render_derived()
-    chosen = sa.select(*(new.c[column.name] for column in columns))
-    await connection.execute(insert(table).from_select([column.name for column in columns], chosen))
-
-
-def insert_of(table: sa.Table, rows: Sequence[Row]) -> Insert:
-    """Insert rows in their order, as one parameter however many they are."""
-    names = list(rows[0])
-    chosen = _chosen_from_json(table, tuple(names)).bindparams(rows=_as_json(rows))
-    return insert(table).from_select(names, chosen.columns(*(table.c[name] for name in names)))
+    await connection.execute(statement, {"rows": rows_as_json(rows)})
 
 
 @lru_cache
-def _chosen_from_json(table: sa.Table, names: tuple[str, ...]) -> sa.TextClause:
-    """Postgres reads JSON faster than the driver writes an array of every column."""
+def insert_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
+    """Insert the rows of the parameter `rows`, made by `rows_as_json`, in their order.
+
+    Postgres reads JSON faster than the driver writes an array of every column.
+    """
     columns = ", ".join(f'"{name}"' for name in names)
-    return sa.text(
+    chosen = sa.text(
         f"SELECT {columns} FROM json_populate_recordset(NULL::{table.name}, CAST(:rows AS json))"
     )
+    return insert(table).from_select(names, chosen.columns(*(table.c[name] for name in names)))
 
 
-def _as_json(rows: Sequence[Row]) -> str:
+def rows_as_json(rows: Sequence[Row]) -> str:
+    """Rows as one parameter."""
     try:
         return json.dumps(rows, default=_hex, allow_nan=False)
     except ValueError:  # numbers that JSON has no way to write; as texts Postgres knows them
@@ -156,8 +156,14 @@ def _hex(value: object) -> str:
 
 async def notify(connection: AsyncConnection, *topics: str) -> None:
     """Wake whoever waits for these topics, in any replica, when the transaction commits."""
-    said = [sa.func.pg_notify(CHANNEL, topic) for topic in topics]
-    await connection.execute(sa.select(*said))
+    names = {f"topic_{place}": topic for place, topic in enumerate(topics)}
+    await connection.execute(_notify(len(topics)), names)
+
+
+@lru_cache
+def _notify(num_topics: int) -> sa.Select[Any]:
+    topics = (sa.bindparam(f"topic_{place}", type_=sa.Text) for place in range(num_topics))
+    return sa.select(*(sa.func.pg_notify(CHANNEL, topic) for topic in topics))
 
 
 def work_topic(key: StageKey) -> str:

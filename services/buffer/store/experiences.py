@@ -1,8 +1,7 @@
 """Statements on experiences and their payloads."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -14,24 +13,25 @@ from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AttemptState, ExperienceState
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
-    Row,
     among,
+    among_given,
     decode_numbers,
     encode_numbers,
+    given,
+    in_given_stage,
     in_stage,
-    insert_large,
     insert_rows,
     key_columns,
     one_of,
-    uuid_array,
 )
 from services.buffer.store.tables import experience, payload, run_attempt
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
 SCHEMA_VERSION = 1
-STATEMENT_BYTES = 512 * 1024
+C = experience.c
 Place = tuple[int, int]
 
 
@@ -80,43 +80,28 @@ async def insert_experiences(
                     "content_hash": one.content_hash,
                 }
             )
-    for some in _small_statements(payloads):
-        await insert_large(connection, payload, some)
+    await copy_rows(connection, payload, payloads)
     await insert_rows(connection, experience, rows)
     return len(rows)
 
 
-def _small_statements(payloads: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows that may go to the database together: on their way they are in memory several times."""
-    some: list[Row] = []
-    num_bytes = 0
-    for row in payloads:
-        size = len(cast(bytes, row["body"]))
-        if some and num_bytes + size > STATEMENT_BYTES:
-            yield some
-            some, num_bytes = [], 0
-        some.append(row)
-        num_bytes += size
-    if some:
-        yield some
+_RAW_SAMPLES = (
+    sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason)
+    .where(
+        in_given_stage(experience),
+        among_given(C.assignment_id),
+        one_of(C.state, [ExperienceState.RAW]),
+    )
+    .order_by(C.run, C.step, C.suffix)
+)
 
 
 async def load_raw_samples(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> dict[str, list[Sample]]:
     """The samples of groups that the pipeline has not shaped yet, in order, by assignment."""
-    c = experience.c
-    statement = (
-        sa.select(c.assignment_id, c.experience_id, c.run, c.reward, c.finish_reason)
-        .where(
-            in_stage(experience, key),
-            among(c.assignment_id, assignment_ids),
-            one_of(c.state, [ExperienceState.RAW]),
-        )
-        .order_by(c.run, c.step, c.suffix)
-    )
     samples: dict[str, list[Sample]] = {one: [] for one in assignment_ids}
-    for row in await connection.execute(statement):
+    for row in await connection.execute(_RAW_SAMPLES, given(key, ids=assignment_ids)):
         samples[row.assignment_id].append(
             Sample(
                 experience_id=row.experience_id,
@@ -142,36 +127,53 @@ CHANGED = {"experience_id", "parent_id", "revision", "advantage", "state"}
 COPIED = [column for column in experience.c if column.name not in NOT_COPIED | CHANGED]
 
 
+_NEW = (
+    sa.func.unnest(
+        sa.bindparam("ids", type_=ARRAY(C.experience_id.type)),
+        sa.bindparam("parents", type_=ARRAY(C.experience_id.type)),
+        sa.bindparam("advantages", type_=ARRAY(sa.Float)),
+    )
+    .table_valued("experience_id", "parent_id", "advantage", with_ordinality="place", name="new")
+    .render_derived()
+)
+_DERIVED_VALUES = {
+    "experience_id": _NEW.c.experience_id,
+    "parent_id": _NEW.c.parent_id,
+    "revision": C.revision + 1,
+    "advantage": _NEW.c.advantage,
+    "state": sa.literal(ExperienceState.READY.value),
+}
+_INSERT_DERIVED = sa.insert(experience).from_select(
+    [*(column.name for column in COPIED), *_DERIVED_VALUES],
+    sa.select(*COPIED, *_DERIVED_VALUES.values())
+    .join_from(_NEW, experience, C.experience_id == _NEW.c.parent_id)
+    .where(in_given_stage(experience), among_given(C.experience_id, "parents"))
+    .order_by(_NEW.c.place),
+)
+
+
 async def insert_derived(
     connection: AsyncConnection, key: StageKey, derived: Sequence[Derived]
 ) -> None:
     """Make ready rows of raw ones, in the order given; the parents stay as they came."""
     if not derived:
         return
-    parent_ids = [one.parent_id for one in derived]
-    unnested = sa.func.unnest(
-        uuid_array(one.experience_id for one in derived),
-        uuid_array(parent_ids),
-        sa.cast([one.advantage for one in derived], ARRAY(sa.Float)),
+    parents = [one.parent_id for one in derived]
+    values = given(
+        key,
+        ids=[one.experience_id for one in derived],
+        parents=parents,
+        advantages=[one.advantage for one in derived],
     )
-    columns = ("experience_id", "parent_id", "advantage")
-    new = unnested.table_valued(*columns, with_ordinality="place", name="new").render_derived()
-    values = {
-        "experience_id": new.c.experience_id,
-        "parent_id": new.c.parent_id,
-        "revision": experience.c.revision + 1,
-        "advantage": new.c.advantage,
-        "state": sa.literal(ExperienceState.READY.value),
-    }
-    rows = (
-        sa.select(*COPIED, *values.values())
-        .join_from(new, experience, experience.c.experience_id == new.c.parent_id)
-        .where(in_stage(experience, key), among(experience.c.experience_id, parent_ids))
-        .order_by(new.c.place)
-    )
-    names = [*(column.name for column in COPIED), *values]
-    await connection.execute(sa.insert(experience).from_select(names, rows))
-    await set_states(connection, key, parent_ids, ExperienceState.DERIVED)
+    await connection.execute(_INSERT_DERIVED, values)
+    await set_states(connection, key, parents, ExperienceState.DERIVED)
+
+
+_SET_STATES = (
+    sa.update(experience)
+    .where(in_given_stage(experience), among_given(C.experience_id))
+    .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"))
+)
 
 
 async def set_states(
@@ -183,11 +185,8 @@ async def set_states(
 ) -> None:
     """Move experiences on, with the reason if they leave."""
     if ids:
-        await connection.execute(
-            sa.update(experience)
-            .where(in_stage(experience, key), among(experience.c.experience_id, ids))
-            .values(state=state, reason=reason)
-        )
+        values = given(key, ids=ids, new_state=state, new_reason=reason)
+        await connection.execute(_SET_STATES, values)
 
 
 async def filter_raw(
@@ -301,42 +300,45 @@ async def ready_rows(
     ]
 
 
+_WON_METRICS = (
+    sa.select(run_attempt.c.assignment_id, run_attempt.c.run, run_attempt.c.metrics)
+    .where(
+        in_given_stage(run_attempt),
+        among_given(run_attempt.c.assignment_id),
+        one_of(run_attempt.c.state, [AttemptState.WON]),
+    )
+    .order_by(run_attempt.c.assignment_id, run_attempt.c.run)
+)
+
+
 async def won_metrics(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> dict[tuple[str, int], dict[str, float]]:
     """Metrics of the attempts that won, by assignment and run."""
-    c = run_attempt.c
-    statement = (
-        sa.select(c.assignment_id, c.run, c.metrics)
-        .where(
-            in_stage(run_attempt, key),
-            among(c.assignment_id, assignment_ids),
-            one_of(c.state, [AttemptState.WON]),
-        )
-        .order_by(c.assignment_id, c.run)
-    )
-    return {
-        (row.assignment_id, row.run): decode_numbers(row.metrics)
-        for row in await connection.execute(statement)
-    }
+    rows = await connection.execute(_WON_METRICS, given(key, ids=list(assignment_ids)))
+    return {(row.assignment_id, row.run): decode_numbers(row.metrics) for row in rows}
+
+
+_PLACES_OF_PAYLOADS = sa.select(C.experience_id, C.segment_id, C.payload_id).where(
+    in_given_stage(experience), among_given(C.experience_id)
+)
+_BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
+    in_given_stage(payload),
+    payload.c.segment_id == sa.bindparam("segment"),
+    among_given(payload.c.payload_id),
+)
 
 
 async def load_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> list[bytes]:
     """Wire bytes of experiences, in the order of `ids`."""
-    chosen = sa.select(experience.c.experience_id, experience.c.segment_id, experience.c.payload_id)
-    of_ids = sa.and_(in_stage(experience, key), among(experience.c.experience_id, ids))
-    rows = list(await connection.execute(chosen.where(of_ids)))
+    rows = list(await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids)))
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
-        own = {row.payload_id for row in rows if row.segment_id == segment_id}
-        statement = sa.select(payload.c.payload_id, payload.c.body).where(
-            in_stage(payload, key),
-            payload.c.segment_id == segment_id,
-            among(payload.c.payload_id, own),
-        )
-        for row in await connection.execute(statement):
+        own = list({row.payload_id for row in rows if row.segment_id == segment_id})
+        values = given(key, ids=own, segment=segment_id)
+        for row in await connection.execute(_BODIES, values):
             bodies[row.payload_id] = bytes(row.body)
     payload_of = {row.experience_id: row.payload_id for row in rows}
     return [bodies[payload_of[one]] for one in ids]

@@ -21,7 +21,8 @@ async def current_load(connection: AsyncConnection, key: StageKey) -> Load:
     counts = sa.select(
         open_runs.scalar_subquery().label("open_runs"),
         state_count(key, ExperienceState.RAW).scalar_subquery().label("raw"),
+        state_count(key, ExperienceState.AWAITING).scalar_subquery().label("awaiting"),
         state_count(key, ExperienceState.READY).scalar_subquery().label("ready"),
     )
     row = (await connection.execute(counts)).one()
-    return Load(num_outstanding=int(row.open_runs) + row.raw, num_ready=row.ready)
+    return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=row.ready)

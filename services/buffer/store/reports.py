@@ -3,18 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
+    CHANNEL,
     among_numbers,
-    insert_large,
     insert_of,
-    notify,
     producer_topic,
+    rows_as_json,
 )
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
@@ -50,15 +52,27 @@ class DeadLetter:
     sequence: int | None = None
 
 
+_LOCK_AND_NOTIFY = sa.text(
+    "SELECT pg_advisory_xact_lock(hashtextextended(topic, 0)), pg_notify(:channel, topic)"
+    " FROM unnest(CAST(:topics AS text[])) AS topic"
+)
+_INSERT = insert_of(commit_report, ("producer", "sequence", "state", "reason"))
+_INSERT = _INSERT.on_conflict_do_update(
+    index_elements=["producer", "sequence"],
+    set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
+)
+
+
 async def insert_reports(connection: AsyncConnection, reports: Sequence[Report]) -> None:
     """Tell producers; a fate once told stays.
 
     Producers are locked first, so that their reports become visible in order of their numbers.
     """
-    for producer in sorted({report.producer for report in reports}):
-        lock = sa.func.hashtextextended(producer_topic(producer), 0)
-        await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
-        await notify(connection, producer_topic(producer))
+    if not reports:
+        return
+    producers = sorted({report.producer for report in reports})
+    topics = [producer_topic(producer) for producer in producers]
+    await connection.execute(_LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
     first: dict[tuple[str, int], Report] = {}
     for report in reports:
         first.setdefault((report.producer, report.sequence), report)
@@ -71,25 +85,26 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
         }
         for report in first.values()
     ]
-    if rows:
-        refreshed = insert_of(commit_report, rows).on_conflict_do_update(
-            index_elements=["producer", "sequence"],
-            set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
-        )
-        await connection.execute(refreshed)
+    await connection.execute(_INSERT, {"rows": rows_as_json(rows)})
+
+
+_AFTER = (
+    sa.select(commit_report)
+    .where(
+        commit_report.c.producer == sa.bindparam("given_producer"),
+        commit_report.c.number > sa.bindparam("after"),
+    )
+    .order_by(commit_report.c.number)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
 
 
 async def load_reports(
     connection: AsyncConnection, producer: str, *, after: int, limit: int
 ) -> list[Report]:
     """Reports to a producer after a number."""
-    statement = (
-        sa.select(commit_report)
-        .where(commit_report.c.producer == producer, commit_report.c.number > after)
-        .order_by(commit_report.c.number)
-        .limit(limit)
-    )
-    return await _reports(connection, statement)
+    values = {"given_producer": producer, "after": after, "limit": limit}
+    return _reports(await connection.execute(_AFTER, values))
 
 
 async def load_fates(
@@ -114,7 +129,7 @@ async def load_fates(
         .order_by(c.sequence)
         .limit(limit)
     )
-    return await _reports(connection, statement)
+    return _reports(await connection.execute(statement))
 
 
 async def newest_report(connection: AsyncConnection, producer: str) -> int:
@@ -125,9 +140,7 @@ async def newest_report(connection: AsyncConnection, producer: str) -> int:
     return (await connection.execute(statement)).scalar() or 0
 
 
-async def _reports(
-    connection: AsyncConnection, statement: sa.Select[tuple[object, ...]]
-) -> list[Report]:
+def _reports(rows: Iterable[sa.Row[Any]]) -> list[Report]:
     return [
         Report(
             producer=row.producer,
@@ -136,7 +149,7 @@ async def _reports(
             reason=row.reason,
             number=row.number,
         )
-        for row in await connection.execute(statement)
+        for row in rows
     ]
 
 
@@ -154,7 +167,7 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
     ]
     if not rows:
         return
-    await insert_large(connection, dead_letter, rows)
+    await copy_rows(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
     await connection.execute(
         sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)

@@ -1,11 +1,12 @@
 """Statements on runs and the attempts at them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.judgement import Verdict
@@ -17,36 +18,41 @@ from services.buffer.domain.states import (
     RunState,
 )
 from services.buffer.store.database import (
-    among,
-    among_numbers,
+    among_given,
     encode_numbers,
+    given,
+    in_given_stage,
     in_stage,
     insert_rows,
     key_columns,
     one_of,
 )
-from services.buffer.store.tables import assignment, run, run_attempt
+from services.buffer.store.tables import STAGE_KEY, assignment, run, run_attempt
 from trinity.types import StageKey
+
+RUN_COLUMNS = ("run", "state", "num_failed", "reason")
+
+
+# A run's row is looked up for each assignment: a join might compare every one with every other.
+_RUNS = (
+    sa.select(sa.func.json_agg(sa.func.json_build_array(*(run.c[name] for name in RUN_COLUMNS))))
+    .where(*(run.c[name] == assignment.c[name] for name in (*STAGE_KEY, "assignment_id")))
+    .scalar_subquery()
+)
+_VIEWS = sa.select(assignment, _RUNS.label("runs")).where(
+    in_given_stage(assignment), among_given(assignment.c.assignment_id)
+)
 
 
 async def load_views(
     connection: AsyncConnection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, AssignmentView]:
     """Assignments with the state of each of their runs."""
-    wanted = list(ids)
-    runs: dict[str, dict[int, OpenRun]] = defaultdict(dict)
-    statement = sa.select(run).where(in_stage(run, key), among(run.c.assignment_id, wanted))
-    for row in await connection.execute(statement):
-        runs[row.assignment_id][row.run] = OpenRun(
-            state=RunState(row.state), num_failed=row.num_failed, reason=row.reason
-        )
-    chosen = sa.select(assignment).where(
-        in_stage(assignment, key), among(assignment.c.assignment_id, wanted)
-    )
-    return {row.assignment_id: _view(row, runs) for row in await connection.execute(chosen)}
+    rows = await connection.execute(_VIEWS, given(key, ids=list(ids)))
+    return {row.assignment_id: _view(row) for row in rows}
 
 
-def _view(row: sa.Row[Any], runs: dict[str, dict[int, OpenRun]]) -> AssignmentView:
+def _view(row: sa.Row[Any]) -> AssignmentView:
     return AssignmentView(
         assignment_id=row.assignment_id,
         kind=AssignmentKind(row.kind),
@@ -56,27 +62,38 @@ def _view(row: sa.Row[Any], runs: dict[str, dict[int, OpenRun]]) -> AssignmentVi
         explore_step=row.explore_step,
         position=row.position,
         required_version=row.required_version,
-        runs=runs[row.assignment_id],
+        runs={
+            number: OpenRun(state=RunState(state), num_failed=num_failed, reason=reason)
+            for number, state, num_failed, reason in row.runs or ()
+        },
     )
+
+
+_KNOWN = sa.select(
+    *(run_attempt.c[name] for name in ("assignment_id", "run", "attempt")),
+    *(run_attempt.c[name] for name in ("producer", "sequence", "content_hash", "state")),
+)
+_KNOWN_BY_PLACE = _KNOWN.where(
+    in_given_stage(run_attempt), among_given(run_attempt.c.assignment_id)
+)
+_KNOWN_BY_SEQUENCE = _KNOWN.where(
+    run_attempt.c.producer == sa.bindparam("given_producer"),
+    run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=ARRAY(sa.BigInteger))),
+)
 
 
 async def load_known(
     connection: AsyncConnection, key: StageKey, results: Sequence[Result]
 ) -> list[KnownAttempt]:
     """Attempts in the database under the place or the sequence of any of these results."""
-    same_place = sa.select(run_attempt).where(
-        in_stage(run_attempt, key),
-        among(run_attempt.c.assignment_id, {result.assignment_id for result in results}),
-    )
-    found = list(await connection.execute(same_place))
+    ids = list({result.assignment_id for result in results})
+    found = list(await connection.execute(_KNOWN_BY_PLACE, given(key, ids=ids)))
     sequences: dict[str, list[int]] = defaultdict(list)
     for result in results:
         sequences[result.producer].append(result.sequence)
     for producer, own in sequences.items():
-        same_sequence = sa.select(run_attempt).where(
-            run_attempt.c.producer == producer, among_numbers(run_attempt.c.sequence, own)
-        )
-        found += list(await connection.execute(same_sequence))
+        named = {"given_producer": producer, "sequences": own}
+        found += list(await connection.execute(_KNOWN_BY_SEQUENCE, named))
     return [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
@@ -112,20 +129,57 @@ async def insert_attempts(
     await insert_rows(connection, run_attempt, rows)
 
 
+# The ids find the rows through the index, the places choose among them.
+_UPDATE_RUNS = (
+    sa.update(run)
+    .where(
+        in_given_stage(run),
+        among_given(run.c.assignment_id),
+        sa.func.concat(run.c.assignment_id, "/", run.c.run)
+        == sa.any_(sa.bindparam("places", type_=ARRAY(sa.Text))),
+    )
+    .values(
+        state=sa.bindparam("new_state"),
+        num_failed=sa.bindparam("new_num_failed"),
+        reason=sa.bindparam("new_reason"),
+    )
+)
+
+
 async def update_runs(
     connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, OpenRun]]
 ) -> None:
     """Store how runs stand after their results were judged; most stand alike."""
-    alike: dict[tuple[int, RunState, int, str], list[str]] = defaultdict(list)
+    alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
     for own_id, number, one in changed:
-        alike[number, one.state, one.num_failed, one.reason].append(own_id)
-    for (number, state, num_failed, reason), ids in alike.items():
-        statement = (
-            sa.update(run)
-            .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.run == number)
-            .values(state=state, num_failed=num_failed, reason=reason)
-        )
-        await connection.execute(statement)
+        alike[one.state, one.num_failed, one.reason].append((own_id, number))
+    for (state, num_failed, reason), runs in alike.items():
+        values = {"new_state": state, "new_num_failed": num_failed, "new_reason": reason}
+        places = [f"{own_id}/{number}" for own_id, number in runs]
+        ids = list({own_id for own_id, _ in runs})
+        await connection.execute(_UPDATE_RUNS, given(key, ids=ids, places=places, **values))
+
+
+_NUM_OPEN_RUNS = (
+    sa.select(sa.func.count())
+    .select_from(run)
+    .where(*(run.c[name] == assignment.c[name] for name in (*STAGE_KEY, "assignment_id")))
+    .where(run.c.state == RunState.OPEN)
+    .scalar_subquery()
+)
+_UPDATE_OPEN_COUNTS = (
+    sa.update(assignment)
+    .where(in_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .values(num_open_runs=_NUM_OPEN_RUNS)
+)
+
+
+async def update_open_counts(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> None:
+    """Store how many runs of each of these assignments are still open."""
+    if ids:
+        await connection.execute(_UPDATE_OPEN_COUNTS, given(key, ids=ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,22 +205,6 @@ async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
         .limit(1)
     )
     return (await connection.execute(counted)).scalar() or ""
-
-
-async def update_open_counts(
-    connection: AsyncConnection, key: StageKey, counts: Mapping[str, int]
-) -> None:
-    """Store how many runs of each assignment are still open."""
-    alike: dict[int, list[str]] = defaultdict(list)
-    for own_id, count in counts.items():
-        alike[count].append(own_id)
-    for count, ids in alike.items():
-        statement = (
-            sa.update(assignment)
-            .where(in_stage(assignment, key), among(assignment.c.assignment_id, ids))
-            .values(num_open_runs=count)
-        )
-        await connection.execute(statement)
 
 
 async def oldest_open_work(

@@ -8,13 +8,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
     OPEN_SCOPE,
+    UNFINISHED_SCOPE,
     ScopeState,
     StageState,
 )
 from services.buffer.store.database import (
     SCOPES_TOPIC,
-    among,
+    among_given,
     decode_numbers,
+    given,
+    in_given_stage,
     in_stage,
     key_from_row,
     notify,
@@ -30,47 +33,64 @@ IS_FREE = sa.or_(
 )
 
 
+A = assignment.c
+_COPIED = (*(A[name] for name in STAGE_KEY), A.assignment_id, A.explore_step, A.position)
+_OPEN = sa.insert(pipeline_scope).from_select(
+    [*(column.name for column in _COPIED), "state"],
+    sa.select(*_COPIED, sa.literal(ScopeState.OPEN.value))
+    .where(in_given_stage(assignment), among_given(A.assignment_id))
+    .order_by(A.explore_step, A.position),
+)
+
+
 async def open_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> None:
     """Let the pipeline work on groups that are complete."""
     if not assignment_ids:
         return
-    a = assignment.c
-    copied = [*(a[name] for name in STAGE_KEY), a.assignment_id, a.explore_step, a.position]
-    closed = (
-        sa.select(*copied, sa.literal(ScopeState.OPEN.value))
-        .where(in_stage(assignment, key), among(a.assignment_id, assignment_ids))
-        .order_by(a.explore_step, a.position)
-    )
-    names = [*(column.name for column in copied), "state"]
-    await connection.execute(sa.insert(pipeline_scope).from_select(names, closed))
+    await connection.execute(_OPEN, given(key, ids=assignment_ids))
     await notify(connection, SCOPES_TOPIC)
+
+
+_WAITING_SINCE = (
+    sa.select(sa.func.min(C.opened_at))
+    .where(*(C[name] == stage.c[name] for name in STAGE_KEY))
+    .where(one_of(C.state, OPEN_SCOPE), IS_FREE)
+    .scalar_subquery()
+)
+_WITH_WORK: sa.Select[Any] = sa.select(
+    *(stage.c[name] for name in STAGE_KEY), _WAITING_SINCE.label("since")
+).where(stage.c.state == StageState.OPEN)
 
 
 async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
     """Open stages with scopes that nobody works on, the one that waits longest first."""
-    waiting = (
-        sa.select(sa.func.min(C.opened_at))
-        .where(*(C[name] == stage.c[name] for name in STAGE_KEY))
-        .where(one_of(C.state, OPEN_SCOPE), IS_FREE)
-        .scalar_subquery()
-    )
-    columns: list[sa.ColumnElement[Any]] = [stage.c[name] for name in STAGE_KEY]
-    columns.append(waiting.label("since"))
-    statement = sa.select(*columns).where(stage.c.state == StageState.OPEN)
-    found = [row for row in await connection.execute(statement) if row.since is not None]
+    found = [row for row in await connection.execute(_WITH_WORK) if row.since is not None]
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
+
+
+async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
+    """When the next claim of anybody is over, unless it is renewed or its work done."""
+    left = sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)
+    statement = sa.select(left).where(
+        one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
+    )
+    seconds = (await connection.execute(statement)).scalar()
+    return None if seconds is None else float(seconds)
+
+
+_OPEN_PLACES = (
+    sa.select(C.explore_step, C.position)
+    .where(in_given_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
+    .order_by(C.explore_step, C.position)
+)
 
 
 async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
     """Places of the groups that the pipeline has not finished, earliest first."""
-    statement = (
-        sa.select(C.explore_step, C.position)
-        .where(in_stage(pipeline_scope, key), one_of(C.state, OPEN_SCOPE))
-        .order_by(C.explore_step, C.position)
-    )
-    return [(row.explore_step, row.position) for row in await connection.execute(statement)]
+    rows = await connection.execute(_OPEN_PLACES, given(key))
+    return [(row.explore_step, row.position) for row in rows]
 
 
 async def take_figures(

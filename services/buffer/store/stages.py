@@ -10,7 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
-from services.buffer.store.database import in_stage, key_columns, key_from_row
+from services.buffer.store.database import (
+    given,
+    in_given_stage,
+    in_stage,
+    key_columns,
+    key_from_row,
+)
 from services.buffer.store.tables import stage, stage_taskset
 from trinity.errors import NotFound
 from trinity.types import StageKey
@@ -49,9 +55,13 @@ def _from_row(row: sa.Row[Any]) -> Stage:
     )
 
 
+_FIND = sa.select(stage).where(in_given_stage(stage))
+_LOCK = _FIND.with_for_update()
+
+
 async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
     """The stage as it is, if it is."""
-    row = (await connection.execute(sa.select(stage).where(in_stage(stage, key)))).first()
+    row = (await connection.execute(_FIND, given(key))).first()
     return None if row is None else _from_row(row)
 
 
@@ -94,8 +104,7 @@ async def lock_stages(
 
 async def _lock(connection: AsyncConnection, key: StageKey) -> Stage | None:
     """The row as it is once the lock is ours, whoever changed it while we waited."""
-    statement = sa.select(stage).where(in_stage(stage, key)).with_for_update()
-    row = (await connection.execute(statement)).first()
+    row = (await connection.execute(_LOCK, given(key))).first()
     return None if row is None else _from_row(row)
 
 

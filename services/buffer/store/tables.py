@@ -124,6 +124,7 @@ stage = sa.Table(
     _number("explore_step"),
     _number("num_drawn"),
     _number("num_stale"),
+    _number("compared_step"),
     _number("line", default=1),
     _number("incarnation"),
     sa.Column("published", sa.BigInteger),
@@ -273,7 +274,7 @@ sa.Index(
         experience.c[name]
         for name in (*STAGE_KEY, "state", "explore_step", "position", "run", "step", "suffix")
     ),
-    postgresql_where=experience.c.state.in_(["raw", "ready"]),
+    postgresql_where=experience.c.state.in_(["raw", "ready", "awaiting"]),
 )
 sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in (*STAGE_KEY, "assignment_id"))
@@ -298,7 +299,7 @@ pipeline_scope = sa.Table(
 sa.Index(
     "pipeline_scope_open_ix",
     *(pipeline_scope.c[name] for name in (*STAGE_KEY, "opened_at")),
-    postgresql_where=pipeline_scope.c.state.in_(["open", "claimed"]),
+    postgresql_where=pipeline_scope.c.state.in_(["open", "claimed", "awaiting"]),
 )
 sa.Index(
     "pipeline_scope_unreported_ix",

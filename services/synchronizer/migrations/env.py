@@ -1,6 +1,6 @@
 """Where Alembic enters."""
 
 from services.synchronizer.tables import metadata
-from trinity.migrations import run_environment
+from trinity.schema_revisions import run_environment
 
 run_environment(metadata)

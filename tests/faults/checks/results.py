@@ -49,11 +49,15 @@ def one_attempt_a_run(snapshot: Snapshot) -> list[str]:
 
 
 def whole_groups(snapshot: Snapshot) -> list[str]:
-    """A group is closed when all its runs have ended, and gives a row for each that was won."""
+    """A group is closed when all its runs have ended, and gives a row for each that was won.
+
+    That a row is copied into another group's place is no row more of its own group.
+    """
     runs: dict[str, list[str]] = defaultdict(list)
     for run in snapshot.runs:
         runs[run.assignment_id].append(run.state)
-    derived = Counter(one.assignment_id for one in snapshot.samples if one.revision)
+    parents = {(one.assignment_id, one.parent_id) for one in snapshot.samples if one.revision}
+    derived = Counter(assignment_id for assignment_id, _ in parents)
     found = []
     for one in snapshot.assignments:
         states = runs[one.id]

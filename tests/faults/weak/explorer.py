@@ -27,9 +27,7 @@ def _twin(message: RunResult) -> RunResult:
     for one in twin.experiences:
         eid = one.eid
         eid.attempt = twin.attempt
-        one.id = str(
-            experience_id(twin.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix or "")
-        )
+        one.id = experience_id(twin.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix or "")
     return twin
 
 

@@ -21,6 +21,7 @@ class ExplorerSide(Calls):
         *,
         wait_seconds: float = WAIT_SECONDS,
         lease_seconds: float = 60.0,
+        held: Sequence[pb.Assignment] | None = None,
     ) -> pb.LeaseAssignmentsResponse:
         answer: pb.LeaseAssignmentsResponse = await self.stub.LeaseAssignments(
             pb.LeaseAssignmentsRequest(
@@ -29,9 +30,20 @@ class ExplorerSide(Calls):
                 max_assignments=count,
                 wait_seconds=wait_seconds,
                 lease_seconds=lease_seconds,
+                held=pb.HeldLeases(leases=_leases(held)) if held is not None else None,
             ),
             timeout=CALL_SECONDS,
         )
+        return answer
+
+    async def renew(self, *assignments: pb.Assignment) -> pb.RenewLeasesResponse:
+        request = pb.RenewLeasesRequest(
+            key=self.pb_key,
+            explorer_id=self.explorer_id,
+            leases=_leases(assignments),
+            lease_seconds=60,
+        )
+        answer: pb.RenewLeasesResponse = await self.stub.RenewLeases(request, timeout=CALL_SECONDS)
         return answer
 
     def complete(
@@ -165,3 +177,7 @@ class ExplorerSide(Calls):
         first = await stream.read()
         stream.cancel()
         return list(first.reports)
+
+
+def _leases(assignments: Sequence[pb.Assignment]) -> list[pb.Lease]:
+    return [pb.Lease(assignment_id=one.id, lease_token=one.lease_token) for one in assignments]

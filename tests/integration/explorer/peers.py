@@ -145,6 +145,8 @@ class PeerBuffer(BufferServiceServicer):
     num_received: int = 0
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
+    held: list[list[str]] = field(default_factory=list)
+    """Assignments that the explorer said it holds when it asked for work, call by call."""
     released: list[list[str]] = field(default_factory=list)
     """Assignments that were given back, call by call; none named are all."""
     num_renewals: int = 0
@@ -171,6 +173,7 @@ class PeerBuffer(BufferServiceServicer):
         self, request: bpb.LeaseAssignmentsRequest, _: Context
     ) -> bpb.LeaseAssignmentsResponse:
         states = bpb.LeaseAssignmentsResponse
+        self.held.append([lease.assignment_id for lease in request.held.leases])
         if self.lease_error is not None:
             raise self.lease_error
         if self.waits_for:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from services.explorer.nats_broker import NatsBroker
+from tests.infra_fixtures import NatsUnderTest
 from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments
 
@@ -19,6 +21,19 @@ async def test_results_made_while_the_broker_is_away_arrive_when_it_is_back(worl
         await world.broker.start()
         await world.finished()
     assert len(world.buffer.complete()) == 4
+
+
+async def test_a_broker_that_is_back_is_told_of_so_that_what_it_lost_is_sent_again(
+    nats_server: NatsUnderTest,
+) -> None:
+    back = asyncio.Event()
+    async with asyncio.timeout(PATIENCE_SECONDS), NatsBroker(nats_server.explorer_url) as broker:
+        broker.on_return(back.set)
+        await broker.connect()
+        assert not back.is_set()
+        nats_server.kill()
+        await nats_server.start()
+        await back.wait()
 
 
 async def test_an_explorer_waits_for_commits_before_it_finishes(world: World) -> None:

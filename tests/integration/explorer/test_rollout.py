@@ -100,6 +100,19 @@ async def test_a_lost_lease_aborts_its_runs_and_only_its_runs(world: World) -> N
     assert {assignment for assignment, _ in world.buffer.complete()} == {kept.id}
 
 
+async def test_who_asks_for_work_says_what_it_holds(world: World) -> None:
+    """Leases that are not named were lost on their way and are for the buffer to give again."""
+    first, second = world.buffer.pending = assignments(2)
+    world.buffer.is_mute = True
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.buffer.until(lambda peer: len(peer.complete()) == 4 and len(peer.held) > 1)
+        world.buffer.is_mute = False
+        await world.buffer.change()
+        await world.finished()
+    assert world.buffer.held[0] == []
+    assert world.buffer.held[1] == [first.id, second.id]
+
+
 async def test_a_result_over_a_mebibyte_travels_by_reference(world: World) -> None:
     world.buffer.pending = assignments(1, runs=1)
     REWARDS.register("test_large", lambda: {"part" * 1000 + str(n): 0.0 for n in range(300)})

@@ -12,8 +12,10 @@ import pytest
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
 from tests.integration.restarts.clusters import StoresAfter, dsn_of, until_rows
+from tests.integration.together.seen import until
 from trinity.errors import RunFailed, UserError
 from trinity.local.stack import LocalStack
+from trinity.migrations import Migrations
 
 HOLD_MIGRATIONS = """
     CREATE FUNCTION hold() RETURNS event_trigger LANGUAGE plpgsql AS
@@ -37,13 +39,23 @@ async def test_migrations_that_were_killed_half_way_are_made_again(tmp_path: Pat
     assert (tmp_path / "infra" / "postgres" / "data" / "postmaster.pid").exists()
 
     async with LocalStack(job_dir=tmp_path, services=StoresAfter(tmp_path, LET_GO)):
-        BUFFER.check(dsn_of(tmp_path, "buffer"))
-        SYNCHRONIZER.check(dsn_of(tmp_path, "synchronizer"))
+        await until_migrated(BUFFER, dsn_of(tmp_path, "buffer"))
+        await until_migrated(SYNCHRONIZER, dsn_of(tmp_path, "synchronizer"))
 
     refused = "synchronizer refused to start: .* is at revision newer, which this program does not"
     with pytest.raises(UserError, match=refused):
         async with LocalStack(job_dir=tmp_path, services=StoresAfter(tmp_path, NEWER)):
             pass
+
+
+async def until_migrated(migrations: Migrations, dsn: str) -> None:
+    """A stack is up when its services live; these make their schemas before they are of use."""
+
+    async def are_made() -> bool:
+        return migrations.is_newest(dsn)
+
+    await until(are_made)
+    migrations.check(dsn)
 
 
 async def kill_while_held(stack: LocalStack, services: StoresAfter) -> None:

@@ -64,6 +64,16 @@ CASES = {
         },
         figures=(*POLICY_FIGURES, "off_policy/mask_fraction", "rollout_corr/rollout_is_mean"),
     ),
+    "chosen": Case(
+        algorithm={
+            "algorithm_type": "grpo",
+            "repeat_times": 8,
+            "bypass_old_logprobs": False,
+            "policy_loss_fn": "clip_cov",
+            "policy_loss_fn_args": {"clip_cov_ratio": 0.2, "clip_cov_lb": 0.0},
+        },
+        figures=(*POLICY_FIGURES, "actor/pg_clipfrac"),
+    ),
     "ppo": Case(
         algorithm={
             "algorithm_type": "ppo",

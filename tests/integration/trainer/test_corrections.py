@@ -57,6 +57,7 @@ def count_passes(learner: "Learner") -> dict[str, int]:
         ({"kl_penalty_fn": "k2", "advantage_fn": "rloo"}, {"actor": 0, "reference": 1}),
         (TIS, {"actor": 1, "reference": 0}),
         ({"advantage_fn": "clipv"}, {"actor": 1, "reference": 0}),
+        ({"policy_loss_fn": "kl_cov"}, {"actor": 1, "reference": 0}),
     ],
 )
 def test_only_the_passes_that_the_algorithm_needs_are_made(

@@ -26,8 +26,8 @@ def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
 
 
 def test_lost_rows_are_drawn_again_in_groups() -> None:
-    assert decide(stage(), 1, supply(5)) == Refill(2)
-    assert decide(stage(), 1, supply(0)) == Refill(4)
+    assert decide(stage(), 1, supply(5)) == Refill(2, 1)
+    assert decide(stage(), 1, supply(0)) == Refill(4, 1)
 
 
 def test_after_the_last_round_it_is_trained_short_or_fails() -> None:
@@ -42,14 +42,14 @@ def test_the_short_rest_of_the_tasks_is_no_loss() -> None:
     own = stage(plan(train_batch_size=12))
     assert (own.total_train_steps, planned_rows(own, 7)) == (7, 8)
     assert decide(own, 7, supply(8)) == Take()
-    assert decide(own, 7, supply(6)) == Refill(1)
+    assert decide(own, 7, supply(6)) == Refill(1, 1)
 
 
 def test_of_a_mixed_batch_rollouts_alone_are_waited_for() -> None:
     own = stage(plan(train_batch_size=16, expert_data_ratio=0.5), recorded_step=3)
     assert (own.total_train_steps, planned_rows(own, 4)) == (10, 8)
     assert decide(own, 4, supply(8, unfinished="something")) == Take()
-    assert decide(own, 4, supply(6)) == Refill(1)
+    assert decide(own, 4, supply(6)) == Refill(1, 1)
     assert first_unbatched_step(own) == 4
 
 

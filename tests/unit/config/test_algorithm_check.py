@@ -46,6 +46,20 @@ def test_an_adaptive_coefficient_needs_a_target_and_a_horizon(
 def test_a_penalty_on_rewards_needs_an_advantage_of_the_trainer() -> None:
     assert "`grpo`: give `kl_loss_fn` instead" in said(algorithm={"kl_penalty_fn": "k1"})
     assert said(algorithm={"kl_penalty_fn": "k1", "advantage_fn": "grpo_verl"}) == ""
+    for blind in ("gdpo", "jensen_shannon"):
+        penalised = {"kl_penalty_fn": "k1", "advantage_fn": blind}
+        assert f"at which `{blind}` does not look" in said(algorithm=penalised, buffer=WORKFLOW)
+        assert said(algorithm={"advantage_fn": blind}, buffer=WORKFLOW) == ""
+
+
+def test_weights_of_reward_parts_are_looked_at_before_a_start() -> None:
+    def weighed(weights: object) -> str:
+        given = {"advantage_fn": "gdpo", "advantage_fn_args": {"reward_weights": weights}}
+        return said(algorithm=given)
+
+    assert weighed({"accuracy": 1.0, "format": 0.2}) == ""
+    assert "`algorithm.advantage_fn: gdpo`: " in weighed({"accuracy": "much"})
+    assert "reward_weights is ['accuracy']" in weighed(["accuracy"])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +78,7 @@ def test_recomputing_where_rollouts_may_be_old_needs_a_correction(
 ) -> None:
     answer = said(algorithm=RECOMPUTED, **changes)
     assert cause in answer
-    assert "give `rollout_correction.rollout_is: token`" in answer
+    assert "give `rollout_correction.preset: tis`" in answer
     assert said(algorithm=CORRECTED, **changes) == ""
     assert said(algorithm=MASKED, **changes) == ""
     assert said(**changes) == ""
@@ -97,7 +111,7 @@ def test_a_weight_must_not_count_twice() -> None:
         ({"rollout_is": "token", "rollout_is_threshold": "wide"}, "rollout_is_threshold"),
         ({"rollout_is": "token", "rollout_is_threshold": "5_0.5"}, "rollout_is_threshold"),
         ({"rollout_rs": "token_k9", "rollout_rs_threshold": 1.0}, "token_k9"),
-        ({"rollout_rs": "seq_mean_k3"}, "rollout_rs_threshold is missing"),
+        ({"rollout_rs": "seq_mean_k3"}, "rollout_rs_threshold` is missing"),
     ],
 )
 def test_a_correction_that_cannot_be_is_named(correction: dict[str, object], what: str) -> None:
@@ -161,8 +175,8 @@ def test_expert_rows_and_the_losses_that_know_them_come_together() -> None:
 
 
 def test_auxiliary_buffers_are_files() -> None:
-    queue: object = {"trainer_input": {"auxiliary_buffers": {"more": {"path": "/x"}}}}
-    assert "auxiliary_buffers.more.storage_type: queue` is not supported" in said(buffer=queue)
+    queue: object = {"trainer_input": {"auxiliary_buffers": {"more": {"storage_type": "queue"}}}}
+    assert "auxiliary_buffers.more.storage_type: queue` is filled by nobody" in said(buffer=queue)
     bare: object = {"trainer_input": {"auxiliary_buffers": {"more": {"storage_type": "file"}}}}
     assert "auxiliary_buffers.more.path` is missing" in said(buffer=bare)
 

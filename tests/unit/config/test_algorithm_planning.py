@@ -7,13 +7,14 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 
-WORKFLOW: object = {"explorer_input": {"default_workflow_type": "my.workflow.WithTeacher"}}
-EXPERTS: object = {
+WORKFLOW: dict[str, object] = {
+    "explorer_input": {"default_workflow_type": "my.workflow.WithTeacher"}
+}
+EXPERTS: dict[str, object] = {
     "trainer_input": {
         "auxiliary_buffers": {"sft_dataset": {"storage_type": "file", "path": "/data/e.jsonl"}}
     }
 }
-NOT_YET = {"mix", "mix_chord"}
 
 
 def only(name: str, **changes: object) -> StagePlan:
@@ -23,10 +24,11 @@ def only(name: str, **changes: object) -> StagePlan:
     return stage(base, **changes)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHM_TYPES.builtins) - NOT_YET))
+@pytest.mark.parametrize("name", ALGORITHM_TYPES.builtins)
 def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
-    planned = only(name, buffer=WORKFLOW)
+    brought = EXPERTS if declared.sample_strategy == "mix" else {}
+    planned = only(name, buffer={**WORKFLOW, **brought})
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
+from trinity.config.advice import advice
 from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -114,19 +115,16 @@ def test_arguments_lie_over_the_functions_own() -> None:
         (GRPO, {"model": {"model_path": ""}}, "`model.model_path` is missing"),
         (GRPO, {"model": {"max_model_len": None}}, "`model.max_model_len` is missing"),
         (GRPO, {"buffer": {"explorer_input": {"taskset": None}}}, "taskset` is missing"),
-        (GRPO, {"buffer": {"explorer_input": {"default_workflow_type": None}}}, "workflow_type`"),
         (GRPO, {"buffer": {"explorer_input": {"taskset": {"path": None}}}}, "path` is missing"),
         (SFT, {"buffer": {"train_batch_size": 0}}, "`buffer.train_batch_size` is missing"),
         (
             SFT,
-            {"buffer": {"trainer_input": {"experience_buffer": {"storage_type": "queue"}}}},
+            {
+                "buffer": {
+                    "trainer_input": {"experience_buffer": {"storage_type": "queue", "path": None}}
+                }
+            },
             "give `storage_type: file`",
-        ),
-        (
-            GRPO,
-            {"explorer": {"rollout_model": {"engine_num": 2}}},
-            "`explorer.rollout_model.engine_num` above 1 is not supported yet: "
-            "start more explorers",
         ),
         (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves 0 for `trainer.rank_num"),
         (GRPO, {"trainer": {"rank_num": 33}}, "cannot feed 33 ranks"),
@@ -150,11 +148,21 @@ def test_what_cannot_be_planned_gets_a_sentence_that_names_the_stage(
 
 def test_evaluations_fall_on_weight_versions() -> None:
     evals: object = {"explorer_input": {"eval_tasksets": [{"path": "/e"}]}}
-    with pytest.raises(
-        UserError, match=r"`explorer.eval_interval: 100`.*sync_interval: 3`: give 99"
-    ):
-        stage(buffer=evals, synchronizer={"sync_interval": 3})
-    assert stage(synchronizer={"sync_interval": 3}).eval_tasksets == ()
+    every_three = config(buffer=evals, synchronizer={"sync_interval": 3})
+    plan = plan_experiment(every_three)
+    assert plan.stages[0].eval_interval == 99
+    assert "`explorer.eval_interval: 100` is taken for 99" in advice(plan)[0]
+    rare = stage(buffer=evals, explorer={"eval_interval": 2}, synchronizer={"sync_interval": 3})
+    assert rare.eval_interval == 3
+
+
+@pytest.mark.parametrize(("reward", "workflow"), [(None, "math"), ("exact_match_reward", "simple")])
+def test_a_workflow_that_nobody_names_is_the_usual_one(reward: str | None, workflow: str) -> None:
+    given: object = {"default_workflow_type": None, "default_reward_fn_type": reward}
+    plan = plan_experiment(config(buffer={"explorer_input": given}))
+    assert plan.stages[0].taskset
+    assert plan.stages[0].taskset.workflow == f"{workflow}_workflow"
+    assert f"no workflow is named: it is `{workflow}_workflow`" in advice(plan)[0]
 
 
 def test_gpus_that_rollout_leaves_go_to_the_trainer() -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import load, stage, write_rows
+from tests.unit.config.builders import stage, write_rows
 from trinity.config.data_check import check_number_of_tasks, check_taskset
 from trinity.config.difficulty import DifficultyConfig
 from trinity.config.plan import StagePlan
+from trinity.config.reading import read_config
 from trinity.config.taskset_storage import without_password
 from trinity.errors import UserError
 
@@ -101,10 +102,17 @@ def test_a_queue_stands_alone_and_says_how_long_it_may_last() -> None:
         stage(buffer={"explorer_input": {"tasksets": [queue]}})
 
 
-def test_keys_of_the_list_are_named_as_those_of_one_taskset(tmp_path: Path) -> None:
-    text = "buffer:\n  explorer_input:\n    tasksets:\n    - {name: a, task_selector: {}}\n"
-    with pytest.raises(UserError, match="data_selector`"):
-        load(tmp_path, text)
+def test_an_older_name_in_the_list_acts_and_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "buffer:\n  explorer_input:\n    tasksets:\n"
+        "    - {name: a, task_selector: {selector_type: random}}\n"
+    )
+    reading = read_config(file)
+    assert reading.config is not None
+    (taskset,) = reading.config.buffer.explorer_input.tasksets
+    assert taskset.data_selector.selector_type == "random"
+    assert [notice.status for notice in reading.notices] == ["renamed"]
 
 
 def test_all_tasksets_together_must_be_enough_for_a_step(tmp_path: Path) -> None:

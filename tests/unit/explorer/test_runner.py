@@ -140,7 +140,7 @@ async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
     assert experience.version_spans == (VersionSpan(start=0, end=3, version=4, incarnation=2),)
     message = outcome_to_proto(outcome)
     expected = experience_id(message.assignment_id, 1, 2, 0, "")
-    assert message.experiences[0].id == str(expected)
+    assert message.experiences[0].id == expected
 
 
 async def test_the_tokens_do_not_depend_on_the_attempt_or_on_the_assignments_id(

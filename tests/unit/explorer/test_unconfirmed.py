@@ -3,7 +3,7 @@
 import asyncio
 
 from services.explorer.reports import Fate, Report
-from services.explorer.unconfirmed import FIRST_RESEND_SECONDS, Unconfirmed
+from services.explorer.unconfirmed import DOUBTED_SECONDS, FIRST_RESEND_SECONDS, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 
@@ -59,6 +59,19 @@ async def test_what_is_not_reported_on_for_long_is_sent_again() -> None:
     assert unconfirmed.queue_overdue() == 1
     (held,) = unconfirmed.take(64, 1000)
     assert (held.sequence, held.num_sends) == (1, 1)
+
+
+async def test_what_a_broker_may_have_lost_is_sent_again_soon() -> None:
+    clock = Clock()
+    unconfirmed = Unconfirmed(clock)
+    for _ in range(2):
+        unconfirmed.add(result())
+    unconfirmed.sent(unconfirmed.take(1, 1000))
+    unconfirmed.doubt_sent()
+    assert unconfirmed.queue_overdue() == 0
+    clock.now += DOUBTED_SECONDS
+    assert unconfirmed.queue_overdue() == 1
+    assert [held.sequence for held in unconfirmed.take(64, 1000)] == [2, 1]
 
 
 async def test_a_result_reported_on_meanwhile_is_not_sent_again() -> None:

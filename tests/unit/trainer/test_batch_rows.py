@@ -44,6 +44,7 @@ def message_of(
         body=sequence,
         eid=EID(stage="rft", explore_step=1, position=position, run=2),
         reward=0.5,
+        reward_parts={"accuracy": 0.25, "format": 0.25},
         finish_reason=finish_reason,
         sampling=SamplingParams(),
         version_spans=(
@@ -68,6 +69,12 @@ def only_row(message: buffer_pb2.BatchRow) -> TrainRow:
 def test_rows_are_in_order_of_position() -> None:
     rows = READER.read([message_of(position=place) for place in (2, 0, 1)])
     assert [row.position for row in rows] == [0, 1, 2]
+
+
+def test_the_parts_of_a_reward_come_with_it() -> None:
+    reward = only_row(message_of()).run_reward
+    assert reward is not None
+    assert reward.parts == {"accuracy": 0.25, "format": 0.25}
 
 
 def test_a_rows_age_is_that_of_its_oldest_token() -> None:

@@ -10,7 +10,7 @@ from services.trainer.prepared import PreparedBatch
 from services.trainer.recipe import EstimateRecipe
 from services.trainer.rollouts import Rollouts
 from tests.unit.trainer.builders import random_batch
-from trinity.algorithm.rollout_correction import CorrectionSettings
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (
     FloatMatrix,
     TokenAdvantages,

@@ -66,6 +66,23 @@ def test_rewards_of_tokens_take_the_place_of_the_runs() -> None:
     assert rewards_NT[0, : len(given)].tolist() == given.tolist()
 
 
+def test_a_reward_part_that_a_row_does_not_have_is_no_number() -> None:
+    def with_parts(row: TrainRow, **parts: float) -> TrainRow:
+        assert row.run_reward is not None
+        return replace(row, run_reward=replace(row.run_reward, parts=parts))
+
+    rows = [
+        with_parts(BATCH.rows[0], speed=1.0, style=2.0),
+        with_parts(BATCH.rows[1], style=3.0),
+        replace(BATCH.rows[2], run_reward=None),
+    ]
+    rollouts = rollouts_of(rows)
+    batch = rollouts.token_batch(rollouts.mask_NT, rollouts.rewards(rollouts.mask_NT), None)
+    assert batch.parts["style"].tolist()[:2] == [2.0, 3.0]
+    assert np.isnan(batch.parts["style"]).tolist() == [False, False, True]
+    assert np.isnan(batch.parts["speed"]).tolist() == [False, True, True]
+
+
 def test_runs_of_one_task_are_a_group_and_rows_without_a_run_are_alone() -> None:
     rows = [replace(BATCH.rows[0], run_reward=None), *BATCH.rows, BATCH.rows[5]]
     groups = groups_of(rows).tolist()

@@ -1,7 +1,11 @@
 """Group advantages by name: plain numpy, since the buffer computes them."""
 
-from trinity.algorithm.advantage.samples import AdvantageFn
+from typing import TYPE_CHECKING
+
 from trinity.plugins import Registry
+
+if TYPE_CHECKING:
+    from trinity.algorithm.advantage.samples import AdvantageFn
 
 _HERE = "trinity.algorithm.advantage"
 BUILT_IN = {
@@ -19,4 +23,4 @@ BUILT_IN = {
 }
 """Functions of this package by name; whatever else is asked for is a user's."""
 
-ADVANTAGES: Registry[AdvantageFn] = Registry("advantage function", BUILT_IN)
+ADVANTAGES: "Registry[AdvantageFn]" = Registry("advantage function", BUILT_IN)

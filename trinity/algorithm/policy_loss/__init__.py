@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "cispo",
+    "clip_cov",
     "dpo",
     "dppo_kl",
     "dppo_tv",
@@ -18,6 +19,7 @@ NAMES = (
     "gspo",
     "gspo_token",
     "importance_sampling",
+    "kl_cov",
     "mix",
     "mix_chord",
     "opmd",

@@ -27,6 +27,8 @@ class PolicyInputs:
     """Of the stage's starting weights; None where the algorithm has no reference."""
     is_expert_B: torch.Tensor | None = None
     """Bool: true for rows of training data among rollouts; None where there are none."""
+    chosen_BT: torch.Tensor | None = None
+    """Bool: the tokens that the loss treats apart, where it has a choice made beforehand."""
     step: int = 1
     """Train step of the stage, from 1."""
 

@@ -39,6 +39,7 @@ def _two_rows() -> PolicyInputs:
         mask_BT=torch.tensor([[True, True], [True, False]]),
         reference_logprobs_BT=torch.full(SHAPE, -1.2),
         is_expert_B=torch.tensor([False, True]),
+        chosen_BT=torch.tensor([[True, False], [False, False]]),
     )
 
 

@@ -6,15 +6,3 @@ sampling, IcePop, the weights of decoupled PPO) or by leaving tokens and rows ou
 and metrics are those of verl's rollout correction.
 https://richardli.xyz/rl-collapse, https://arxiv.org/abs/2505.24298
 """
-
-from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
-from trinity.algorithm.rollout_correction.health import off_policy_metrics
-from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
-
-__all__ = [
-    "PRESETS",
-    "Correction",
-    "CorrectionSettings",
-    "correct_rollout",
-    "off_policy_metrics",
-]

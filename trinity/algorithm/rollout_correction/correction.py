@@ -31,7 +31,10 @@ def correct_rollout(
     """What `settings` make of the ratio r = exp(proximal - rollout) at each token, [B, T].
 
     correction = correct_rollout(
-        proximal_logprobs_BT=..., rollout_logprobs_BT=..., mask_BT=..., settings=PRESETS["icepop"]
+        proximal_logprobs_BT=...,
+        rollout_logprobs_BT=...,
+        mask_BT=...,
+        settings=PRESETS["icepop"].settings,
     )
     """
     if not mask_BT.any():

@@ -1,4 +1,4 @@
-"""What a rollout correction shall do, and the usual choices by name."""
+"""What a rollout correction shall do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +30,11 @@ class CorrectionSettings:
     """For k1 bounds of the ratio, `lower_upper` or the upper one alone; for k2 and k3 the largest
     divergence. One for all of rollout_rs, or one each with commas."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is corrected."""
+        return self.rollout_is != "none" or self.rollout_rs != "none"
+
     def check(self) -> None:
         """Raises: UserError naming the setting that cannot be."""
         self.weight_bounds()
@@ -44,19 +49,3 @@ class CorrectionSettings:
         if self.rollout_rs == "none":
             return {}
         return rejection_bounds(self.rollout_rs, self.rollout_rs_threshold)
-
-
-PRESETS: Mapping[str, CorrectionSettings] = {
-    "tis": CorrectionSettings(rollout_is="token"),
-    "seq_tis": CorrectionSettings(rollout_is="sequence"),
-    "icepop": CorrectionSettings(rollout_is="token", rollout_is_threshold="0.5_5.0"),
-    "decoupled_ppo": CorrectionSettings(rollout_is="token", rollout_is_threshold=5.0),
-    "seq_mis": CorrectionSettings(
-        rollout_is="sequence", rollout_rs="seq_sum_k1", rollout_rs_threshold="0.5_2.0"
-    ),
-    "geo_rs": CorrectionSettings(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.999_1.001"),
-    "k3_rs": CorrectionSettings(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01),
-}
-"""tis: truncated importance sampling (fengyao.notion.site/off-policy-rl); icepop: tokens far off
-count for nothing (https://arxiv.org/abs/2510.18855); decoupled_ppo: the proximal policy's ratio to
-the behaviour policy, cut off high up (https://arxiv.org/abs/2505.24298); the others as in verl."""

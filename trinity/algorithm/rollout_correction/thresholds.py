@@ -53,16 +53,16 @@ def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, B
     names = list(dict.fromkeys(part.strip() for part in options.split(",") if part.strip()))
     for name in names or [options]:
         if name not in REJECTIONS:
-            raise UserError(f"{_SECTION}.rollout_rs: {name!r} is none of {', '.join(REJECTIONS)}")
+            raise UserError(f"`{_SECTION}.rollout_rs`: {name!r} is none of {', '.join(REJECTIONS)}")
     if threshold is None:
-        raise UserError(f"{_SECTION}.rollout_rs_threshold is missing; {options} needs one")
+        raise UserError(f"`{_SECTION}.rollout_rs_threshold` is missing: {options} needs one")
     texts = [part.strip() for part in str(threshold).split(",") if part.strip()]
     if len(texts) == 1:
         texts = texts * len(names)
     if len(texts) != len(names):
         raise UserError(
-            f"{_SECTION}.rollout_rs_threshold has {len(texts)} parts for {len(names)} parts of "
-            "rollout_rs; give one for all or one each"
+            f"`{_SECTION}.rollout_rs_threshold` has {len(texts)} parts for {len(names)} parts of "
+            "rollout_rs: give one for all or one each"
         )
     return {name: _rejection_bounds(name, text) for name, text in zip(names, texts, strict=True)}
 
@@ -73,7 +73,7 @@ def _rejection_bounds(name: str, text: str) -> Bounds:
     if name.endswith("k1"):
         return bounds if bounds.lower is not None else Bounds(bounds.upper, 1.0 / bounds.upper)
     if bounds.lower is not None:
-        raise UserError(f"{_SECTION}.rollout_rs_threshold: {name} takes one number, not {text!r}")
+        raise UserError(f"`{_SECTION}.rollout_rs_threshold`: {name} takes one number, not {text!r}")
     return bounds
 
 
@@ -83,8 +83,10 @@ def _bounds(key: str, text: str) -> Bounds:
         numbers = [float(part) for part in parts]
     except ValueError:
         raise UserError(
-            f"{_SECTION}.{key} is {text!r}; give a number, or two as lower_upper, such as 0.5_2.0"
+            f"`{_SECTION}.{key}` is {text!r}: give a number, or two as lower_upper, such as 0.5_2.0"
         ) from None
     if not all(0.0 < number < math.inf for number in numbers) or numbers[0] > numbers[-1]:
-        raise UserError(f"{_SECTION}.{key} is {text!r}; give numbers above 0, the lower one first")
+        raise UserError(
+            f"`{_SECTION}.{key}` is {text!r}: give numbers above 0, the lower one first"
+        )
     return Bounds(numbers[-1], numbers[0] if len(numbers) == 2 else None)

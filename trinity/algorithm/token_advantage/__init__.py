@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from trinity.plugins import Registry
 
 if TYPE_CHECKING:
-    from trinity.algorithm.token_advantage.token_batch import Need, TokenAdvantageFn
+    from trinity.algorithm.token_advantage.need import Need
+    from trinity.algorithm.token_advantage.token_batch import TokenAdvantageFn
 
 _HERE = "trinity.algorithm.token_advantage"
 
@@ -16,6 +17,7 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
         "clipb": f"{_HERE}.clipb.clipb",
         "clipv": f"{_HERE}.clipv.clipv",
         "gae": f"{_HERE}.ppo.ppo",
+        "gdpo": f"{_HERE}.gdpo.gdpo",
         "gpg": f"{_HERE}.gpg.gpg",
         "grpo_verl": f"{_HERE}.grpo_verl.grpo_verl",
         "jensen_shannon": f"{_HERE}.jensen_shannon.jensen_shannon",
@@ -46,6 +48,7 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "clipb": frozenset({"entropies"}),
     "clipv": frozenset({"entropies", "discriminator"}),
     "gae": frozenset({"values"}),
+    "gdpo": frozenset({"reward_parts"}),
     "jensen_shannon": frozenset({"teacher"}),
     "jsd": frozenset({"teacher"}),
     "on_policy_distill": frozenset({"teacher"}),

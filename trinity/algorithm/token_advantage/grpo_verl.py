@@ -20,6 +20,13 @@ def grpo_verl(
 
 def group_scores(batch: TokenBatch, *, epsilon: float, divide_by_std: bool = True) -> FloatVector:
     """The rows' advantages, [B]."""
-    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    groups = Groups.of(batch.groups_B)
+    return in_groups(batch.scores_B, groups, epsilon=epsilon, divide_by_std=divide_by_std)
+
+
+def in_groups(
+    scores_B: FloatVector, groups: Groups, *, epsilon: float, divide_by_std: bool
+) -> FloatVector:
+    """Scores less their group's mean, over its standard deviation if so wished, [B]."""
     centered_B = scores_B - groups.baselines_B(scores_B)
     return centered_B / (groups.stds_B(scores_B) + epsilon) if divide_by_std else centered_B

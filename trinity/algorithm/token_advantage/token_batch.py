@@ -7,37 +7,17 @@ def discounted(batch: TokenBatch, *, gamma: float = 1.0) -> TokenAdvantages:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
 from trinity.errors import UserError
 
 FloatVector = npt.NDArray[np.float64]
 FloatMatrix = npt.NDArray[np.float64]
 BoolMatrix = npt.NDArray[np.bool_]
 IntVector = npt.NDArray[np.int64]
-
-Need = Literal["values", "entropies", "collision", "discriminator", "teacher", "baselines"]
-"""What a token advantage may ask for beyond what every batch has.
-
-values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
-its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
-the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
-a greedy rollout of the same task.
-"""
-
-WHERE_FROM: Mapping[Need, str] = {
-    "values": "values of a critic; choose an algorithm_type that has one, such as ppo",
-    "entropies": "entropies, which the trainer computes with the log-probabilities",
-    "collision": "sums of squared probabilities, which the trainer computes",
-    "discriminator": "mean entropy discriminators, which the trainer computes",
-    "teacher": "teacher log-probabilities; the workflow must put `teacher_logprobs` into each "
-    "experience",
-    "baselines": "rewards of greedy rollouts; the workflow must put `reward_baseline` into each "
-    "experience",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +47,8 @@ class TokenBatch:
     discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
     baselines_B: FloatVector | None = None
+    reward_parts: Mapping[str, FloatVector] | None = None
+    """By name, [B]; no number where a row does not have the part."""
 
     @property
     def scores_B(self) -> FloatVector:
@@ -74,8 +56,18 @@ class TokenBatch:
         scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
 
+    @property
+    def parts(self) -> Mapping[str, FloatVector]:
+        """The reward's parts by name, [B].
+
+        Raises: UserError when the batch has none.
+        """
+        if not self.reward_parts:
+            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM['reward_parts']}")
+        return self.reward_parts
+
     def needed(self, need: Need) -> FloatMatrix:
-        """What the advantage asked for under this name.
+        """What the advantage asked for under this name, but for the reward's parts.
 
         Raises: UserError when the batch has none.
         """

@@ -10,6 +10,7 @@ ASYMRE = AlgorithmType(
     ),
     when_to_use="Old rollouts, without importance ratios.",
     paper="https://arxiv.org/abs/2506.20520",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="asymre",
     policy_loss_fn="opmd",

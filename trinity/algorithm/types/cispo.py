@@ -9,6 +9,7 @@ CISPO = AlgorithmType(
     ),
     when_to_use="Long reasoning, where PPO's clipping silences rare but decisive tokens.",
     paper="https://arxiv.org/abs/2506.13585",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="grpo",
     policy_loss_fn="cispo",

@@ -10,6 +10,7 @@ DAPO = AlgorithmType(
     ),
     when_to_use="Long reasoning without a reference model, where entropy collapses under GRPO.",
     paper="https://arxiv.org/abs/2503.14476",
+    safe_lag="4 or more",
     repeat_times=16,
     advantage_fn="grpo",
     policy_loss_fn="ppo",

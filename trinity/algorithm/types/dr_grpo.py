@@ -7,6 +7,7 @@ DR_GRPO = AlgorithmType(
     summary="GRPO without the division by the standard deviation and by the answer's length.",
     when_to_use="Where GRPO makes wrong answers ever longer.",
     paper="https://arxiv.org/abs/2503.20783",
+    safe_lag="4 or more",
     repeat_times=8,
     advantage_fn="dr_grpo",
     policy_loss_fn="ppo",

@@ -9,6 +9,7 @@ GIGPO = AlgorithmType(
     ),
     when_to_use="Agents in environments whose states repeat, with rewards for steps.",
     paper="https://arxiv.org/abs/2505.10978",
+    safe_lag="4 or more",
     repeat_times=8,
     advantage_fn="gigpo",
     policy_loss_fn="ppo",

@@ -7,6 +7,7 @@ GRPO = AlgorithmType(
     summary="Each rollout against the mean of its task's, in their standard deviations.",
     when_to_use="The usual start for rewards that can be checked.",
     paper="https://arxiv.org/abs/2402.03300",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="grpo",
     policy_loss_fn="ppo",

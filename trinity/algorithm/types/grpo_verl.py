@@ -10,6 +10,7 @@ GRPO_VERL = AlgorithmType(
     ),
     when_to_use="GRPO with `kl_penalty_fn`, whose penalty the buffer cannot see.",
     paper="https://arxiv.org/abs/2402.03300",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="grpo_verl",
     policy_loss_fn="ppo",

@@ -7,6 +7,7 @@ GSPO_TOKEN = AlgorithmType(
     summary="GSPO's sequence ratio, with a gradient through each token by its own advantage.",
     when_to_use="As gspo, where advantages differ within an answer.",
     paper="https://arxiv.org/abs/2507.18071",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="grpo",
     policy_loss_fn="gspo_token",

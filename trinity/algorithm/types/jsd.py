@@ -8,6 +8,7 @@ JSD = AlgorithmType(
     when_to_use="Only to match Trinity-RFT's `jsd`, which unlearns with its `lambda_coef`: at 0 "
     "it is on_policy_distill, and the divergence of that name is jensen_shannon.",
     paper="https://arxiv.org/abs/2306.13649",
+    safe_lag="none; 4 or more with `lambda_coef: 0`",
     repeat_times=8,
     advantage_fn="jsd",
     policy_loss_fn="ppo",

@@ -7,6 +7,7 @@ MIX = AlgorithmType(
     summary="A weighted sum of PPO's loss on rollouts and SFT's on expert rows of the same batch.",
     when_to_use="Good demonstrations exist and RL alone finds too few right answers.",
     paper="https://arxiv.org/abs/2505.17826",
+    safe_lag="4 or more",
     repeat_times=8,
     sample_strategy="mix",
     advantage_fn="grpo",

@@ -10,6 +10,7 @@ MIX_CHORD = AlgorithmType(
     ),
     when_to_use="As mix, with experts whose style is not the model's.",
     paper="https://arxiv.org/abs/2508.11408",
+    safe_lag="4 or more",
     repeat_times=8,
     sample_strategy="mix",
     advantage_fn="grpo",

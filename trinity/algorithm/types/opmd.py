@@ -5,8 +5,9 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 OPMD = AlgorithmType(
     name="opmd",
     summary="Rewards against their group's mean, weighted log-probabilities, no importance ratio.",
-    when_to_use="Off-policy training that shall not depend on ratios.",
+    when_to_use="Slightly old rollouts, without importance ratios.",
     paper="https://arxiv.org/abs/2501.12599",
+    safe_lag="2",
     repeat_times=2,
     advantage_fn="opmd",
     policy_loss_fn="opmd",

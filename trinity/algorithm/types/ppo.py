@@ -10,6 +10,7 @@ PPO = AlgorithmType(
         "a task is enough."
     ),
     paper="https://arxiv.org/abs/1707.06347",
+    safe_lag="4 or more",
     needs_critic=True,
     advantage_fn="ppo",
     policy_loss_fn="ppo",

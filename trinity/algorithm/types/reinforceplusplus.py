@@ -7,6 +7,7 @@ REINFORCEPLUSPLUS = AlgorithmType(
     summary="Discounted returns, whitened over the whole batch instead of the group.",
     when_to_use="Many tasks with few rollouts each.",
     paper="https://arxiv.org/abs/2501.03262",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="reinforceplusplus",
     policy_loss_fn="ppo",

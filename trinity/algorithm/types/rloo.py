@@ -7,6 +7,7 @@ RLOO = AlgorithmType(
     summary="Each rollout against the mean of the others of its task.",
     when_to_use="An unbiased baseline without a critic; groups may be small.",
     paper="https://arxiv.org/abs/2402.14740",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="rloo",
     policy_loss_fn="ppo",

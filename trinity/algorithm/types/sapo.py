@@ -7,6 +7,7 @@ SAPO = AlgorithmType(
     summary="A smooth gate in place of the clipping, stricter for bad answers.",
     when_to_use="Where hard clipping makes training jump.",
     paper="https://arxiv.org/abs/2511.20347",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="grpo",
     policy_loss_fn="sapo",

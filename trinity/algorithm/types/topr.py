@@ -7,6 +7,7 @@ TOPR = AlgorithmType(
     summary="Good answers train in full, bad ones by their truncated importance ratio.",
     when_to_use="Old or foreign rollouts, of which many are wrong.",
     paper="https://arxiv.org/abs/2503.14286",
+    safe_lag="4 or more",
     repeat_times=2,
     advantage_fn="reinforce",
     policy_loss_fn="topr",

@@ -114,18 +114,26 @@ class RefusedRow(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaseAssignmentsRequest(_message.Message):
-    __slots__ = ("key", "explorer_id", "max_assignments", "wait_seconds", "lease_seconds")
+    __slots__ = ("key", "explorer_id", "max_assignments", "wait_seconds", "lease_seconds", "held")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explorer_id: str
     max_assignments: int
     wait_seconds: float
     lease_seconds: float
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explorer_id: _Optional[str] = ..., max_assignments: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ...) -> None: ...
+    held: HeldLeases
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explorer_id: _Optional[str] = ..., max_assignments: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., held: _Optional[_Union[HeldLeases, _Mapping]] = ...) -> None: ...
+
+class HeldLeases(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class LeaseAssignmentsResponse(_message.Message):
     __slots__ = ("state", "reason", "assignments", "remaining_seconds")

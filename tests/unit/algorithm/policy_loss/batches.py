@@ -52,7 +52,10 @@ def random_inputs(
         for name, values in arrays.items()
     }
     experts = torch.from_numpy(draw.random(num_rows) < 0.4) if with_experts else None
-    return PolicyInputs(mask_BT=torch.from_numpy(mask), is_expert_B=experts, step=3, **tensors)
+    chosen = torch.from_numpy((draw.random(shape) < 0.3) & mask)
+    return PolicyInputs(
+        mask_BT=torch.from_numpy(mask), is_expert_B=experts, chosen_BT=chosen, step=3, **tensors
+    )
 
 
 def _two_policies(

@@ -22,6 +22,6 @@ VARIANTS: dict[str, Loss] = {name: POLICY_LOSSES.get(name) for name in POLICY_LO
     for variant, (name, settings) in SETTINGS.items()
 }
 WITHOUT_ADVANTAGES = {"sft", "sft_is", "sft_phi", "dpo"}
-WITH_ANOTHER_PULL = {"dro", "rec-k2"}
+WITH_ANOTHER_PULL = {"dro", "kl_cov", "rec-k2"}
 """Those that also hold the policy to the old one."""
 POLICY_GRADIENTS = sorted(VARIANTS.keys() - WITHOUT_ADVANTAGES - WITH_ANOTHER_PULL)

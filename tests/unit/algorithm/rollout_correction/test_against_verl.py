@@ -10,12 +10,9 @@ from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import rollout_corr_helper as verl
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
-from trinity.algorithm.rollout_correction import (
-    PRESETS,
-    Correction,
-    CorrectionSettings,
-    correct_rollout,
-)
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.rollout_correction.thresholds import REJECTIONS
 
 SETTINGS = [
@@ -39,7 +36,7 @@ SETTINGS = [
         rollout_is="token", rollout_rs="token_k1, seq_max_k2,token_k1", rollout_rs_threshold="2,0.5"
     ),
     CorrectionSettings(rollout_rs="seq_mean_k3,seq_max_k3", rollout_rs_threshold=0.2),
-    *PRESETS.values(),
+    *(preset.settings for preset in PRESETS.values()),
 ]
 
 
@@ -116,7 +113,6 @@ def test_rows_without_tokens_change_neither_weights_nor_mask() -> None:
         ("k3_rs", RolloutCorrectionConfig.decoupled_k3_rs()),
     ],
 )
-def test_presets_are_those_of_verl(preset: str, of_verl: RolloutCorrectionConfig) -> None:
-    assert in_words_of_verl(PRESETS[preset]) == {
-        key: of_verl[key] for key in asdict(PRESETS[preset])
-    }
+def test_presets_are_those_of_verl(preset: PresetName, of_verl: RolloutCorrectionConfig) -> None:
+    ours = PRESETS[preset].settings
+    assert in_words_of_verl(ours) == {key: of_verl[key] for key in asdict(ours)}

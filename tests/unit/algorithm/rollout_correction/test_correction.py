@@ -8,18 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
-from trinity.algorithm.rollout_correction import (
-    PRESETS,
-    Correction,
-    CorrectionSettings,
-    correct_rollout,
-)
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.presets import PRESETS
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.rollout_correction.thresholds import REJECTIONS
 from trinity.errors import UserError
 
 choices = st.sampled_from(
     [
-        *PRESETS.values(),
+        *(preset.settings for preset in PRESETS.values()),
         *(
             CorrectionSettings(
                 rollout_is=level,
@@ -51,20 +48,20 @@ def ratios(*numbers: float) -> Gap:
 
 
 def test_truncation_cuts_large_ratios_down_and_leaves_small_ones() -> None:
-    correction = corrected(ratios(0.1, 1.0, 1.9, 30.0), PRESETS["tis"])
+    correction = corrected(ratios(0.1, 1.0, 1.9, 30.0), PRESETS["tis"].settings)
     assert correction.weights_BT == pytest.approx(np.array([[0.1, 1.0, 1.9, 2.0]]))
     assert correction.mask_BT.all()
 
 
 def test_icepop_makes_nothing_of_ratios_outside_and_leaves_the_mask() -> None:
-    correction = corrected(ratios(0.4, 0.5000001, 1.0, 4.9, 5.1), PRESETS["icepop"])
+    correction = corrected(ratios(0.4, 0.5000001, 1.0, 4.9, 5.1), PRESETS["icepop"].settings)
     assert correction.weights_BT == pytest.approx(np.array([[0.0, 0.5000001, 1.0, 4.9, 0.0]]))
     assert correction.mask_BT.all()
     assert correction.metrics["rollout_corr/rollout_is_oob_ratio"] == pytest.approx(0.4)
 
 
 def test_a_row_has_one_weight_the_product_of_its_ratios() -> None:
-    correction = corrected(ratios(0.5, 3.0, 1.1), PRESETS["seq_tis"])
+    correction = corrected(ratios(0.5, 3.0, 1.1), PRESETS["seq_tis"].settings)
     assert correction.weights_BT == pytest.approx(np.full((1, 3), 1.65))
 
 
@@ -89,8 +86,8 @@ def test_a_row_is_rejected_whole() -> None:
 
 def test_equal_policies_need_no_correction() -> None:
     gap = random_gap(1, size=0.0)
-    for chosen in PRESETS.values():
-        correction = corrected(gap, chosen)
+    for preset in PRESETS.values():
+        correction = corrected(gap, preset.settings)
         assert (correction.mask_BT == gap.mask_BT).all()
         if correction.weights_BT is not None:
             assert correction.weights_BT[gap.mask_BT] == pytest.approx(1.0)
@@ -131,24 +128,24 @@ def test_policies_far_apart_give_finite_numbers(
 def test_a_batch_without_tokens_is_left_alone() -> None:
     gap = random_gap(0)
     nothing = np.zeros_like(gap.mask_BT)
-    for chosen in PRESETS.values():
-        correction = corrected(replace(gap, mask_BT=nothing), chosen)
+    for preset in PRESETS.values():
+        correction = corrected(replace(gap, mask_BT=nothing), preset.settings)
         assert correction == Correction(weights_BT=None, mask_BT=nothing)
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"rollout_is": "token", "rollout_is_threshold": "two"}, "rollout_is_threshold is 'two'"),
+        ({"rollout_is": "token", "rollout_is_threshold": "two"}, "rollout_is_threshold` is 'two'"),
         ({"rollout_is": "token", "rollout_is_threshold": 0.0}, "numbers above 0"),
         ({"rollout_is": "token", "rollout_is_threshold": "5_0.5"}, "the lower one first"),
         ({"rollout_is": "token", "rollout_is_threshold": float("nan")}, "numbers above 0"),
         ({"rollout_rs": "token_k4", "rollout_rs_threshold": 1}, "'token_k4' is none of token_k1"),
         ({"rollout_rs": "", "rollout_rs_threshold": 1}, "'' is none of"),
-        ({"rollout_rs": "token_k1"}, "rollout_rs_threshold is missing"),
+        ({"rollout_rs": "token_k1"}, "rollout_rs_threshold` is missing"),
         ({"rollout_rs": "token_k2", "rollout_rs_threshold": "0.5_2"}, "token_k2 takes one number"),
         ({"rollout_rs": "token_k2,token_k3", "rollout_rs_threshold": "1,2,3"}, "3 parts for 2"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_x"}, "is '0.5_x'; give a number"),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_x"}, "is '0.5_x': give a number"),
     ],
 )
 def test_settings_that_cannot_be_are_named(wrong: dict[str, object], text: str) -> None:
@@ -158,4 +155,4 @@ def test_settings_that_cannot_be_are_named(wrong: dict[str, object], text: str) 
 
 def test_every_preset_can_be() -> None:
     for preset in PRESETS.values():
-        preset.check()
+        preset.settings.check()

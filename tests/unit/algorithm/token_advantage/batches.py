@@ -45,6 +45,10 @@ def random_batch(
         discriminator_BT=(np.square(policy) * (entropies_BT[..., None] + log_policy)).sum(-1),
         teacher_logprobs_BT=np.minimum(logprobs_BT + largest_gap * draw.uniform(-1, 1, shape), 0.0),
         baselines_B=draw.normal(size=num_rows),
+        reward_parts={
+            "accuracy": draw.integers(0, 2, num_rows).astype(np.float64),
+            "format": draw.normal(size=num_rows).astype(np.float32).astype(np.float64),
+        },
     )
 
 
@@ -105,13 +109,16 @@ def with_rubbish_outside(batch: TokenBatch) -> TokenBatch:
 
 def _mapped(batch: TokenBatch, change) -> TokenBatch:  # type: ignore[no-untyped-def]
     changes = {name: change(array) for name, array in arrays_of(batch).items()}
+    if batch.reward_parts is not None:
+        parts = {name: change(array) for name, array in batch.reward_parts.items()}
+        changes["reward_parts"] = parts
     return replace(batch, **changes)
 
 
 def arrays_of(batch: TokenBatch) -> Mapping[str, np.ndarray]:
     """Its arrays by name."""
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 def assert_close(actual: FloatMatrix, expected: FloatMatrix, tolerance: float = 1e-9) -> None:

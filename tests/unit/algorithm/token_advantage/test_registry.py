@@ -19,6 +19,7 @@ FIELDS: dict[Need, str] = {
     "discriminator": "discriminator_BT",
     "teacher": "teacher_logprobs_BT",
     "baselines": "baselines_B",
+    "reward_parts": "reward_parts",
 }
 
 

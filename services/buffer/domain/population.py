@@ -1,0 +1,133 @@
+"""Whether what is trained on is like what was generated: lengths, rewards, tasks."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Task = tuple[str, int]
+Floats = npt.NDArray[np.float64]
+CRITICAL = 1.628
+"""Of the Kolmogorov-Smirnov test of two samples at a level of 1 %."""
+PREFIX = "population"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """One sample as far as it is compared."""
+
+    task: Task
+    response_length: int
+    reward: float | None
+    is_trained: bool
+    state: str = ""
+    reason: str = ""
+    """Why it is not trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """All samples of some explore steps, and how often each of their tasks was to be run."""
+
+    first_step: int
+    last_step: int
+    runs_of: Mapping[Task, int]
+    samples: Sequence[Generated]
+
+    @property
+    def num_trained(self) -> int:
+        """Samples that were trained on."""
+        return sum(one.is_trained for one in self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """How far what was trained on is from what was generated: 0 is alike, 1 is apart.
+
+    The distance is that of Kolmogorov and Smirnov; of tasks, which have no order, the total
+    variation between what was to be run and what was trained on.
+    """
+
+    name: str
+    generated_mean: float
+    trained_mean: float
+    distance: float
+    is_significant: bool
+    """Whether what was trained on and what was left out differ by more than chance at 1 %."""
+
+
+def shifts(population: Population) -> list[Shift]:
+    """Of each quantity that can be compared; none while nothing is trained."""
+    samples = population.samples
+    if not population.num_trained:
+        return []
+    is_trained = np.array([one.is_trained for one in samples])
+    lengths = np.array([one.response_length for one in samples], dtype=np.float64)
+    rewards = np.array([math.nan if one.reward is None else one.reward for one in samples])
+    known = np.isfinite(rewards)
+    found = [_shift("response_length", lengths, is_trained)]
+    if (known & is_trained).any():
+        found.append(_shift("reward", rewards[known], is_trained[known]))
+    return [*found, _task_shift(population)]
+
+
+def _shift(name: str, values: Floats, is_trained: npt.NDArray[np.bool_]) -> Shift:
+    trained, left_out = values[is_trained], values[~is_trained]
+    apart = _distance(trained, left_out)
+    return Shift(
+        name=name,
+        generated_mean=float(values.mean()),
+        trained_mean=float(trained.mean()),
+        distance=_distance(trained, values),
+        is_significant=apart > _chance(len(trained), len(left_out)),
+    )
+
+
+def _chance(num_first: int, num_second: int) -> float:
+    """The distance that two samples of one distribution seldom reach."""
+    if not num_first or not num_second:
+        return math.inf
+    return CRITICAL * math.sqrt((num_first + num_second) / (num_first * num_second))
+
+
+def _distance(first: Floats, second: Floats) -> float:
+    """The greatest difference of two empirical distribution functions."""
+    if not len(first) or not len(second):
+        return 0.0
+    at = np.concatenate([first, second])
+    below_first = np.searchsorted(np.sort(first), at, side="right") / len(first)
+    below_second = np.searchsorted(np.sort(second), at, side="right") / len(second)
+    return float(np.abs(below_first - below_second).max())
+
+
+def _task_shift(population: Population) -> Shift:
+    trained = Counter(one.task for one in population.samples if one.is_trained)
+    num_runs, num_trained = sum(population.runs_of.values()), sum(trained.values())
+    differences = (
+        abs(runs / num_runs - trained[task] / num_trained)
+        for task, runs in population.runs_of.items()
+    )
+    return Shift(
+        name="task",
+        generated_mean=math.nan,
+        trained_mean=math.nan,
+        distance=sum(differences) / 2,
+        is_significant=False,
+    )
+
+
+def population_figures(population: Population) -> dict[str, float]:
+    """As they appear in monitors."""
+    figures = {
+        "num_generated": float(len(population.samples)),
+        "num_trained": float(population.num_trained),
+    }
+    for shift in shifts(population):
+        figures[f"{shift.name}/shift"] = shift.distance
+        if math.isfinite(shift.generated_mean):
+            figures[f"{shift.name}/generated"] = shift.generated_mean
+            figures[f"{shift.name}/trained"] = shift.trained_mean
+    return {f"{PREFIX}/{name}": value for name, value in figures.items()}

@@ -1,0 +1,137 @@
+"""Stages that train again on batches that another stage has recorded: same rows, same order."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.composition import End
+from services.buffer.domain.events import BatchComposed, Notice
+from services.buffer.domain.stage import Stage
+from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch
+from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.lineage import load_items
+from services.buffer.store.progress import log_event
+from services.buffer.store.set_aside import count_deleted
+from services.buffer.store.stages import find_stage, get_stage, lock_stage, update_stage
+from services.buffer.store.training import Checkpoint, Version, kept_checkpoints, versions_of
+from trinity.config.plan import StoredBatches
+from trinity.errors import PreconditionFailed
+from trinity.types import StageKey
+
+ALL_ITEMS = 2**31 - 1
+
+
+def source_key(tenant: str, stored: StoredBatches) -> StageKey:
+    """The stage that has recorded them."""
+    return StageKey(tenant=tenant, experiment_id=stored.experiment_id, stage=stored.stage)
+
+
+async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBatches) -> Stage:
+    """The stage whose batches are to be trained on again.
+
+    Locked, so that nobody deletes what they hold before this transaction ends.
+
+    Raises: PreconditionFailed when one of them, or the checkpoint before them, is not there.
+    """
+    key = source_key(tenant, stored)
+    if await find_stage(connection, key) is None:
+        raise PreconditionFailed(f"there is no stage {key.stage} whose batches could be used")
+    source = await lock_stage(connection, key)
+    if not 1 <= stored.first_step <= stored.last_step <= source.recorded_step:
+        raise PreconditionFailed(
+            f"stage {key.stage} has recorded the batches of steps 1..{source.recorded_step}, not "
+            f"all of {stored.first_step}..{stored.last_step}"
+        )
+    await _check_start(connection, source, stored)
+    if gone := await count_deleted(connection, source, stored.first_step, stored.last_step):
+        raise PreconditionFailed(
+            f"{gone} samples of the batches of steps {stored.first_step}..{stored.last_step} were "
+            "deleted: choose steps without them"
+        )
+    return source
+
+
+async def _check_start(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
+    if stored.first_step == 1 or await _start(connection, source, stored):
+        return
+    kept = sorted(one.step + 1 for one in await kept_checkpoints(connection, source))
+    begin = ", ".join(str(step) for step in [1, *kept] if step <= source.recorded_step)
+    raise PreconditionFailed(
+        f"there is no checkpoint of step {stored.first_step - 1} to begin step "
+        f"{stored.first_step} from: begin with step {begin.replace(', ', ' or ')}"
+    )
+
+
+async def _start(
+    connection: AsyncConnection, source: Stage, stored: StoredBatches
+) -> list[Checkpoint]:
+    """The checkpoints that the first of the stored steps may begin from, newest life first."""
+    before = stored.first_step - 1
+    return [one for one in await kept_checkpoints(connection, source) if one.step == before]
+
+
+async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+    """What a stage begins from that trains stored batches; nothing for any other."""
+    stored = stage.plan.stored_batches
+    if stored is None:
+        return []
+    source = await get_stage(connection, source_key(stage.key.tenant, stored))
+    return await _start(connection, source, stored)
+
+
+async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | End:
+    """The batch of `step` as it was recorded; the caller holds the stage's lock.
+
+    Raises: PreconditionFailed for a step before the first.
+    """
+    stored = stage.plan.stored_batches
+    assert stored is not None, "the stage trains stored batches"
+    if step < stored.first_step:
+        raise PreconditionFailed(
+            f"step {step} is not among the stored batches {stored.first_step}..{stored.last_step}: "
+            f"the checkpoint of step {stored.first_step - 1} cannot be used, see the trainer's log"
+        )
+    if step > stage.recorded_step + 1:
+        raise PreconditionFailed(f"step {stage.recorded_step + 1} comes before step {step}")
+    if step > stored.last_step:
+        return End("drained", f"the stored batches up to step {stored.last_step} are trained")
+    source = await get_stage(connection, source_key(stage.key.tenant, stored))
+    recorded = await find_batch(connection, source, step)
+    assert recorded is not None, "it was there when the stage was opened"
+    items = await load_items(connection, source, step, first=0, count=ALL_ITEMS)
+    copies = [
+        BatchItem(
+            advantage=item.use.advantage,
+            weight=item.use.weight,
+            experience_id=item.experience_id,
+            taskset_id=item.taskset_id,
+            row_index=item.row_index,
+        )
+        for item in items
+    ]
+    head = BatchHead(
+        step=step,
+        incarnation=stage.incarnation,
+        num_rows=recorded.num_rows,
+        metrics=recorded.metrics,
+    )
+    await insert_batch(connection, stage, head, copies)
+    await update_stage(connection, stage.key, recorded_step=step)
+    event = BatchComposed(step=step, num_rows=head.num_rows, metrics=head.metrics)
+    await log_event(connection, stage.key, event)
+    await notify(connection, *stage_topics(stage.key))
+    return head
+
+
+async def compare_with_source(connection: AsyncConnection, stage: Stage, new: Version) -> None:
+    """Tell whether training again came to the weights that the batches had given before."""
+    stored = stage.plan.stored_batches
+    if stored is None:
+        return
+    source = await get_stage(connection, source_key(stage.key.tenant, stored))
+    before = await versions_of(connection, source, new.version)
+    if not before:
+        text = f"version {new.version} had never been published: there is nothing to compare with"
+    elif any(one.weights_sha256 == new.weights_sha256 for one in before):
+        text = f"version {new.version} has the same weights as before, bit for bit"
+    else:
+        text = f"version {new.version} has other weights than before"
+    await log_event(connection, stage.key, Notice(text=text))

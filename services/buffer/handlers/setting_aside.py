@@ -1,0 +1,103 @@
+"""Takes samples out at a person's word: excluded ones stay to be looked at, deleted ones do not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import AssignmentKind, ExperienceState
+from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.evaluations import open_versions
+from services.buffer.store.feedback import release_scopes
+from services.buffer.store.queries import StoredExperience
+from services.buffer.store.set_aside import (
+    UNTRAINED,
+    delete_content,
+    exclude,
+    needed_steps,
+    oldest_kept_step,
+    revoke_claims,
+)
+from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
+from trinity.errors import PreconditionFailed
+from trinity.types import StageKey
+
+
+@dataclass(slots=True, kw_only=True)
+class Excluded:
+    """How many samples were excluded, and how many cannot be."""
+
+    num_excluded: int = 0
+    num_batched: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Deleted:
+    """How many samples were deleted, and how many bytes they held."""
+
+    num_deleted: int = 0
+    num_bytes: int = 0
+
+
+async def exclude_experiences(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> int:
+    """Keep samples from being trained on, whatever the pipeline is doing with them."""
+    untrained = [row for row in rows if row.state in UNTRAINED]
+    if not untrained:
+        return 0
+    await revoke_claims(connection, key, {row.assignment_id for row in untrained})
+    await lock_stage(connection, key)
+    num_excluded = await exclude(connection, key, untrained, reason)
+    await release_scopes(connection, key, {row.assignment_id for row in untrained})
+    # They leave room for further work, and a batch may have waited for their groups.
+    await notify(connection, *stage_topics(key))
+    return num_excluded
+
+
+async def check_deletable(
+    connection: AsyncConnection,
+    key: StageKey,
+    kind: AssignmentKind,
+    rows: Sequence[StoredExperience],
+) -> None:
+    """Raises: PreconditionFailed when somebody may still need the content of one of them."""
+    stage = await get_stage(connection, key)
+    if needed := await needed_steps(connection, stage, rows):
+        steps = ", ".join(str(step) for step in needed)
+        kept = await oldest_kept_step(connection, stage)
+        since = f"from the checkpoint of step {kept} on" if kept else "from the beginning on"
+        raise PreconditionFailed(
+            f"{sum(needed.values())} of these samples are in the batch of step {steps}, which may "
+            f"be trained again: the trainer resumes {since}; nothing was deleted"
+        )
+    for other in await list_unfinished(connection, key.tenant, ""):
+        if other.key != key and other.samples_key == key:
+            raise PreconditionFailed("their batches are being trained again; nothing was deleted")
+    if kind is AssignmentKind.EVAL:
+        measured = set(await open_versions(connection, key))
+        if measured & {row.cursor.explore_step for row in rows}:
+            raise PreconditionFailed("the evaluation of these samples goes on; nothing was deleted")
+
+
+async def delete_experiences(
+    connection: AsyncConnection,
+    key: StageKey,
+    kind: AssignmentKind,
+    rows: Sequence[StoredExperience],
+    reason: str,
+) -> Deleted:
+    """Delete the content of samples; what they were, and why they went, stays known.
+
+    Raises: PreconditionFailed when somebody may still need it.
+    """
+    there = [row for row in rows if row.state is not ExperienceState.DELETED]
+    if not there:
+        return Deleted()
+    await revoke_claims(connection, key, {row.assignment_id for row in there})
+    await lock_stage(connection, key)
+    await check_deletable(connection, key, kind, there)
+    num_bytes = await delete_content(connection, key, there, reason)
+    await release_scopes(connection, key, {row.assignment_id for row in there})
+    await notify(connection, *stage_topics(key))
+    return Deleted(num_deleted=len(there), num_bytes=num_bytes)

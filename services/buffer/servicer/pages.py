@@ -1,0 +1,94 @@
+"""Pages of samples, each read in a transaction of its own and no larger than a message."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from services.buffer.domain.filter import Cursor, Filter
+from services.buffer.servicer.records import says
+from services.buffer.store.database import Database
+from services.buffer.store.experiences import load_bodies
+from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
+from trinity.types import StageKey
+
+ROWS_A_PAGE = 256
+BYTES_A_PAGE = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some samples in order, with their contents where they are wanted and there."""
+
+    rows: Sequence[StoredExperience]
+    bodies: dict[str, bytes]
+    end: Cursor
+    """Where to go on: after the last of them, or of those that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Reads what a filter lets through, however much that is, with little in memory."""
+
+    database: Database
+    key: StageKey
+    wanted: Filter
+    with_content: bool
+    latest_first: bool = False
+
+    async def parts(self, after: Cursor | None = None) -> AsyncIterator[Part]:
+        """In order, from a place on."""
+        while True:
+            async with self.database.transaction() as connection:
+                page = await list_page(connection, self._look(after))
+            async for part in self._parts_of(page.rows):
+                yield part
+            if page.end is None:
+                return
+            after = page.end
+
+    def _look(self, after: Cursor | None) -> Look:
+        return Look(
+            key=self.key,
+            wanted=self.wanted,
+            after=after,
+            size=ROWS_A_PAGE,
+            latest_first=self.latest_first,
+        )
+
+    async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[Part]:
+        if not rows:
+            return
+        if not self.with_content and not self.wanted.text:
+            yield Part(rows=rows, bodies={}, end=rows[-1].cursor)
+            return
+        async with self.database.transaction() as connection:
+            sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
+        if self.wanted.text:
+            rows = [row for row in rows if row.experience_id in sizes]
+        for some in by_size(rows, sizes):
+            yield await self._read(some, sizes)
+
+    async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
+        ids = [row.experience_id for row in rows if row.experience_id in sizes]
+        async with self.database.transaction() as connection:
+            bodies = dict(zip(ids, await load_bodies(connection, self.key, ids), strict=True))
+        end = rows[-1].cursor
+        if self.wanted.text:
+            rows = [row for row in rows if says(bodies[row.experience_id], self.wanted.text)]
+        return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
+
+
+def by_size(
+    rows: Sequence[StoredExperience], sizes: dict[str, int]
+) -> Iterator[Sequence[StoredExperience]]:
+    """Rows in order, in parts whose contents a message may hold."""
+    some: list[StoredExperience] = []
+    num_bytes = 0
+    for row in rows:
+        size = sizes.get(row.experience_id, 0)
+        if some and num_bytes + size > BYTES_A_PAGE:
+            yield some
+            some, num_bytes = [], 0
+        some.append(row)
+        num_bytes += size
+    if some:
+        yield some

@@ -1,0 +1,212 @@
+"""The calls of QueryService: what is stored, and which samples moved which step."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
+from services.buffer.servicer.pages import Pages, Part
+from services.buffer.servicer.parts import Context
+from services.buffer.servicer.records import (
+    count_to_proto,
+    cursor_of,
+    cursor_to_text,
+    filter_of,
+    record_to_proto,
+    use_to_proto,
+)
+from services.buffer.store.batches import BatchHead, find_batch
+from services.buffer.store.database import Database
+from services.buffer.store.experiences import load_bodies
+from services.buffer.store.inventory import StoredStage, count_by_reason, stored_stages
+from services.buffer.store.lineage import (
+    Item,
+    load_attempt,
+    load_data,
+    load_items,
+    load_uses,
+    newest_version_up_to,
+    times_trained,
+)
+from services.buffer.store.queries import find_by_prefix, load_experiences, sizes_of
+from services.buffer.store.stages import get_stage
+from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.codec import stage_key_to_proto
+from trinity.errors import InvalidRequest, NotFound
+from trinity.types import StageKey
+
+HEX_DIGITS = frozenset("0123456789abcdefABCDEF-")
+ITEMS_A_MESSAGE = 256
+UNLIMITED = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookingCalls:
+    """ListStages, ListExperiences, GetExperience, GetStep."""
+
+    database: Database
+
+    async def ListStages(
+        self, request: query_pb2.ListStagesRequest, _: Context
+    ) -> query_pb2.ListStagesResponse:
+        """Name the stages and what they hold."""
+        tenant = name_of(request.tenant, "tenant") if request.tenant else ""
+        experiment = request.experiment_id
+        wanted = uuid_of(experiment, "experiment_id") if experiment else ""
+        async with self.database.transaction() as connection:
+            stages = await stored_stages(connection, tenant, wanted)
+        return query_pb2.ListStagesResponse(stages=[await self._stage(one) for one in stages])
+
+    async def _stage(self, one: StoredStage) -> query_pb2.StoredStage:
+        async with self.database.transaction() as connection:
+            counts = await count_by_reason(connection, one.key)
+        return query_pb2.StoredStage(
+            key=stage_key_to_proto(one.key),
+            state=one.state,
+            trained_step=one.trained_step,
+            recorded_step=one.recorded_step,
+            counts=[count_to_proto(count) for count in counts],
+        )
+
+    async def ListExperiences(
+        self, request: query_pb2.ListExperiencesRequest, _: Context
+    ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
+        """Stream what the filter lets through."""
+        key, wanted = key_of(request.key), filter_of(request.filter)
+        if request.limit < 0:
+            raise InvalidRequest(f"limit is {request.limit}: 0 is for all")
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+        pages = Pages(
+            database=self.database,
+            key=key,
+            wanted=wanted,
+            with_content=request.with_content,
+            latest_first=request.latest_first,
+        )
+        left = request.limit or UNLIMITED
+        async for part in pages.parts(cursor_of(request.cursor)):
+            yield await self._page(key, part, left)
+            left -= len(part.rows)
+            if left <= 0:
+                return
+
+    async def _page(
+        self, key: StageKey, part: Part, most: int
+    ) -> query_pb2.ListExperiencesResponse:
+        rows = part.rows[:most]
+        async with self.database.transaction() as connection:
+            uses = await load_uses(connection, key, [row.experience_id for row in rows])
+        end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
+        return query_pb2.ListExperiencesResponse(
+            experiences=[
+                record_to_proto(
+                    key.stage,
+                    row,
+                    uses.get(row.experience_id, []),
+                    part.bodies.get(row.experience_id),
+                )
+                for row in rows
+            ],
+            cursor=cursor_to_text(end),
+        )
+
+    async def GetExperience(
+        self, request: query_pb2.GetExperienceRequest, _: Context
+    ) -> query_pb2.GetExperienceResponse:
+        """Give one sample, whole."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+            own_id = await _only(connection, key, request.experience_id)
+            one = (await load_experiences(connection, key, [own_id]))[own_id]
+            is_there = own_id in await sizes_of(connection, key, [one])
+            [body] = await load_bodies(connection, key, [own_id]) if is_there else [None]
+            uses = await load_uses(connection, key, [own_id])
+            seconds, metrics = await load_attempt(
+                connection, key, one.assignment_id, one.cursor.run, one.attempt
+            )
+        return query_pb2.GetExperienceResponse(
+            experience=record_to_proto(key.stage, one, uses.get(own_id, []), body),
+            run_seconds=seconds,
+            run_metrics=metrics,
+        )
+
+    async def GetStep(
+        self, request: query_pb2.GetStepRequest, _: Context
+    ) -> AsyncIterator[query_pb2.GetStepResponse]:
+        """Tell what a train step was made of."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            batch = await find_batch(connection, stage, request.step)
+            if batch is None:
+                raise NotFound(
+                    f"step {request.step} of stage {key.stage} has no batch; "
+                    f"the newest that has one is {stage.recorded_step}"
+                )
+            head = await _head(connection, stage, batch)
+        yield query_pb2.GetStepResponse(head=head)
+        for first in range(0, batch.num_rows, ITEMS_A_MESSAGE):
+            async with self.database.transaction() as connection:
+                items = await load_items(
+                    connection, stage, batch.step, first=first, count=ITEMS_A_MESSAGE
+                )
+                rows = await _rows(connection, stage, items)
+            yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
+
+
+async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
+    """Raises: InvalidRequest when the digits name several samples, NotFound when none."""
+    if not prefix or len(prefix) > 36 or not HEX_DIGITS.issuperset(prefix):
+        raise InvalidRequest(f"experience_id {prefix[:60]!r} is not a UUID or the beginning of one")
+    found = await find_by_prefix(connection, key, prefix, limit=2)
+    if len(found) > 1:
+        raise InvalidRequest(f"several samples begin with {prefix}: give more digits")
+    if not found:
+        raise NotFound(f"stage {key.stage} holds no sample {prefix}")
+    return found[0]
+
+
+async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
+    before = await newest_version_up_to(connection, stage, batch.step - 1)
+    after = await newest_version_up_to(connection, stage, batch.step)
+    trained = await times_trained(connection, stage, batch.step)
+    return query_pb2.StepHead(
+        step=batch.step,
+        line=stage.line,
+        incarnation=batch.incarnation,
+        num_rows=batch.num_rows,
+        batch_metrics=batch.metrics,
+        trained=[
+            buffer_pb2.StepTrained(
+                step=batch.step,
+                incarnation=one.incarnation,
+                metrics=one.metrics,
+                replayed=number > 0,
+            )
+            for number, one in enumerate(trained)
+        ],
+        weights_before=version_to_proto(before) if before else None,
+        weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
+    )
+
+
+async def _rows(
+    connection: AsyncConnection, stage: Stage, items: list[Item]
+) -> list[query_pb2.StepRow]:
+    ids = [item.experience_id for item in items if item.experience_id is not None]
+    found = await load_experiences(connection, stage.samples_key, ids)
+    data = await load_data(connection, stage.key.tenant, items)
+    rows = []
+    for item in items:
+        row = query_pb2.StepRow(use=use_to_proto(item.use), row_index=item.row_index or 0)
+        if item.experience_id is not None:
+            one = found[item.experience_id]
+            row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, one, [], None))
+        else:
+            row.row_json = data[item.use.position]
+        rows.append(row)
+    return rows

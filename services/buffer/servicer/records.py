@@ -1,0 +1,186 @@
+"""Stored samples on the wire, and filters and cursors as they come from it."""
+
+import base64
+import dataclasses
+import json
+import math
+import uuid
+from typing import cast
+
+from services.buffer.domain.filter import Cursor, Filter
+from services.buffer.domain.states import AssignmentKind, ExperienceState
+from services.buffer.handlers.feedback import Feedback
+from services.buffer.servicer.convert import few_of, metrics_of, name_of, text_of, uuid_of
+from services.buffer.store.inventory import Count
+from services.buffer.store.lineage import Use
+from services.buffer.store.queries import StoredExperience
+from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
+from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
+from trinity.errors import InvalidRequest
+from trinity.types import FinishReason
+
+MAX_FILTER_TEXT = 1_000
+MOST = 2**62
+"""Larger than any number of ours, and small enough for the database."""
+STATES = {
+    state: cast(
+        query_pb2.ExperienceState, query_pb2.ExperienceState.Value(f"EXPERIENCE_STATE_{state.name}")
+    )
+    for state in ExperienceState
+}
+STATE_OF = {code: state for state, code in STATES.items()}
+KINDS = {
+    buffer_pb2.ASSIGNMENT_KIND_UNSPECIFIED: AssignmentKind.TRAIN,
+    buffer_pb2.ASSIGNMENT_KIND_TRAIN: AssignmentKind.TRAIN,
+    buffer_pb2.ASSIGNMENT_KIND_EVAL: AssignmentKind.EVAL,
+}
+OPTIONAL_NUMBERS = (
+    "reward_min",
+    "reward_max",
+    "version_min",
+    "version_max",
+    "task_index",
+    "explore_step",
+    "train_step",
+)
+
+
+def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
+    """Raises: InvalidRequest naming the condition that cannot be."""
+    if message.kind not in KINDS or any(one not in STATE_OF for one in message.states):
+        raise InvalidRequest("filter: there is no such kind or state")
+    numbers = {name: getattr(message, name) for name in OPTIONAL_NUMBERS if message.HasField(name)}
+    for name, value in numbers.items():
+        if not math.isfinite(value) or abs(value) > MOST:
+            raise InvalidRequest(f"filter.{name} is {value}, which is no number to compare with")
+    if len(message.text) > MAX_FILTER_TEXT:
+        raise InvalidRequest(f"filter.text has more than {MAX_FILTER_TEXT} characters")
+    ids = few_of(message.experience_ids, "filter.experience_ids")
+    return Filter(
+        kind=KINDS[message.kind],
+        states=tuple(STATE_OF[one] for one in message.states),
+        taskset=name_of(message.taskset, "filter.taskset") if message.taskset else "",
+        text=text_of(message.text, "filter.text"),
+        experience_ids=tuple(uuid_of(one, "filter.experience_ids") for one in ids),
+        finish_reason=FINISH_REASON_NAMES.get(message.finish_reason, ""),
+        **numbers,
+    )
+
+
+def cursor_to_text(cursor: Cursor) -> str:
+    """What a client gives back to go on; it means nothing to anybody else."""
+    fields = json.dumps(dataclasses.astuple(cursor))
+    return base64.urlsafe_b64encode(fields.encode()).decode()
+
+
+def cursor_of(text: str) -> Cursor | None:
+    """Raises: InvalidRequest when it is none of ours."""
+    if not text:
+        return None
+    try:
+        place = json.loads(base64.urlsafe_b64decode(text.encode()))
+        *numbers, suffix, revision, experience_id = place
+        explore_step, position, run, step = (_number(one) for one in numbers)
+        return Cursor(
+            explore_step=explore_step,
+            position=position,
+            run=run,
+            step=step,
+            suffix=text_of(str(suffix), "cursor"),
+            revision=_number(revision),
+            experience_id=str(uuid.UUID(experience_id)),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest("cursor: give back one that came with a page, as it was") from error
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or abs(value) > MOST:
+        raise ValueError("not a number of a place")
+    return value
+
+
+def use_to_proto(use: Use) -> query_pb2.BatchUse:
+    """The same place in a batch on the wire."""
+    return query_pb2.BatchUse(
+        line=use.line,
+        step=use.step,
+        position=use.position,
+        advantage=use.advantage,
+        weight=use.weight,
+        mean_ratio=use.mean_ratio,
+        trained_advantage=use.trained_advantage,
+    )
+
+
+def record_to_proto(
+    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None
+) -> query_pb2.ExperienceRecord:
+    """A stored sample on the wire, with its content if there is any."""
+    place = one.cursor
+    record = query_pb2.ExperienceRecord(
+        id=one.experience_id,
+        parent_id=one.parent_id or "",
+        eid=experience_pb2.Eid(
+            stage=stage,
+            explore_step=place.explore_step,
+            position=place.position,
+            run=place.run,
+            attempt=one.attempt,
+            step=place.step,
+            suffix=place.suffix,
+        ),
+        assignment_id=one.assignment_id,
+        taskset=one.taskset,
+        task_index=one.task_index,
+        state=STATES[one.state],
+        reason=one.reason,
+        reward=one.reward,
+        advantage=one.advantage,
+        version_min=one.version_min,
+        version_max=one.version_max,
+        num_tokens=one.num_tokens,
+        response_length=one.response_length,
+        finish_reason=FINISH_REASONS[FinishReason(one.finish_reason)],
+        revision=place.revision,
+        metrics=one.metrics,
+        unix_millis=int(one.created_at.timestamp() * 1000),
+        uses=[use_to_proto(use) for use in uses],
+    )
+    if body is not None:
+        record.content.MergeFromString(body)
+    return record
+
+
+def count_to_proto(count: Count) -> query_pb2.StateCount:
+    """The same count on the wire."""
+    return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
+
+
+def feedback_of(message: query_pb2.Feedback) -> Feedback:
+    """Raises: InvalidRequest when it cannot be."""
+    numbers = [message.reward, *message.reward_parts.values()]
+    if not all(map(math.isfinite, numbers)):
+        raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
+    return Feedback(
+        experience_id=uuid_of(message.experience_id, "feedback.experience_id"),
+        reward=message.reward,
+        reward_parts=metrics_of(message.reward_parts),
+    )
+
+
+def with_reward(body: bytes, feedback: Feedback) -> bytes:
+    """A stored sample with its reward."""
+    message = experience_pb2.Experience.FromString(body)
+    message.reward = feedback.reward
+    message.reward_parts.update(feedback.reward_parts)
+    message.reward_state = experience_pb2.REWARD_STATE_FINAL
+    message.reward_revision += 1
+    return message.SerializeToString(deterministic=True)
+
+
+def says(body: bytes, text: str) -> bool:
+    """Whether the text stands in the prompt or in the response of a stored sample."""
+    message = experience_pb2.Experience.FromString(body)
+    sides = (message.sequence, message.pair.chosen, message.pair.rejected)
+    return any(text in side.prompt_text or text in side.response_text for side in sides)

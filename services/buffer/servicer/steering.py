@@ -1,0 +1,159 @@
+"""Calls that take samples out, and the one that tells whether what is left is like the whole."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from services.buffer.domain.filter import Filter
+from services.buffer.domain.population import Generated, Population, shifts
+from services.buffer.domain.states import ExperienceState
+from services.buffer.handlers.feedback import Given, give_feedback
+from services.buffer.handlers.populations import newest_population
+from services.buffer.handlers.setting_aside import (
+    Deleted,
+    Excluded,
+    check_deletable,
+    delete_experiences,
+    exclude_experiences,
+)
+from services.buffer.servicer.convert import few_of, key_of, sentence_of
+from services.buffer.servicer.pages import Pages, Part
+from services.buffer.servicer.parts import Context
+from services.buffer.servicer.records import count_to_proto, feedback_of, filter_of, with_reward
+from services.buffer.store.database import Database
+from services.buffer.store.inventory import Count
+from services.buffer.store.set_aside import UNTRAINED
+from services.buffer.store.stages import get_stage
+from trinity.api.v1 import query_pb2 as pb
+from trinity.errors import InvalidRequest
+from trinity.types import StageKey
+
+MAX_REASONS = 10
+FEEDBACK_AT_ONCE = 100
+"""Whole samples in one transaction."""
+Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeringCalls:
+    """ExcludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
+
+    database: Database
+
+    async def ExcludeExperiences(
+        self, request: pb.ExcludeExperiencesRequest, _: Context
+    ) -> pb.ExcludeExperiencesResponse:
+        """Keep samples from being trained on."""
+        key, wanted, reason = _asked(request)
+        done = Excluded()
+        async for part in self._parts(key, wanted):
+            done.num_batched += sum(row.state is ExperienceState.BATCHED for row in part.rows)
+            if request.dry_run:
+                done.num_excluded += sum(row.state in UNTRAINED for row in part.rows)
+                continue
+            async with self.database.transaction() as connection:
+                done.num_excluded += await exclude_experiences(connection, key, part.rows, reason)
+        return pb.ExcludeExperiencesResponse(
+            num_excluded=done.num_excluded, num_batched=done.num_batched
+        )
+
+    async def DeleteExperiences(
+        self, request: pb.DeleteExperiencesRequest, _: Context
+    ) -> pb.DeleteExperiencesResponse:
+        """Delete the content of samples, of all that are named or of none."""
+        key, wanted, reason = _asked(request)
+        found = Deleted()
+        async for part in self._parts(key, wanted):
+            found.num_deleted += len(part.rows)
+            async with self.database.transaction() as connection:
+                await check_deletable(connection, key, wanted.kind, part.rows)
+        if request.dry_run:
+            return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
+        done = Deleted()
+        async for part in self._parts(key, wanted):
+            async with self.database.transaction() as connection:
+                some = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
+            done.num_deleted += some.num_deleted
+            done.num_bytes += some.num_bytes
+        return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
+
+    async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[Part]:
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+        pages = Pages(database=self.database, key=key, wanted=wanted, with_content=False)
+        async for part in pages.parts():
+            if part.rows:
+                yield part
+
+    async def GiveFeedback(
+        self, request: pb.GiveFeedbackRequest, _: Context
+    ) -> pb.GiveFeedbackResponse:
+        """Set rewards that samples wait for."""
+        key = key_of(request.key)
+        feedback = [feedback_of(one) for one in few_of(request.feedback, "feedback")]
+        done = Given()
+        for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
+            async with self.database.transaction() as connection:
+                some = feedback[first : first + FEEDBACK_AT_ONCE]
+                given = await give_feedback(connection, key, some, with_reward)
+            done.num_set += given.num_set
+            done.num_known += given.num_known
+            done.refused += given.refused
+        return pb.GiveFeedbackResponse(
+            num_set=done.num_set,
+            num_known=done.num_known,
+            refused=[
+                pb.RefusedFeedback(experience_id=experience_id, reason=reason)
+                for experience_id, reason in done.refused
+            ],
+        )
+
+    async def GetPopulation(
+        self, request: pb.GetPopulationRequest, _: Context
+    ) -> pb.GetPopulationResponse:
+        """Compare what was generated with what was trained on."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            found = await newest_population(connection, stage)
+        return pb.GetPopulationResponse() if found is None else _population(found)
+
+
+def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
+    """Raises: InvalidRequest when nothing is named: that would be everything."""
+    wanted = filter_of(request.filter)
+    if wanted.is_empty:
+        raise InvalidRequest("filter: give at least one condition; without any it names everything")
+    reason = sentence_of(request.reason)
+    if not reason:
+        raise InvalidRequest("reason: say why; it is kept with the samples")
+    return key_of(request.key), wanted, reason
+
+
+def _population(found: Population) -> pb.GetPopulationResponse:
+    return pb.GetPopulationResponse(
+        first_explore_step=found.first_step,
+        last_explore_step=found.last_step,
+        num_runs=sum(found.runs_of.values()),
+        num_generated=len(found.samples),
+        num_trained=found.num_trained,
+        comparisons=[
+            pb.Comparison(
+                name=shift.name,
+                generated_mean=shift.generated_mean,
+                trained_mean=shift.trained_mean,
+                shift=shift.distance,
+                is_significant=shift.is_significant,
+            )
+            for shift in shifts(found)
+        ],
+        left_out=[count_to_proto(count) for count in _left_out(found.samples)],
+    )
+
+
+def _left_out(samples: Sequence[Generated]) -> list[Count]:
+    counted = Counter((one.state, one.reason) for one in samples if not one.is_trained)
+    return [
+        Count(state=ExperienceState(state), reason=reason, number=number)
+        for (state, reason), number in counted.most_common(MAX_REASONS)
+    ]

@@ -1,0 +1,129 @@
+"""Statements on what explore steps generated and what of it was trained on."""
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.population import Generated, Population, Task
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import (
+    OPEN_ASSIGNMENT,
+    UNFINISHED_SCOPE,
+    AssignmentKind,
+    ExperienceState,
+)
+from services.buffer.store.database import among, in_stage, one_of
+from services.buffer.store.lineage import load_uses
+from services.buffer.store.tables import assignment, experience, pipeline_scope
+from services.buffer.store.tables import stage as stage_table
+from trinity.types import StageKey
+
+MAX_GROUPS = 1024
+"""That are looked at together; of more, the newest."""
+UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
+"""A revision stands for what it was derived from."""
+A, E = assignment.c, experience.c
+
+
+async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
+    """The explore step up to which every sample is batched or left out for good."""
+    key = stage.key
+    open_steps = [
+        sa.select(sa.func.min(A.explore_step)).where(
+            in_stage(assignment, key),
+            A.kind == AssignmentKind.TRAIN,
+            one_of(A.state, OPEN_ASSIGNMENT),
+        ),
+        sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
+            in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)
+        ),
+        *(
+            sa.select(sa.func.min(E.explore_step)).where(
+                in_stage(experience, key), one_of(E.state, [state])
+            )
+            for state in (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+        ),
+    ]
+    firsts = sa.select(*(one.scalar_subquery() for one in open_steps))
+    row = (await connection.execute(firsts)).one()
+    return min((step - 1 for step in row if step is not None), default=stage.explore_step)
+
+
+async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
+    """The explore step up to which populations were compared."""
+    statement = sa.select(stage_table.c.compared_step).where(in_stage(stage_table, key))
+    return int((await connection.execute(statement)).scalar_one())
+
+
+async def load_population(
+    connection: AsyncConnection, key: StageKey, *, after: int, up_to: int
+) -> Population | None:
+    """What explore steps `after` + 1 to `up_to` gave; None when they gave nothing."""
+    statement = (
+        sa.select(A.assignment_id, A.taskset, A.task_index, A.repeat_times, A.explore_step)
+        .where(
+            in_stage(assignment, key),
+            A.kind == AssignmentKind.TRAIN,
+            A.explore_step > after,
+            A.explore_step <= up_to,
+        )
+        .order_by(A.explore_step.desc(), A.position)
+        .limit(MAX_GROUPS)
+    )
+    groups = list(await connection.execute(statement))
+    if not groups:
+        return None
+    tasks = {one.assignment_id: (one.taskset, one.task_index) for one in groups}
+    runs_of: Counter[Task] = Counter()
+    for one in groups:
+        runs_of[tasks[one.assignment_id]] += one.repeat_times
+    return Population(
+        first_step=groups[-1].explore_step,
+        last_step=groups[0].explore_step,
+        runs_of=runs_of,
+        samples=await _samples(connection, key, tasks),
+    )
+
+
+async def _samples(
+    connection: AsyncConnection, key: StageKey, tasks: dict[str, Task]
+) -> Sequence[Generated]:
+    """Each sample once, with whatever became of its revisions."""
+    statement = sa.select(
+        E.experience_id,
+        E.assignment_id,
+        E.payload_id,
+        E.state,
+        E.reason,
+        E.reward,
+        E.response_length,
+    ).where(in_stage(experience, key), among(E.assignment_id, tasks), E.state.not_in(UNCOUNTED))
+    rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+    found: Iterable[sa.Row[Any]] = await connection.execute(statement)
+    for row in found:
+        rows_of[row.payload_id].append(row)
+    deleted = [
+        row.experience_id
+        for rows in rows_of.values()
+        for row in rows
+        if row.state == ExperienceState.DELETED
+    ]
+    used = await load_uses(connection, key, deleted) if deleted else {}
+    return [_sample(rows, tasks[rows[0].assignment_id], used) for rows in rows_of.values()]
+
+
+def _sample(rows: Sequence[sa.Row[Any]], task: Task, used: Container[str]) -> Generated:
+    """What was deleted after it was trained on had been trained on."""
+    return Generated(
+        task=task,
+        response_length=rows[0].response_length,
+        reward=rows[0].reward,
+        is_trained=any(
+            row.state == ExperienceState.BATCHED or row.experience_id in used for row in rows
+        ),
+        state=rows[0].state,
+        reason=rows[0].reason,
+    )

@@ -1,0 +1,295 @@
+"""Statements that look for samples: page after page, in an order that nothing changes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import eq, ge, le
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.filter import Cursor, Filter
+from services.buffer.domain.states import ExperienceState
+from services.buffer.store.database import among, decode_numbers, in_stage, one_of
+from services.buffer.store.tables import assignment, batch_item, experience, payload, stage
+from trinity.types import StageKey
+
+GROUPS_A_LOOK = 256
+E, A = experience.c, assignment.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredExperience:
+    """A row of the experience table, with the task it came from."""
+
+    cursor: Cursor
+    assignment_id: str
+    parent_id: str | None
+    attempt: int
+    taskset: str
+    task_index: int
+    segment_id: int
+    payload_id: str
+    state: ExperienceState
+    reason: str
+    reward: float | None
+    advantage: float | None
+    version_min: int | None
+    version_max: int | None
+    num_tokens: int
+    response_length: int
+    finish_reason: str
+    metrics: Mapping[str, float]
+    created_at: datetime
+
+    @property
+    def experience_id(self) -> str:
+        """Its UUID."""
+        return self.cursor.experience_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some samples in order; `end` is None when there are no more."""
+
+    rows: Sequence[StoredExperience]
+    end: Cursor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a page is asked for."""
+
+    key: StageKey
+    wanted: Filter
+    """But its `text`, which is not looked at here."""
+    after: Cursor | None
+    """Where the page before has ended."""
+    size: int
+    latest_first: bool = False
+    """By explore step and position; the samples of a group stay in their order."""
+
+
+async def list_page(connection: AsyncConnection, look: Look) -> Page:
+    """The next samples after a place; a page may be empty and not be the last.
+
+    Groups are looked up in the order of their places, then their samples by the groups' ids: one
+    query over both would sort all samples of the stage for every page.
+    """
+    groups = await _groups(connection, look)
+    rows = await _of_groups(connection, look, groups)
+    if len(rows) == look.size:
+        return Page(rows=rows, end=rows[-1].cursor)
+    if len(groups) < GROUPS_A_LOOK:
+        return Page(rows=rows, end=None)
+    return Page(rows=rows, end=_end_of(groups[-1]))
+
+
+async def _groups(connection: AsyncConnection, look: Look) -> list[sa.Row[Any]]:
+    own = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
+    if (named := await _named(connection, look.key, look.wanted)) is not None:
+        own.append(among(A.assignment_id, named))
+    if look.after is not None:
+        place = sa.tuple_(A.explore_step, A.position)
+        here = (look.after.explore_step, look.after.position)
+        own.append(place <= here if look.latest_first else place >= here)
+    order = (A.explore_step, A.position)
+    statement = (
+        sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
+        .where(*own)
+        .order_by(*(one.desc() for one in order) if look.latest_first else order)
+        .limit(GROUPS_A_LOOK)
+    )
+    return list(await connection.execute(statement))
+
+
+def _group_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    found = [A.kind == wanted.kind]
+    if wanted.taskset:
+        found.append(A.taskset == wanted.taskset)
+    if wanted.task_index is not None:
+        found.append(A.task_index == wanted.task_index)
+    if wanted.explore_step is not None:
+        found.append(A.explore_step == wanted.explore_step)
+    return found
+
+
+async def _named(connection: AsyncConnection, key: StageKey, wanted: Filter) -> set[str] | None:
+    """Groups of samples that are named one by one, or by the batch they are in."""
+    if not wanted.experience_ids and wanted.train_step is None:
+        return None
+    statement = sa.select(E.assignment_id).where(in_stage(experience, key))
+    if wanted.experience_ids:
+        statement = statement.where(among(E.experience_id, wanted.experience_ids))
+    if wanted.train_step is not None:
+        statement = statement.where(_in_batch(key, wanted.train_step))
+    return set((await connection.execute(statement.distinct())).scalars())
+
+
+def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
+    line = sa.select(stage.c.line).where(in_stage(stage, key)).scalar_subquery()
+    c = batch_item.c
+    items = sa.select(c.experience_id).where(
+        in_stage(batch_item, key),
+        c.line == line,
+        c.step == train_step,
+        c.experience_id.is_not(None),
+    )
+    return E.experience_id.in_(items)
+
+
+async def _of_groups(
+    connection: AsyncConnection, look: Look, groups: Sequence[sa.Row[Any]]
+) -> list[StoredExperience]:
+    of = {group.assignment_id: group for group in groups}
+    if not of:
+        return []
+    key = look.key
+    place = (E.explore_step, E.position)
+    tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
+    own = [in_stage(experience, key), among(E.assignment_id, of), *_conditions(key, look.wanted)]
+    if look.after is not None:
+        own.append(_is_after(look.after, look.latest_first))
+    statement = (
+        sa.select(experience)
+        .where(*own)
+        .order_by(*(one.desc() for one in place) if look.latest_first else place, *tail)
+        .limit(look.size)
+    )
+    return [_stored(row, of[row.assignment_id]) for row in await connection.execute(statement)]
+
+
+def _conditions(key: StageKey, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+    found = [
+        one_of(E.state, wanted.states) if wanted.states else E.state != ExperienceState.DERIVED
+    ]
+    for column, holds, bound in (
+        (E.reward, ge, wanted.reward_min),
+        (E.reward, le, wanted.reward_max),
+        (E.version_max, ge, wanted.version_min),
+        (E.version_min, le, wanted.version_max),
+        (E.finish_reason, eq, wanted.finish_reason or None),
+    ):
+        if bound is not None:
+            found.append(holds(column, bound))
+    if wanted.experience_ids:
+        ids = wanted.experience_ids
+        found.append(sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)))
+    if wanted.train_step is not None:
+        found.append(_in_batch(key, wanted.train_step))
+    return found
+
+
+def _is_after(cursor: Cursor, latest_first: bool) -> sa.ColumnElement[bool]:
+    place = sa.tuple_(E.explore_step, E.position)
+    here = (cursor.explore_step, cursor.position)
+    tail = sa.tuple_(E.run, E.step, E.suffix, E.revision, E.experience_id)
+    last = (cursor.run, cursor.step, cursor.suffix, cursor.revision, cursor.experience_id)
+    beyond = place < here if latest_first else place > here
+    return sa.or_(beyond, sa.and_(place == here, tail > last))
+
+
+def _end_of(group: sa.Row[Any]) -> Cursor:
+    """After every sample of a group."""
+    return Cursor(
+        explore_step=group.explore_step,
+        position=group.position,
+        run=2**62,
+        step=0,
+        suffix="",
+        revision=0,
+        experience_id="00000000-0000-0000-0000-000000000000",
+    )
+
+
+def _stored(row: sa.Row[Any], group: sa.Row[Any]) -> StoredExperience:
+    return StoredExperience(
+        cursor=Cursor(
+            explore_step=row.explore_step,
+            position=row.position,
+            run=row.run,
+            step=row.step,
+            suffix=row.suffix,
+            revision=row.revision,
+            experience_id=row.experience_id,
+        ),
+        assignment_id=row.assignment_id,
+        parent_id=row.parent_id,
+        attempt=row.attempt,
+        taskset=group.taskset,
+        task_index=group.task_index,
+        segment_id=row.segment_id,
+        payload_id=row.payload_id,
+        state=ExperienceState(row.state),
+        reason=row.reason,
+        reward=row.reward,
+        advantage=row.advantage,
+        version_min=row.version_min,
+        version_max=row.version_max,
+        num_tokens=row.num_tokens,
+        response_length=row.response_length,
+        finish_reason=row.finish_reason,
+        metrics=decode_numbers(row.metrics),
+        created_at=row.created_at,
+    )
+
+
+async def load_experiences(
+    connection: AsyncConnection, key: StageKey, ids: Iterable[str]
+) -> dict[str, StoredExperience]:
+    """Samples by their ids; those that are not there are missing."""
+    statement = sa.select(experience).where(in_stage(experience, key), among(E.experience_id, ids))
+    rows = list(await connection.execute(statement))
+    tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
+        in_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
+    )
+    found: Iterable[sa.Row[Any]] = await connection.execute(tasks)
+    of = {row.assignment_id: row for row in found}
+    return {row.experience_id: _stored(row, of[row.assignment_id]) for row in rows}
+
+
+async def find_by_prefix(
+    connection: AsyncConnection, key: StageKey, prefix: str, *, limit: int
+) -> list[str]:
+    """Ids of samples that begin with these hexadecimal digits."""
+    digits = prefix.replace("-", "").lower()
+    first, last = digits.ljust(32, "0"), digits.ljust(32, "f")
+    statement = (
+        sa.select(E.experience_id)
+        .where(in_stage(experience, key), E.experience_id.between(first, last))
+        .order_by(E.experience_id)
+        .limit(limit)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+def _holds(text: str) -> sa.ColumnElement[bool]:
+    found: sa.ColumnElement[int] = sa.func.position(
+        sa.literal(text.encode(), sa.LargeBinary).op("IN")(payload.c.body)
+    )
+    return found > 0
+
+
+async def sizes_of(
+    connection: AsyncConnection,
+    key: StageKey,
+    rows: Sequence[StoredExperience],
+    *,
+    holding: str = "",
+) -> dict[str, int]:
+    """Bytes of each sample's content, by the sample's id; without those that are deleted.
+
+    With `holding` only of contents whose bytes hold this text somewhere.
+    """
+    sizes: dict[str, int] = {}
+    c = payload.c
+    for segment_id in {row.segment_id for row in rows}:
+        own = {row.payload_id for row in rows if row.segment_id == segment_id}
+        statement = sa.select(c.payload_id, sa.func.octet_length(c.body).label("size")).where(
+            in_stage(payload, key), c.segment_id == segment_id, among(c.payload_id, own)
+        )
+        if holding:
+            statement = statement.where(_holds(holding))
+        sizes |= {row.payload_id: row.size for row in await connection.execute(statement)}
+    return {row.experience_id: sizes[row.payload_id] for row in rows if row.payload_id in sizes}

@@ -1,0 +1,145 @@
+"""Statements that take samples out at a person's word."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import OPEN_SCOPE, ExperienceState, ScopeState
+from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, one_of
+from services.buffer.store.queries import StoredExperience
+from services.buffer.store.tables import batch_item, checkpoint, experience, payload, pipeline_scope
+from trinity.types import StageKey
+
+E = experience.c
+UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+"""What may still come into a batch."""
+
+
+async def revoke_claims(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> None:
+    """Let the pipeline begin anew on groups that it has not finished.
+
+    Comes before the stage's lock, in the order in which the pipeline takes them.
+    """
+    c = pipeline_scope.c
+    own = sa.and_(
+        in_stage(pipeline_scope, key),
+        among(c.assignment_id, assignment_ids),
+        one_of(c.state, OPEN_SCOPE),
+    )
+    await connection.execute(sa.select(c.assignment_id).where(own).with_for_update())
+    await connection.execute(
+        sa.update(pipeline_scope)
+        .where(own, c.state == ScopeState.CLAIMED)
+        .values(
+            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=c.attempts - 1
+        )
+    )
+    await notify(connection, SCOPES_TOPIC)
+
+
+async def exclude(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> int:
+    """Keep samples, and what the pipeline has made of them, out of batches; answers how many."""
+    ids = [row.experience_id for row in rows]
+    statement = (
+        sa.update(experience)
+        .where(
+            in_stage(experience, key),
+            among(E.assignment_id, {row.assignment_id for row in rows}),
+            sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)),
+            one_of(E.state, UNTRAINED),
+        )
+        .values(state=ExperienceState.EXCLUDED, reason=reason)
+        .returning(E.experience_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
+async def needed_steps(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> dict[int, int]:
+    """Samples whose content is in batches that may be trained again, counted by train step."""
+    c = batch_item.c
+    siblings = sa.select(E.experience_id).where(_same_content(stage.key, rows))
+    items = sa.select(c.step, sa.func.count().label("number")).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step > await oldest_kept_step(connection, stage),
+        c.experience_id.in_(siblings),
+    )
+    found = await connection.execute(items.group_by(c.step).order_by(c.step))
+    return {row.step: row.number for row in found}
+
+
+async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
+    """The step of the oldest checkpoint that may be resumed from; 0 without one."""
+    c = checkpoint.c
+    statement = sa.select(sa.func.min(c.step)).where(
+        in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept
+    )
+    return (await connection.execute(statement)).scalar() or 0
+
+
+async def count_deleted(
+    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+) -> int:
+    """Samples in the batches of these steps whose content is gone."""
+    c = batch_item.c
+    ids = sa.select(c.experience_id).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step.between(first_step, last_step),
+        c.experience_id.is_not(None),
+    )
+    gone = (
+        sa.select(sa.func.count())
+        .select_from(experience)
+        .where(
+            in_stage(experience, stage.key),
+            E.experience_id.in_(ids),
+            E.state == ExperienceState.DELETED,
+        )
+    )
+    return int((await connection.execute(gone)).scalar_one())
+
+
+async def delete_content(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> int:
+    """Delete what these samples hold; answers how many bytes it was. Their rows stay."""
+    await connection.execute(
+        sa.update(experience)
+        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
+        .values(state=ExperienceState.DELETED, reason=reason)
+    )
+    by_segment: dict[int, list[str]] = defaultdict(list)
+    for row in rows:
+        by_segment[row.segment_id].append(row.payload_id)
+    num_bytes = 0
+    for segment_id, ids in by_segment.items():
+        statement = (
+            sa.delete(payload)
+            .where(
+                in_stage(payload, key),
+                payload.c.segment_id == segment_id,
+                among(payload.c.payload_id, ids),
+            )
+            .returning(sa.func.octet_length(payload.c.body))
+        )
+        num_bytes += sum((await connection.execute(statement)).scalars())
+    return num_bytes
+
+
+def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnElement[bool]:
+    """Samples with the content of these: a sample and its revisions share one."""
+    return sa.and_(
+        in_stage(experience, key),
+        among(E.assignment_id, {row.assignment_id for row in rows}),
+        among(E.payload_id, {row.payload_id for row in rows}),
+    )

@@ -1,0 +1,1 @@
+"""Which keys of the configuration are read, by whom: recorded in real runs."""

@@ -1,0 +1,41 @@
+"""The batches that a run has stored give the same weights again, with the real trainer."""
+
+import json
+
+import pytest
+
+from tests.e2e.launched import Launched
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def retrain(run: Launched, *options: str) -> str:
+    done = run.ask("retrain", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_stored_batches_give_the_same_weights_again(undisturbed: Launched) -> None:
+    printed = retrain(undisturbed, "--steps", "1..8")
+    assert "[rft] version 8 has the same weights as before, bit for bit" in printed
+    folder = undisturbed.job_dir / "retrained" / "rft-1-8"
+    [weights] = (folder / "stages/rft/weights").glob("v8-*")
+    manifest = json.loads((weights / "manifest.json").read_text())
+    assert manifest["weights_sha256"] == undisturbed.final_weights()
+    assert "explorer" not in printed
+
+
+def test_from_a_checkpoint_on_they_give_the_same_weights(undisturbed: Launched) -> None:
+    printed = retrain(undisturbed, "--steps", "7..8")
+    assert "[rft] version 8 has the same weights as before, bit for bit" in printed
+
+
+def test_stored_rows_of_data_give_the_same_weights_again(undisturbed: Launched) -> None:
+    printed = retrain(undisturbed, "--stage", "warmup", "--steps", "1..20")
+    assert "[warmup] version 20 has the same weights as before, bit for bit" in printed
+
+
+def test_what_cannot_be_trained_again_says_why(undisturbed: Launched) -> None:
+    done = undisturbed.ask("retrain", "--steps", "3..8")
+    assert done.returncode == 1
+    assert "there is no checkpoint of step 2 to begin step 3 from" in done.stderr

@@ -1,0 +1,66 @@
+"""`trinity config ...` as a user types it: exit codes, and which libraries a process takes in."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import REPOSITORY
+
+GUIDE = REPOSITORY / "tests/unit/config/guide"
+GOOD = "examples/addition/addition.yaml"
+HEAVY = ("torch", "grpc", "numpy", "transformers", "nats", "psycopg")
+
+
+def trinity(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "trinity.cli.main", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "check", GOOD]])
+def test_help_and_check_take_no_heavy_library_in(arguments: list[str]) -> None:
+    program = (
+        "import sys; from trinity.cli.main import app; app(standalone_mode=False); "
+        f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_good_files_and_planned_keys_pass_and_mistakes_do_not() -> None:
+    planned = str(GUIDE / "grpo.yaml")
+    assert trinity("config", "check", GOOD, planned).returncode == 0
+    strict = trinity("config", "check", "--strict", GOOD, planned)
+    assert strict.returncode == 2
+    bad = trinity("config", "check", GOOD, "trainer.grad_clp=1")
+    assert bad.returncode == 2
+    assert "did you mean `trainer.grad_clip`?" in bad.stdout
+    assert bad.stderr == ""
+
+
+def test_a_run_refuses_what_is_planned_with_one_sentence() -> None:
+    done = trinity("run", "-c", str(GUIDE / "grpo.yaml"), "--dry-run")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "`monitor.monitor_type: wandb`" in done.stderr
+
+
+def test_a_draft_is_written_once(tmp_path: Path) -> None:
+    file = str(tmp_path / "new.yaml")
+    options = ["config", "init", "-o", file, "--model", "a/b", "--taskset", "/data"]
+    assert trinity(*options).returncode == 0
+    assert trinity("config", "check", file).stdout == f"{file}: ok\n"
+    again = trinity(*options)
+    assert again.returncode == 2
+    assert "exists" in again.stderr
+
+
+def test_explain_and_diff_have_their_exit_codes() -> None:
+    assert trinity("config", "explain", "algorithm.optimizer.lr").returncode == 0
+    assert trinity("config", "explain", "algorithm.optimizer.lrr").returncode == 2
+    assert trinity("config", "diff", GOOD, GOOD).returncode == 0
+    assert trinity("config", "diff", GOOD, "examples/gsm8k/gsm8k.yaml").returncode == 1

@@ -1,0 +1,124 @@
+"""Which tokens are chosen depends on the tokens of the batch and on nothing else."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.algorithm.policy_loss.batches import AGES, Age
+from tests.unit.algorithm.token_choice.batches import random_choice_batch
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
+
+NAMES = TOKEN_CHOICES.names()
+SHARE = 0.1
+ARGUMENTS: dict[str, dict[str, float]] = {
+    "clip_cov": {"clip_cov_ratio": SHARE, "clip_cov_lb": 0.05},
+    "kl_cov": {"kl_cov_ratio": SHARE},
+}
+few = settings(max_examples=40, deadline=None)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def chosen(name: str, batch: ChoiceBatch) -> np.ndarray:
+    found: np.ndarray = TOKEN_CHOICES.get(name)(batch, **ARGUMENTS[name])
+    return found
+
+
+def changed(batch: ChoiceBatch, change: Callable[[np.ndarray], np.ndarray]) -> ChoiceBatch:
+    return ChoiceBatch(
+        **{field.name: change(getattr(batch, field.name)) for field in fields(batch)}
+    )
+
+
+def test_every_choice_is_a_policy_losss() -> None:
+    assert set(NAMES) <= set(POLICY_LOSSES.names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@few
+@given(seed=seeds, age=st.sampled_from(AGES))
+def test_order_of_rows_changes_nothing(name: str, seed: int, age: Age) -> None:
+    batch = random_choice_batch(seed, age)
+    order = np.random.default_rng(seed).permutation(len(batch.mask_BT))
+    mixed = changed(batch, lambda array: array[order])
+    assert np.array_equal(chosen(name, mixed), chosen(name, batch)[order])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@few
+@given(seed=seeds, num_more=st.integers(0, 9))
+def test_padding_and_what_stands_in_it_change_nothing(name: str, seed: int, num_more: int) -> None:
+    batch = random_choice_batch(seed)
+
+    def spoilt(array: np.ndarray) -> np.ndarray:
+        if array.dtype == np.bool_:
+            return np.pad(array, ((0, 0), (0, num_more)))
+        with_rubbish = np.where(batch.mask_BT, array, np.nan)
+        return np.pad(with_rubbish, ((0, 0), (0, num_more)), constant_values=np.nan)
+
+    long = chosen(name, changed(batch, spoilt))
+    assert np.array_equal(long[:, : batch.mask_BT.shape[1]], chosen(name, batch))
+    assert not long[:, batch.mask_BT.shape[1] :].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@few
+@given(seed=seeds, age=st.sampled_from(AGES))
+def test_no_more_than_the_share_is_chosen_and_only_of_the_mask(
+    name: str, seed: int, age: Age
+) -> None:
+    batch = random_choice_batch(seed, age)
+    found = chosen(name, batch)
+    most = max(int(SHARE * batch.mask_BT.sum()), 1)
+    assert not (found & ~batch.mask_BT).any()
+    assert found.sum() <= most
+    if name == "kl_cov":
+        assert found.sum() == most
+
+
+@few
+@given(seed=seeds)
+def test_kl_cov_takes_the_largest_covariances(seed: int) -> None:
+    batch = random_choice_batch(seed)
+    found = chosen("kl_cov", batch)
+    covariances_BT = np.full(found.shape, -np.inf)
+    covariances_BT[batch.mask_BT] = batch.covariances()
+    assert covariances_BT[found].min() >= covariances_BT[batch.mask_BT & ~found].max()
+
+
+@few
+@given(seed=seeds)
+def test_clip_cov_takes_the_smallest_lots_of_those_between_its_bounds(seed: int) -> None:
+    batch = random_choice_batch(seed, "fresh")
+    found = chosen("clip_cov", batch)
+    all_possible = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.05)
+    covariances_BT = np.zeros(found.shape)
+    covariances_BT[batch.mask_BT] = batch.covariances()
+    assert ((covariances_BT[all_possible] > 0.05) & (covariances_BT[all_possible] < 5.0)).all()
+    assert not (found & ~all_possible).any()
+    left = all_possible & ~found
+    if found.any() and left.any():
+        assert batch.lots_BT[found].max() < batch.lots_BT[left].min()
+
+
+def test_clip_cov_leaves_tokens_alone_that_ppo_clips_already() -> None:
+    batch = random_choice_batch(2, "stale")
+    possible = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0)
+    wide = {"clip_range_low": 1.0, "clip_range_high": 1e9}
+    unclipped = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0, **wide)
+    ratios_BT = np.exp(batch.logprobs_BT - batch.old_logprobs_BT)
+    clipped_BT = np.where(batch.advantages_BT > 0, ratios_BT > 1.2, ratios_BT < 0.8)
+    assert (unclipped & clipped_BT).any()
+    assert np.array_equal(possible, unclipped & ~clipped_BT)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_chosen_of_nothing(name: str) -> None:
+    batch = random_choice_batch(1)
+    assert not chosen(name, replace(batch, mask_BT=np.zeros_like(batch.mask_BT))).any()
+    assert chosen(name, changed(batch, lambda array: array[:0])).shape == (0, 17)

@@ -1,0 +1,47 @@
+"""What a dry run says of a stage's rows, wherever they come from."""
+
+import pytest
+
+from tests.unit.config.builders import GRPO, SFT, config
+from trinity.cli.dry_run import describe
+from trinity.config.planning import plan_experiment
+from trinity.launch.prepare import Prepared
+
+EXPERTS = {"storage_type": "file", "path": "/data/experts.jsonl"}
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], base: dict[str, object], /, **changes: object
+) -> list[str]:
+    plan = plan_experiment(config(base, **changes))
+    describe(Prepared(plan=plan, resumes=False, notes=(), notices=()))
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("algorithm", ["mix", "mix_chord"])
+def test_expert_rows_are_told_like_other_data(
+    capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    lines = said(
+        capsys,
+        GRPO,
+        algorithm={
+            "algorithm_type": algorithm,
+            "sample_strategy_args": {"expert_data_ratio": 0.25},
+        },
+        buffer={
+            "train_batch_size": 64,
+            "trainer_input": {"auxiliary_buffers": {"sft_dataset": EXPERTS}},
+        },
+    )
+    assert "  expert rows    /data/experts.jsonl, 16 of the 64 rows of a step" in lines
+    assert any(line.startswith("  tasks          /data/train.jsonl") for line in lines)
+
+
+def test_rollouts_alone_have_no_expert_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    unused = {"trainer_input": {"auxiliary_buffers": {"sft_dataset": EXPERTS}}}
+    assert not [line for line in said(capsys, GRPO, buffer=unused) if "expert" in line]
+
+
+def test_training_data_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "  data           /data/sft.jsonl" in said(capsys, SFT)

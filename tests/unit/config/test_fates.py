@@ -1,0 +1,165 @@
+"""Keys that do not act as they are written are spoken of, one by one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config.builders import load
+from trinity.config.catalog import Key, all_keys
+from trinity.config.check import check_file
+from trinity.config.keys import parsed, put
+from trinity.config.reading import Reading, read_config
+from trinity.config.status import mark_of
+from trinity.config.yaml_text import yaml_text
+from trinity.errors import UserError
+
+SINGLE = [key for key in all_keys() if "[]" not in key.path and "<name>" not in key.path]
+MARKED = [
+    key
+    for key in SINGLE
+    if key.field and (mark := mark_of(key.field)) is not None and mark.reason == key.reason
+]
+
+
+def read(directory: Path, text: str) -> Reading:
+    file = directory / "x.yaml"
+    file.write_text(text)
+    return read_config(file)
+
+
+def with_value(key: Key, value: object) -> str:
+    tree: dict[str, object] = {}
+    put(tree, parsed(key.path), value)
+    return yaml_text(tree)
+
+
+@pytest.mark.parametrize("key", MARKED, ids=lambda key: key.path)
+def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
+    tmp_path: Path, key: Key
+) -> None:
+    default = key.default.model_dump() if hasattr(key.default, "model_dump") else key.default
+    default = list(default) if isinstance(default, tuple) else default
+    reading = read(tmp_path, with_value(key, default))
+    assert reading.mistakes == ()
+    assert reading.notices == ()
+
+
+@pytest.mark.parametrize(
+    "key", [k for k in MARKED if "true or false" in k.type], ids=lambda key: key.path
+)
+def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
+    tmp_path: Path, key: Key
+) -> None:
+    reading = read(tmp_path, with_value(key, not key.default))
+    assert [(one.status, one.key) for one in reading.notices if one.key == key.path] == [
+        (key.status, key.path)
+    ]
+
+
+def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: bench\n"
+        "trainer: {param_offload: true}\n",
+    )
+    assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
+        (
+            "NO_EFFECT",
+            2,
+            "`explorer.name: mine`: explorers come and go, and are told apart by their ids",
+        ),
+        (
+            "RENAMED",
+            4,
+            "`buffer.default_workflow_type` is used as "
+            "`buffer.explorer_input.default_workflow_type`",
+        ),
+        ("PLANNED", 5, "`mode: bench`: evaluation of all checkpoints of a run"),
+        (
+            "PLANNED",
+            6,
+            "`trainer.param_offload: true`: weights, gradients and optimizer stay on the device",
+        ),
+    ]
+
+
+def test_the_value_of_an_older_name_is_used(tmp_path: Path) -> None:
+    text = "buffer: {default_workflow_type: w}\nalgorithm: {optimizer: {warmup_style: cosine}}\n"
+    config = load(tmp_path, text + "explorer: {rollout_model: {top_p: 0.5, top_k: null}}")
+    assert config.buffer.explorer_input.default_workflow_type == "w"
+    assert config.algorithm.optimizer.lr_scheduler_type == "cosine"
+    assert config.model.top_p == 0.5
+
+
+def test_an_older_name_in_a_stage_stays_in_the_stage(tmp_path: Path) -> None:
+    text = "stages: [{stage_name: a, explorer: {rollout_model: {temperature: 0.5}}}]"
+    config = load(tmp_path, text)
+    assert config.stages[0].model.temperature == 0.5
+    assert config.model.temperature == 1.0
+
+
+def test_two_names_of_one_key_with_two_values_are_a_mistake(tmp_path: Path) -> None:
+    text = "trainer:\n  max_token_len_per_gpu: 10\n  ppo_max_token_len_per_gpu: 20\n"
+    (said,) = read(tmp_path, text).mistakes
+    place = tmp_path / "x.yaml"
+    assert said == (
+        f"`trainer.ppo_max_token_len_per_gpu: 20` in {place}:3 is another name of "
+        f"`trainer.max_token_len_per_gpu: 10` in {place}:2: remove one"
+    )
+    assert read(tmp_path, text.replace("20", "10")).mistakes == ()
+
+
+def test_values_have_names_in_any_case_and_other_names(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "mode: Both\nsynchronizer: {sync_method: OFFLINE}\nlog: {level: debug}\n"
+        "explorer: {rollout_model: {engine_type: vllm_async}}\n"
+        "algorithm: {optimizer: {optimizer_type: AdamW}}\n",
+    )
+    assert (config.mode, config.log.level) == ("both", "DEBUG")
+    assert config.synchronizer.sync_method == "checkpoint"
+    assert config.explorer.rollout_model.engine_type == "vllm"
+    assert config.algorithm.optimizer.optimizer_type == "adam"
+
+
+def test_verls_keys_are_used_or_named_one_by_one(tmp_path: Path) -> None:
+    text = """\
+trainer:
+  trainer_config:
+    actor_rollout_ref:
+      actor: {grad_clip: 2.0, ppo_micro_batch_size_per_gpu: 3, ppo_epochs: 1, unheard_of: 1}
+    critic: {optim: {lr: 3.0e-5}}
+    actor: {ppo_epochs: 2}
+"""
+    reading = read(tmp_path, text)
+    assert reading.config
+    assert reading.config.trainer.grad_clip == 2.0
+    assert reading.config.trainer.critic.optimizer.lr == 3e-5
+    told = {(one.status.name, one.key.removeprefix("trainer.")) for one in reading.notices}
+    actor = "trainer_config.actor_rollout_ref.actor"
+    assert told == {
+        ("RENAMED", f"{actor}.grad_clip"),
+        ("NO_EFFECT", f"{actor}.ppo_micro_batch_size_per_gpu"),
+        ("PLANNED", f"{actor}.unheard_of"),
+        ("RENAMED", "trainer_config.critic.optim.lr"),
+        ("PLANNED", "trainer_config.actor.ppo_epochs"),
+    }
+
+
+def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, "mode: serve\nexplorer: {env_vars: {API_KEY: abc}}\n")
+    said = str(caught.value)
+    assert len(said.splitlines()) == 1
+    assert "`mode: serve`" in said
+    assert "`explorer.env_vars` in" in said
+    assert "are planned, not there yet" in said
+    assert "abc" not in said
+
+
+def test_a_planned_mode_hides_no_other_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("mode: bench\nnmae: x\n")
+    report = check_file(file)
+    assert len(report.mistakes) == 1
+    assert [one.key for one in report.notices] == ["mode"]

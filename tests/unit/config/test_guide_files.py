@@ -1,0 +1,41 @@
+"""Files as Trinity-RFT's guides have them pass the check; what they need beyond it is planned."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.config.check import check_file
+from trinity.config.status import Status
+
+GUIDE = sorted((Path(__file__).parent / "guide").glob("*.yaml"))
+ROOT = Path(__file__).parents[3]
+OURS = sorted((ROOT / "examples").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", GUIDE, ids=lambda file: file.name)
+def test_a_guides_file_has_no_mistake(file: Path) -> None:
+    report = check_file(file)
+    assert report.mistakes == ()
+    assert report.reading
+    assert report.reading.planned
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_our_own_files_act_as_they_are_written(file: Path) -> None:
+    report = check_file(file)
+    assert report.mistakes == ()
+    assert report.notices == ()
+    assert report.plan
+
+
+def test_verls_own_section_is_spoken_of_key_by_key() -> None:
+    report = check_file(Path(__file__).parent / "guide/verl.yaml")
+    assert report.reading
+    config = report.reading.config
+    assert config
+    assert config.trainer.max_token_len_per_gpu == 16384
+    assert config.trainer.use_remove_padding
+    assert config.trainer.max_checkpoints_to_keep == 5
+    planned = {one.key.split(".")[-1] for one in report.reading.planned}
+    assert planned == {"enable_gradient_checkpointing"}
+    assert all(one.status is not Status.ACTS for one in report.notices)

@@ -1,0 +1,70 @@
+"""A plan's mistakes say where in the file they stand."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.config.lines import lines_of
+from trinity.config.located import located
+from trinity.config.source import Source
+from trinity.errors import UserError
+from trinity.launch.prepare import prepare
+
+TEXT = """\
+model: {model_path: /models/tiny}
+algorithm:
+  rollout_correction:
+    rollout_rs: token_k9
+stages:
+  - stage_name: warm
+    mode: train
+  - stage_name: learn
+    algorithm:
+      advantage_fn: nothing
+"""
+SOURCE = Source(Path("x.yaml"), TEXT, lines_of(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "place"),
+    [
+        ("stage `learn`: `algorithm.advantage_fn: nothing` is not supported", "x.yaml:10"),
+        ("stage `learn`: `algorithm.rollout_correction.rollout_rs`: what", "x.yaml:4"),
+        ("stage `learn`: `algorithm.rollout_correction.rollout_is` weighs", "x.yaml:3"),
+        ("stage `warm`: `algorithm.advantage_fn: nothing` is not supported", "x.yaml:2"),
+        ("stage `warm`: `buffer.train_batch_size` is missing", "x.yaml"),
+        ("two of `stages` are called `a`", "x.yaml"),
+    ],
+)
+def test_a_mistake_is_found_where_its_key_stands(sentence: str, place: str) -> None:
+    assert located(sentence, SOURCE, ["warm", "learn"]) == f"{place}: {sentence}"
+
+
+def test_every_sentence_has_its_own_place() -> None:
+    said = located("`model.model_path` is bad\n`algorithm.x` too", SOURCE, [])
+    assert said == "x.yaml:1: `model.model_path` is bad\nx.yaml:2: `algorithm.x` too"
+
+
+def test_a_correction_that_cannot_be_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        """\
+model: {model_path: /models/tiny, max_model_len: 24}
+algorithm:
+  algorithm_type: grpo
+  bypass_old_logprobs: false
+  rollout_correction:
+    preset: geo_rs
+    rollout_rs: seq_mean_k3
+buffer:
+  batch_size: 4
+  total_steps: 10
+  explorer_input: {default_workflow_type: simple_workflow, taskset: {path: /data/train.jsonl}}
+"""
+    )
+    with pytest.raises(UserError) as refused:
+        prepare(file, None)
+    assert str(refused.value) == (
+        f"{file}:5: stage `main`: `algorithm.rollout_correction.rollout_rs_threshold`: "
+        "seq_mean_k3 takes one number, not '0.999_1.001'"
+    )

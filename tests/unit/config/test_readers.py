@@ -1,0 +1,65 @@
+"""What acts is read in real runs, and what is declared not to act is read by nobody.
+
+`trinity/config/readers.json` is what runs have recorded, see tests/config_reads; how a run is
+recorded is tried in tests/e2e/test_algorithms.py.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trinity.config.catalog import Key, all_keys
+from trinity.config.explain import read_by
+from trinity.config.section import Args, literals
+from trinity.config.status import Status
+
+ROOT = Path(__file__).parents[3]
+HANDED_ON_WHOLE = ("RolloutCorrectionConfig", "StageConfig")
+"""Sections that are laid over others key by key, which reads none of them by name."""
+
+KEYS = list(
+    {(key.section, key.name): key for key in reversed(list(all_keys())) if key.field}.values()
+)
+ACTING = [key for key in KEYS if key.status is Status.ACTS and not key.is_section]
+OTHERS = [key for key in KEYS if key.status is not Status.ACTS]
+
+
+def has_one_value(key: Key) -> bool:
+    """What can only be one thing need not be asked for."""
+    assert key.field
+    return len(set(literals(key.field.annotation))) == 1
+
+
+def is_taken_apart(key: Key) -> bool:
+    """verl's keys are moved to where they are called here."""
+    assert key.field
+    return key.name == "trainer_config" and key.field.annotation == Args
+
+
+@pytest.mark.parametrize("key", ACTING, ids=lambda key: key.path)
+def test_what_acts_is_read(key: Key) -> None:
+    if key.section.__name__ in HANDED_ON_WHOLE or has_one_value(key) or is_taken_apart(key):
+        return
+    assert read_by(key), f"{key.path} acts by declaration, and no run has read it"
+
+
+@pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.path)
+def test_what_does_not_act_is_read_by_nobody(key: Key) -> None:
+    if any(one.name == key.name and one.section in key.section.__mro__ for one in ACTING):
+        return  # of a section that is planned as a whole, and acts elsewhere
+    assert read_by(key) == []
+
+
+@pytest.mark.parametrize("key", ACTING, ids=lambda key: key.path)
+def test_a_service_that_is_said_to_read_a_key_names_it(key: Key) -> None:
+    for reader in read_by(key):
+        where = {"planning": "trinity/config", "launcher": "trinity"}.get(reader)
+        texts = _sources(where or f"services/{reader}") + _sources("trinity")
+        assert re.search(rf"\.{key.name}\b|\"{key.name}\"|_args", texts), (key.path, reader)
+
+
+@cache
+def _sources(folder: str) -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))

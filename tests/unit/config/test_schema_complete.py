@@ -1,0 +1,60 @@
+"""Every key that files for Trinity-RFT may hold is known here, explained, and of one fate."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.config.catalog import Key, all_keys
+from trinity.config.root import Config
+from trinity.config.shape import section_at
+from trinity.config.status import Status
+from trinity.config.verl_keys import USED
+
+KEYS = (Path(__file__).parent / "trinity_rft_keys.txt").read_text().split()
+KNOWN = {key.path: key for key in all_keys()}
+
+
+def test_every_key_of_trinity_rft_is_known() -> None:
+    assert [key for key in KEYS if key not in KNOWN] == []
+    assert len(KEYS) > 450
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("buffer.default_workflow_type", "buffer.explorer_input.default_workflow_type"),
+        ("algorithm.optimizer.warmup_style", "algorithm.optimizer.lr_scheduler_type"),
+        (
+            "buffer.explorer_input.taskset.task_selector",
+            "buffer.explorer_input.taskset.data_selector",
+        ),
+        (
+            "buffer.trainer_input.experience_buffer.use_priority_queue",
+            "buffer.trainer_input.experience_buffer.replay_buffer.enable",
+        ),
+        ("trainer.ppo_max_token_len_per_gpu", "trainer.max_token_len_per_gpu"),
+        ("explorer.rollout_model.temperature", "model.temperature"),
+    ],
+)
+def test_older_names_lead_to_newer_ones(old: str, new: str) -> None:
+    assert KNOWN[old].status is Status.RENAMED
+    assert KNOWN[old].reason == new
+    assert new in KNOWN
+
+
+def test_older_names_and_verls_lead_to_keys_that_exist() -> None:
+    targets = [key.reason for key in KNOWN.values() if key.status is Status.RENAMED]
+    targets += [renamed.to.removeprefix("/") for renamed in USED.values()]
+    assert [key for key in targets if not _exists(key)] == []
+
+
+@pytest.mark.parametrize("key", [k for k in KNOWN.values() if k.field], ids=lambda key: key.path)
+def test_every_key_has_a_meaning_a_type_and_a_reason_if_it_does_not_act(key: Key) -> None:
+    assert key.meaning.endswith((".", "`"))
+    assert key.type
+    assert "any value" not in key.type
+    assert (key.status is Status.ACTS) == (not key.reason)
+
+
+def _exists(key: str) -> bool:
+    return key in KNOWN or "extra_engine_args" in key or section_at((key,), Config) is not None

@@ -1,0 +1,152 @@
+"""What is shown is what runs, with the origin of every value and without secrets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from tests.unit.config.builders import GRPO
+from trinity.cli.showing import show_difference, show_file
+from trinity.config.catalog import all_keys
+from trinity.config.check import check_file
+from trinity.config.document import documented
+from trinity.config.draft import Wishes, draft
+from trinity.config.explain import find_keys, lines_about
+from trinity.config.json_schema import json_schema
+from trinity.config.merging import deep_merge
+from trinity.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+GUIDE = sorted((Path(__file__).parent / "guide").glob("*.yaml"))
+
+
+def written(file: Path, **changes: object) -> Path:
+    file.write_text(yaml.safe_dump(deep_merge(GRPO, changes)))
+    return file
+
+
+def shown(capsys: pytest.CaptureFixture[str], file: Path, *overrides: str) -> str:
+    show_file(file, overrides, with_origin=True)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_what_is_shown_plans_as_the_file_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: Path
+) -> None:
+    (tmp_path / "shown.yaml").write_text(shown(capsys, file))
+    before, after = check_file(file).plan, check_file(tmp_path / "shown.yaml").plan
+    assert before
+    assert after
+    given = [stage.model_dump(exclude={"config"}) for stage in before.stages]
+    assert [stage.model_dump(exclude={"config"}) for stage in after.stages] == given
+
+
+def test_each_value_says_where_it_comes_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = written(tmp_path / "x.yaml")
+    text = shown(capsys, file, "trainer.grad_clip=3.0")
+    lines = {
+        line.split("#")[0].strip(): line.split("#")[1].strip()
+        for line in text.splitlines()
+        if "#" in line
+    }
+    assert lines["grad_clip: 3.0"] == "the command line"
+    assert lines["train_batch_size: 32"] == "batch_size x repeat_times"
+    assert lines["batch_size: 4"].startswith(f"{file}:")
+    assert lines["policy_loss_fn: ppo"] == "default of `grpo`"
+    assert lines["max_prompt_tokens: 12"] == "what max_model_len leaves"
+    assert lines["betas: [0.9, 0.999]"] == "default"
+
+
+def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    secret = "hunter2"
+    arguments: object = {
+        "api_key": secret,
+        "db": f"postgresql://me:{secret}@host/db",
+        "deep": [{"PASSWORD": secret}],
+        "max_tokens": 3,
+    }
+    taskset: object = {"explorer_input": {"taskset": {"workflow_args": arguments}}}
+    text = shown(capsys, written(tmp_path / "x.yaml", buffer=taskset))
+    assert secret not in text
+    assert "max_tokens: 3" in text
+    other = written(tmp_path / "y.yaml")
+    assert show_difference(tmp_path / "x.yaml", other)
+    assert secret not in capsys.readouterr().out
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown_either(tmp_path: Path) -> None:
+    model: object = {"base_url": {"password": "hunter2"}}
+    report = check_file(written(tmp_path / "x.yaml", model={"tinker": model}))
+    assert report.mistakes
+    assert "hunter2" not in "\n".join(report.mistakes)
+
+
+def test_a_difference_is_one_of_what_acts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one = written(tmp_path / "one.yaml")
+    spelt_out = written(tmp_path / "two.yaml", buffer={"train_batch_size": 32})
+    assert not show_difference(one, spelt_out)
+    other = written(tmp_path / "three.yaml", algorithm={"repeat_times": 4})
+    assert show_difference(one, other)
+    said = capsys.readouterr().out
+    assert "algorithm.repeat_times\n  - 8" in said
+    assert "buffer.train_batch_size\n  - 32" in said
+
+
+def test_a_key_is_explained_by_its_end_and_by_older_names() -> None:
+    (key,) = find_keys("optimizer.lr_warmup_steps_ratio")[:1]
+    words = dict(lines_about(key))
+    assert words["type"] == "number from 0 on, up to 1"
+    assert words["default"] == "0.0"
+    assert "`actor.optim.lr_warmup_steps_ratio`" in words["in verl"]
+    (old,) = find_keys("buffer.default_workflow_type")
+    assert "buffer.explorer_input.default_workflow_type" in dict(lines_about(old))["renamed"]
+    with pytest.raises(UserError, match=r"did you mean `algorithm\.repeat_times`"):
+        find_keys("algorithm.repeat_time")
+
+
+def test_every_key_can_be_explained() -> None:
+    for key in all_keys():
+        assert list(lines_about(key))
+
+
+@pytest.mark.parametrize("file", [*EXAMPLES, *GUIDE], ids=lambda file: file.stem)
+def test_every_file_fits_the_json_schema(file: Path) -> None:
+    jsonschema.Draft7Validator(json_schema()).validate(OmegaConf.to_container(OmegaConf.load(file)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"nmae": "x"}, {"buffer": {"batch_size": "many"}}, {"log": {"level": "loud"}}],
+)
+def test_mistakes_do_not_fit_the_json_schema(wrong: dict[str, Any]) -> None:
+    schema = json.loads(json.dumps(json_schema()))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema).validate(wrong)
+
+
+@pytest.mark.parametrize("eval_split", [None, "test"])
+def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
+    tmp_path: Path, eval_split: str | None
+) -> None:
+    file = tmp_path / "x.yaml"
+    text = draft(Wishes(name="x", model="a/b", taskset="/data", eval_split=eval_split, gpus=2))
+    file.write_text(text)
+    report = check_file(file)
+    assert (report.mistakes, report.notices, report.advice) == ((), (), ())
+    keys = [line for line in text.splitlines() if ": " in line and not line.startswith("#")]
+    assert all("  # " in line for line in keys)
+
+
+def test_the_page_is_what_the_sections_say() -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert documented(page) == page

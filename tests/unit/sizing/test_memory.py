@@ -1,0 +1,123 @@
+"""Each term of the estimate is what its formula gives by hand."""
+
+import pytest
+
+from trinity.sizing.memory import (
+    GIB,
+    Training,
+    at_once,
+    cache_room,
+    critic_terms,
+    kv_bytes_per_token,
+    policy_terms,
+    reference_terms,
+)
+from trinity.sizing.model_shape import ModelShape
+from trinity.sizing.validator import ValidatorSettings, validator_bytes, validator_limit
+
+# H 8, L 2, I 16, V 100, 2 heads of 4, 1 for keys: a layer has 2 x 8 x 8 + 2 x 8 x 4 = 192 of
+# attention, 3 x 8 x 16 = 384 of feed-forward and 16 of norms, that is 592
+SHAPE = ModelShape(
+    family="llama",
+    is_known=True,
+    hidden=8,
+    layers=2,
+    heads=2,
+    kv_heads=1,
+    head_dim=4,
+    feed_forward=16,
+    vocabulary=100,
+    is_tied=False,
+)
+P = 800 + 2 * 592 + 8 + 800
+
+
+def training(**changes: object) -> Training:
+    return Training(**{"ranks": 2, "tokens": 10, "dtype": "bfloat16", **changes})  # type: ignore[arg-type]
+
+
+def figures(**changes: object) -> dict[str, int]:
+    return {term.name: term.bytes for term in policy_terms(SHAPE, training(**changes))}
+
+
+def test_state_is_sharded_over_ranks_in_float32() -> None:
+    found = figures()
+    assert (found["weights"], found["gradients"], found["optimizer"]) == (2 * P, 2 * P, 4 * P)
+    assert found["optimizer step"] == 2 * P
+
+
+def test_two_layers_and_the_embeddings_are_whole_while_they_pass() -> None:
+    assert figures()["gathered layers"] == 2 * (2 * 592 + 2 * 800)
+
+
+def test_activations_without_and_with_checkpointing() -> None:
+    # a token of a layer: 2 x (4 x 8 + 3 x 8 + 4 x 4 + 4 x 16) + 8 x 8 = 336 bytes
+    assert figures()["activations"] == 10 * 2 * 336
+    kept = figures(checkpoints_activations=True)["activations"]
+    assert kept == 10 * 8 * 2 * (2 + 4) + 10 * 336
+
+
+def test_sequence_parallelism_divides_the_tokens() -> None:
+    assert figures(sequence_parallel=2)["activations"] == 5 * 2 * 336
+
+
+@pytest.mark.parametrize(
+    ("changes", "bytes_each"),
+    [
+        ({}, 18),
+        ({"dtype": "float32"}, 20),
+        ({"packs_rows": True}, 10),
+        ({"packs_rows": True, "has_entropy": True}, 8),
+    ],
+)
+def test_logits(changes: dict[str, object], bytes_each: int) -> None:
+    assert figures(**changes)["logits"] == 10 * 100 * bytes_each
+
+
+def test_a_critic_has_no_logits_and_a_reference_only_weights() -> None:
+    assert "logits" not in {term.name for term in critic_terms(SHAPE, training())}
+    assert [term.bytes for term in reference_terms(SHAPE, training())] == [P]
+
+
+def test_a_pass_and_a_step_do_not_meet() -> None:
+    found = figures()
+    state = found["weights"] + found["gradients"] + found["optimizer"]
+    passing = found["gathered layers"] + found["activations"] + found["logits"]
+    assert at_once(policy_terms(SHAPE, training())) == state + max(passing, found["optimizer step"])
+
+
+def test_cache_of_a_token_is_shared_by_heads() -> None:
+    assert kv_bytes_per_token(SHAPE, 1, "bfloat16") == 2 * 2 * 1 * 4 * 2
+    assert kv_bytes_per_token(SHAPE, 4, "bfloat16") == 2 * 2 * 1 * 4 * 2  # a head is not cut
+
+
+def test_the_cache_has_what_weights_leave() -> None:
+    room = cache_room(SHAPE, gpus=1, dtype="bfloat16", gpu_bytes=4 * GIB, utilization=0.5)
+    assert room == 2 * GIB - 2 * P - int(1.5 * GIB)
+
+
+def test_the_validators_rule() -> None:
+    settings = ValidatorSettings(fsdp_size=2, tokens=10)
+    running = 2 * P // 2 + 14 * P // 2
+    inner = max(10 * 10 * 100, 4 * 100 * 8 + 80 * 10 * 8)
+    activations = 2 * 10 * 8 * 6 + inner
+    assert validator_bytes(SHAPE, P, settings) == running + max(activations, 4 * P // 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (ValidatorSettings(fsdp_size=1, tokens=1, is_fsdp1=True, reshards=False), 18 * P),
+        (ValidatorSettings(fsdp_size=1, tokens=1, is_16_bit=False), 4 * P + 16 * P),
+    ],
+)
+def test_the_validators_state(settings: ValidatorSettings, expected: int) -> None:
+    c = 1 if settings.is_16_bit else 2
+    transient = max(c * (2 * 8 * 6 + max(1000, 4 * 800 + 640)), 4 * c * P)
+    assert validator_bytes(SHAPE, P, settings) == expected + transient
+
+
+def test_the_validator_allows_more_where_segments_expand() -> None:
+    assert validator_limit(100, ValidatorSettings(fsdp_size=1, tokens=1)) == 80
+    expanding = ValidatorSettings(fsdp_size=1, tokens=1, expands_segments=True)
+    assert validator_limit(100, expanding) == 90

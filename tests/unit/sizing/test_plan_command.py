@@ -1,0 +1,118 @@
+"""`trinity config plan` as somebody types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.unit.config.builders import GRPO
+from trinity.cli.main import make_app
+from trinity.config.merging import deep_merge
+from trinity.errors import UserError
+
+QWEN = {
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "intermediate_size": 8960,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+
+
+def experiment(tmp_path: Path, **changes: object) -> str:
+    model = tmp_path / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text(json.dumps(QWEN))
+    given = deep_merge(GRPO, {"model": {"model_path": str(model), "max_model_len": 2048}})
+    path = tmp_path / "x.yaml"
+    path.write_text(yaml.safe_dump(deep_merge(given, changes)))
+    return str(path)
+
+
+def plan(*arguments: str) -> str:
+    done = CliRunner().invoke(make_app(["config", "plan"]), ["config", "plan", *arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def line(text: str, beginning: str) -> str:
+    return next(one.strip() for one in text.splitlines() if one.strip().startswith(beginning))
+
+
+def test_places_volume_and_memory_are_told(tmp_path: Path) -> None:
+    text = plan(experiment(tmp_path, cluster={"gpu_per_node": 3}), "--gpu-memory", "80")
+    assert line(text, "rollout engine 0").endswith("GPU 0:0")
+    assert line(text, "rank 1").endswith("GPU 0:2")
+    assert "10 explore steps of 4 tasks x 8 rollouts: 40 tasks, 320 experiences" in text
+    assert "1,543,714,304 parameters" in text
+    # 4 bytes x 1,543,714,304 / 2 ranks
+    assert line(text, "gradients").split()[1:3] == ["2.9", "GiB"]
+    assert "estimate until measured" in text
+    assert "DOES NOT FIT" not in text
+
+
+def test_what_does_not_fit_names_the_setting_to_change(tmp_path: Path) -> None:
+    file = experiment(
+        tmp_path, cluster={"gpu_per_node": 2}, trainer={"max_token_len_per_gpu": 32768}
+    )
+    text = plan(file, "--gpu-memory", "80")
+    assert "set `trainer.max_token_len_per_gpu: " in line(text, "DOES NOT FIT")
+    tokens = int(text.partition("trainer.max_token_len_per_gpu: ")[2].partition("`")[0])
+    mended = experiment(
+        tmp_path, cluster={"gpu_per_node": 2}, trainer={"max_token_len_per_gpu": tokens}
+    )
+    assert "DOES NOT FIT" not in plan(mended, "--gpu-memory", "80")
+
+
+def test_more_gpus_are_advised_where_fewer_tokens_do_not_help(tmp_path: Path) -> None:
+    text = plan(experiment(tmp_path, cluster={"gpu_per_node": 2}), "--gpu-memory", "24")
+    assert "GPUs (`cluster.gpu_per_node`, `cluster.node_num`)" in line(text, "DOES NOT FIT")
+
+
+def test_an_engine_without_room_is_told(tmp_path: Path) -> None:
+    rollout = {"rollout_model": {"gpu_memory_utilization": 0.1}}
+    file = experiment(tmp_path, cluster={"gpu_per_node": 2}, explorer=rollout)
+    text = plan(file, "--gpu-memory", "40")
+    assert "gpu_memory_utilization: 0.85" in line(text, "DOES NOT FIT: no sequence")
+
+
+def test_without_a_gpu_all_is_on_the_processor(tmp_path: Path) -> None:
+    text = plan(experiment(tmp_path))
+    assert line(text, "rank 0").endswith("the processor")
+    assert "FIT" not in text
+
+
+def test_a_model_that_is_not_here_may_be_described(tmp_path: Path) -> None:
+    file = experiment(tmp_path, model={"model_path": "Some/Model-7B"})
+    assert "there is no config.json of Some/Model-7B here" in plan(file)
+    config = str(tmp_path / "model" / "config.json")
+    assert "1,543,714,304 parameters" in plan(file, "--model-config", config)
+
+
+def test_data_that_is_not_here_may_be_counted_by_hand(tmp_path: Path) -> None:
+    file = experiment(tmp_path, buffer={"total_steps": None, "total_epochs": 2})
+    assert "say how much with --rows" in plan(file)
+    assert "5 explore steps" in plan(file, "--rows", "10")
+
+
+def test_gpus_that_do_not_suffice_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="GPUs"):
+        plan(experiment(tmp_path, cluster={"gpu_per_node": 1}))
+
+
+def test_no_heavy_library_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from trinity.cli.config_plan import plan; "
+        f"plan(Path({experiment(tmp_path)!r})); "
+        "print([m for m in ('torch', 'transformers', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

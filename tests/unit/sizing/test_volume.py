@@ -1,0 +1,47 @@
+"""The volume is what the plan that services act on will make."""
+
+import pytest
+
+from tests.unit.config.builders import GRPO, SFT, stage
+from trinity.sizing.volume import volume_of
+
+
+def test_steps_tasks_experiences_and_tokens() -> None:
+    found = volume_of(stage(GRPO), None)
+    assert found is not None
+    assert (found.explore_steps, found.tasks, found.experiences) == (10, 40, 320)
+    assert found.train_steps == 10
+    assert (found.trained_rows, found.rollout_tokens) == (320, 320 * 24)
+
+
+def test_epochs_need_the_number_of_rows() -> None:
+    by_epochs = stage(GRPO, buffer={"total_steps": None, "total_epochs": 3})
+    assert volume_of(by_epochs, None) is None
+    found = volume_of(by_epochs, 10)
+    assert found is not None
+    assert found.explore_steps == by_epochs.num_explore_steps(10) == 7
+    assert found.train_steps == by_epochs.num_train_steps(10)
+
+
+def test_rows_of_a_file_are_trained_without_rollout() -> None:
+    found = volume_of(stage(SFT), None)
+    assert found is not None
+    assert (found.explore_steps, found.tasks, found.experiences) == (0, 0, 0)
+    assert (found.train_steps, found.trained_rows) == (5, 80)
+
+
+@pytest.mark.parametrize(
+    ("interval", "on_startup", "times"),
+    [(5, True, 3), (5, False, 2), (4, True, 4), (100, False, 1)],
+)
+def test_evaluations_are_counted(interval: int, on_startup: bool, times: int) -> None:
+    evaluated = stage(
+        GRPO,
+        buffer={
+            "explorer_input": {"eval_tasksets": [{"name": "held_out", "path": "/data/t.jsonl"}]}
+        },
+        explorer={"eval_interval": interval, "eval_on_startup": on_startup},
+    )
+    found = volume_of(evaluated, None)
+    assert found is not None
+    assert found.evaluations == times

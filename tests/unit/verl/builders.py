@@ -1,0 +1,39 @@
+"""Conversions from short texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity.verl.convert import Converted, convert
+from trinity.verl.json_value import JsonValue
+from trinity.verl.sources import read_sources
+from trinity.verl.work import Choices
+
+
+def converted(
+    script: str, tmp_path: Path, *, name: str = "run.sh", more: Sequence[str] = (), **choices: int
+) -> Converted:
+    """A script's or YAML file's text, converted."""
+    path = tmp_path / name
+    path.write_text(script, encoding="utf-8")
+    return convert(read_sources([str(path), *more]), Choices(**choices))
+
+
+def from_keys(*overrides: str, **choices: int) -> Converted:
+    """`key=value`, converted."""
+    return convert(read_sources(overrides), Choices(**choices))
+
+
+def flat(values: JsonValue, key: str = "") -> dict[str, JsonValue]:
+    """Dotted keys; lists of mappings by position."""
+    if isinstance(values, dict) and values:
+        found = [flat(inner, f"{key}.{name}".lstrip(".")) for name, inner in values.items()]
+    elif isinstance(values, list) and any(isinstance(inner, dict) for inner in values):
+        found = [flat(inner, f"{key}[{i}]") for i, inner in enumerate(values)]
+    else:
+        return {key: values}
+    return {name: value for one in found for name, value in one.items()}
+
+
+def value(result: Converted, key: str) -> JsonValue:
+    """Of one of our keys; KeyError if it was not written."""
+    return flat(result.values)[key]

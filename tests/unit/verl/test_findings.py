@@ -1,0 +1,256 @@
+"""Manners of real scripts, each as a small case."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.verl.builders import converted, flat, from_keys, value
+from trinity.errors import UserError
+
+START = "python3 -m verl.trainer.main_ppo"
+ACTOR = "actor_rollout_ref.actor"
+
+
+def test_sums_of_lengths(tmp_path: Path) -> None:
+    text = f"""
+    p=$((1024 * 2)); r=${{R:-$((1024 * 8))}}
+    {START} data.max_prompt_length=$p data.max_response_length=${{r}} \\
+      {ACTOR}.ppo_max_token_len_per_gpu=$(((p + r) * 2))
+    """
+    assert value(converted(text, tmp_path), "trainer.max_token_len_per_gpu") == 20480
+
+
+def test_a_launcher_in_an_array_and_a_device_found_by_a_command(tmp_path: Path) -> None:
+    text = """
+    DEVICE=${DEVICE:-$(python3 -c 'import other' 2>/dev/null && echo other || echo gpu)}
+    case "$DEVICE" in
+      gpu) GPUS=8 ;;
+      *) GPUS=16 ;;
+    esac
+    LAUNCH=(python3)
+    if [ "${WRAP:-1}" != 0 ] && [ "$DEVICE" = gpu ]; then LAUNCH=(wrap run -- python3); fi
+    ARGS=(trainer.n_gpus_per_node=$GPUS data.max_prompt_length=64)
+    "${LAUNCH[@]}" -m verl.trainer.main_ppo "${ARGS[@]}" "$@"
+    """
+    found = converted(text, tmp_path)
+    assert value(found, "cluster.gpu_per_node") == 8
+    assert any("`python3 -c 'import other'` is not run" in line for line in found.report)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "ray job submit --address=x -- python3 -m verl.trainer.main_ppo",
+        "PYTHONUNBUFFERED=1 python3 -u -m verl.trainer.main_ppo",
+        "python3 verl/trainer/main_ppo.py",
+        "HYDRA_FULL_ERROR=1 uv run python -m verl.trainer.main_ppo --config-path=conf",
+        "bash my_launcher.sh data.train_files=x data.val_files=y algorithm.gamma=1",
+    ],
+)
+def test_ways_to_start_verl(start: str, tmp_path: Path) -> None:
+    found = converted(f"{start} data.max_prompt_length=77 2>&1 | tee log", tmp_path)
+    assert value(found, "model.max_prompt_tokens") == 77
+
+
+def test_hydras_signs(tmp_path: Path) -> None:
+    found = converted(
+        f"{START} +data.seed=3 ++trainer.total_epochs=2 data.image_key=i ~data.image_key", tmp_path
+    )
+    assert value(found, "buffer.total_epochs") == 2
+    assert value(found, "buffer.explorer_input.taskset.data_selector.seed") == 3
+    assert "buffer.explorer_input.taskset.format.image_key" not in flat(found.values)
+
+
+def test_references_to_other_keys(tmp_path: Path) -> None:
+    found = converted(
+        f"{START} data.max_prompt_length=64 "
+        "actor_rollout_ref.rollout.max_model_len='${data.max_prompt_length}' "
+        "trainer.experiment_name='run-${data.max_prompt_length}'",
+        tmp_path,
+    )
+    assert value(found, "model.max_model_len") == 64
+    assert value(found, "name") == "run-64"
+
+
+def test_keys_behind_a_comment_in_a_continued_command_are_pointed_out(tmp_path: Path) -> None:
+    text = f"{START} data.max_prompt_length=64 \\\n # data.seed=1 \\\n data.max_response_length=9"
+    found = converted(text, tmp_path)
+    assert value(found, "model.max_response_tokens") == 512
+    assert any(
+        "data.max_response_length" in line and "passes none" in line for line in found.report
+    )
+
+
+def test_megatron_however_it_is_chosen(tmp_path: Path) -> None:
+    for words in (
+        f"{ACTOR}.strategy=megatron",
+        "model_engine=megatron",
+        "--config-name='ppo_megatron_trainer.yaml'",
+        "--config-path=./config --config-name ppo_megatron_trainer",
+    ):
+        found = converted(f"{START} {words} data.max_prompt_length=6", tmp_path)
+        assert value(found, "trainer.trainer_strategy") == "megatron", words
+    found = from_keys(f"{ACTOR}.megatron.tensor_model_parallel_size=2")
+    assert value(found, "trainer.megatron.tensor_model_parallel_size") == 2
+
+
+def test_several_commands_are_asked_about(tmp_path: Path) -> None:
+    text = f"{START} data.max_prompt_length=1\n{START} data.max_prompt_length=2\n"
+    with pytest.raises(UserError, match=r"starts veRL 2 times \(lines 1, 2\): choose one with"):
+        converted(text, tmp_path)
+
+
+def test_a_script_that_trains_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="main_generation trains nothing"):
+        converted("python3 -m verl.trainer.main_generation model.path=/m", tmp_path)
+    with pytest.raises(UserError, match="starts no veRL"):
+        converted("echo moved elsewhere", tmp_path)
+
+
+def test_configurations_as_yaml(tmp_path: Path) -> None:
+    text = """
+defaults: [ppo_trainer]
+data:
+  max_prompt_length: 64
+actor_rollout_ref:
+  actor:
+    optim: {lr: 1e-5, _target_: some.Class}
+    policy_loss: null
+  rollout:
+    prompt_length: ${data.max_prompt_length}
+"""
+    found = converted(text, tmp_path, name="ppo.yaml")
+    assert value(found, "algorithm.optimizer.lr") == 1e-5
+    assert "ppo.yaml:7 actor_rollout_ref.actor.optim.lr" in found.body
+    assert any("`defaults` is Hydra's" in line for line in found.report)
+
+
+def test_clipping_goes_to_losses_that_have_it() -> None:
+    clip = [f"{ACTOR}.clip_ratio_high=0.28", f"{ACTOR}.clip_ratio_c=10.0"]
+    found = from_keys(*clip)
+    assert value(found, "algorithm.policy_loss_fn_args.clip_range_high") == 0.28
+    assert value(found, "algorithm.policy_loss_fn_args.clip_ratio_c") == 10.0
+    found = from_keys(
+        *clip, f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=token-mean"
+    )
+    assert value(found, "algorithm.policy_loss_fn") == "gspo"
+    assert "algorithm.loss_agg_mode" not in flat(found.values)
+    assert any("`policy_loss_fn: gspo` has no `clip_ratio_c`" in line for line in found.report)
+    found = from_keys(f"{ACTOR}.policy_loss.loss_mode=kl_cov")
+    assert any("there is no such loss" in line for line in found.report)
+
+
+def test_grpo_without_spread_and_with_a_penalty() -> None:
+    plain = from_keys("algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=False")
+    assert value(plain, "algorithm.advantage_fn") == "dr_grpo"
+    penalised = from_keys("algorithm.adv_estimator=grpo", "algorithm.use_kl_in_reward=True")
+    assert value(penalised, "algorithm.algorithm_type") == "grpo_verl"
+
+
+def test_critics_settings_without_a_critic_are_needless() -> None:
+    found = from_keys("algorithm.adv_estimator=grpo", "critic.optim.lr=1e-5")
+    assert any("has no critic" in line for line in found.report)
+
+
+def test_supervised_fine_tuning(tmp_path: Path) -> None:
+    text = """
+    if [ "$#" -lt 2 ]; then echo usage; exit 1; fi
+    nproc=$1; save=$2; shift 2
+    torchrun --standalone --nnodes=1 --nproc_per_node=$nproc -m verl.trainer.sft_trainer \\
+      data.train_files=$HOME/data/chat/train.parquet data.val_files=$HOME/data/chat/test.parquet \\
+      data.messages_key=messages data.micro_batch_size_per_gpu=4 data.train_batch_size=64 \\
+      optim.lr=1e-4 engine=fsdp model.path=Qwen/Qwen3-0.6B trainer.default_local_dir=$save \\
+      trainer.project_name=sft trainer.experiment_name=one trainer.total_epochs=2 "$@"
+    """
+    found = converted(text, tmp_path)
+    buffer = "buffer.trainer_input.experience_buffer"
+    expected = {
+        "mode": "train",
+        "algorithm.algorithm_type": "sft",
+        "algorithm.optimizer.lr": 1e-4,
+        "model.model_path": "Qwen/Qwen3-0.6B",
+        "model.max_model_len": 1024,
+        "buffer.train_batch_size": 64,
+        "buffer.total_epochs": 2,
+        f"{buffer}.storage_type": "file",
+        f"{buffer}.path": "${oc.env:HOME}/data/chat",
+        f"{buffer}.split": "train",
+        f"{buffer}.format.prompt_type": "messages",
+        f"{buffer}.format.messages_key": "messages",
+    }
+    assert expected.items() <= flat(found.values).items()
+    assert any("data.val_files" in line for line in found.report)
+    assert any("torchrun.nproc_per_node=UNKNOWN is no number" in line for line in found.report)
+
+
+def test_lists_and_nulls_that_scripts_quote() -> None:
+    found = from_keys(
+        f"{ACTOR}.optim.betas='[0.9,0.95]'",
+        "algorithm.rollout_correction.rollout_rs=null",
+        f"{ACTOR}.optim.lr_warmup_steps=null",
+    )
+    assert value(found, "algorithm.optimizer.betas") == [0.9, 0.95]
+    assert "algorithm.optimizer.lr_warmup_steps" not in flat(found.values)
+    assert any("null leaves it to the default" in line for line in found.report)
+
+
+def test_adapters_count_only_with_a_rank() -> None:
+    model = "actor_rollout_ref.model"
+    found = from_keys(f"{model}.lora_rank=0", f"{model}.lora_alpha=0")
+    assert not any("lora" in key for key in flat(found.values))
+    found = from_keys(
+        f"{model}.lora_rank=8", f"{model}.lora_alpha=16", f"{model}.target_modules=[q,v]"
+    )
+    assert value(found, "model.lora_configs[0].lora_rank") == 8
+    assert value(found, "model.lora_configs[0].target_modules") == "q,v"
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("actor_rollout_ref.rollout.name=trtllm", "explorer.rollout_model.engine_type"),
+        (f"{ACTOR}.strategy=veomni", "trainer.trainer_strategy"),
+        ("model_engine=torchtitan", "trainer.trainer_strategy"),
+    ],
+)
+def test_engines_and_back_ends_that_are_not_here_are_reported(key: str, ours: str) -> None:
+    found = from_keys(key)
+    assert ours not in flat(found.values)
+    assert any(key in line and "there is no such" in line for line in found.report)
+
+
+def test_a_value_that_only_running_could_tell_is_asked_for(tmp_path: Path) -> None:
+    text = f"{START} {ACTOR}.ppo_max_token_len_per_gpu=$((8 / PIECES)) data.max_prompt_length=9"
+    found = converted(text, tmp_path)
+    assert "trainer.max_token_len_per_gpu" not in flat(found.values)
+    assert any("give actor_rollout_ref.actor.ppo_max_token" in line for line in found.report)
+
+
+def test_references_that_a_whole_configuration_makes(tmp_path: Path) -> None:
+    text = """
+trainer: {n_gpus_per_node: 4, nnodes: 1}
+actor_rollout_ref:
+  rollout:
+    name: ???
+    n: ${oc.select:data.samples,3}
+    temperature: ${oc.select:nobody,${oc.select:nobody_else,0.5}}
+    max_model_len: ${oc.select:nobody.sets.this,null}
+    top_p: ${.temperature}
+"""
+    found = flat(converted(text, tmp_path, name="ppo.yaml").values)
+    assert found["algorithm.repeat_times"] == 3
+    assert found["model.temperature"] == found["model.top_p"] == 0.5
+    assert "model.max_model_len" not in found
+    assert "explorer.rollout_model.engine_type" not in found
+
+
+def test_a_configuration_of_ours_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has the section `buffer` .* --to-verl"):
+        converted("buffer: {batch_size: 1}", tmp_path, name="ours.yaml")
+
+
+def test_commands_of_several_lines_are_shown_on_one(tmp_path: Path) -> None:
+    text = f"D=$(python3 - <<'X'\nprint(1)\nX\n)\n{START} data.max_prompt_length=9 data.seed=$D"
+    found = converted(text, tmp_path)
+    assert all(line.isprintable() for line in found.report)
+    assert any("`$(python3 - <<'X' print(1) X )` is not run" in line for line in found.report)

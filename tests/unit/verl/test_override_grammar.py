@@ -1,0 +1,68 @@
+"""Overrides mean what they mean to Hydra."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trinity.verl.json_value import JsonValue
+from trinity.verl.override_grammar import Override, read_override, read_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("-1", -1),
+        ("1e-6", 1e-6),
+        ("0.", 0.0),
+        (".5", 0.5),
+        ("True", True),
+        ("false", False),
+        ("null", None),
+        ("", ""),
+        ("a b", "a b"),
+        ("'1'", "1"),
+        ('"a, b"', "a, b"),
+        ("[console,wandb]", ["console", "wandb"]),
+        ("['a', \"b\"]", ["a", "b"]),
+        ('["console","wandb"]', ["console", "wandb"]),
+        ("[]", []),
+        ("[0.9, 0.999]", [0.9, 0.999]),
+        ("[[1,2],[3]]", [[1, 2], [3]]),
+        ("{a: 1, b: [x]}", {"a": 1, "b": ["x"]}),
+        ("${data.max_prompt_length}", "${data.max_prompt_length}"),
+        ("['${oc.env:HOME}/a', '${oc.env:HOME}/b']", ["${oc.env:HOME}/a", "${oc.env:HOME}/b"]),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("2024-01-01", "2024-01-01"),
+        ("[unclosed", ["unclosed"]),
+        ("a]b", "a]b"),
+    ],
+)
+def test_values(text: str, value: JsonValue) -> None:
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b=1", Override("a.b", 1, "")),
+        ("+a.b=x", Override("a.b", "x", "+")),
+        ("++a.b=[1]", Override("a.b", [1], "++")),
+        ("~a.b", Override("a.b", "", "~")),
+        ("model_engine=megatron", Override("model_engine", "megatron", "")),
+        ("a=b=c", Override("a", "b=c", "")),
+        ("run.sh", None),
+        ("--config-name=x", None),
+        ("dir/run.sh", None),
+    ],
+)
+def test_overrides(text: str, expected: Override | None) -> None:
+    assert read_override(text) == expected
+
+
+@settings(deadline=None)  # machines are shared
+@given(st.text())
+def test_any_text_is_a_value(text: str) -> None:
+    read_value(text)

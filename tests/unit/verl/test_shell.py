@@ -1,0 +1,194 @@
+"""A script is read as the shell would run it, without running anything."""
+
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trinity.errors import UserError
+from trinity.verl.shell.reader import Script, read_script
+
+ANY_TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)))
+
+
+def script(text: str, **environment: str) -> Script:
+    return read_script(text, "run.sh", environment)
+
+
+def words(text: str, **environment: str) -> list[str]:
+    """Of the only command."""
+    (command,) = script(text, **environment).commands
+    return [field.text for field in command.words]
+
+
+@settings(deadline=None)  # machines are shared
+@given(st.lists(ANY_TEXT, min_size=1))
+def test_quoted_words_come_back_as_they_were(texts: list[str]) -> None:
+    assert words(shlex.join(["start", *texts])) == ["start", *texts]
+
+
+@settings(deadline=None)  # machines are shared
+@given(ANY_TEXT)
+def test_what_a_variable_holds_comes_back_in_double_quotes(text: str) -> None:
+    assert words(f'X={shlex.quote(text)}\nstart "$X" "a${{X}}b"') == ["start", text, f"a{text}b"]
+
+
+@settings(deadline=None)  # machines are shared
+@given(st.lists(ANY_TEXT, min_size=1))
+def test_an_array_keeps_its_elements(texts: list[str]) -> None:
+    assert words(f'A=({shlex.join(texts)})\nstart "${{A[@]}}"') == ["start", *texts]
+
+
+@settings(deadline=None)  # machines are shared
+@given(st.text("ab$\"'`\\{}()[]<>;&|#=*?! \n-", max_size=30))
+def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
+    try:
+        script(text)
+    except UserError as error:
+        assert str(error).startswith("run.sh")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("$X", "ab"),
+        ("${X}c", "abc"),
+        ("${Y:-d}", "d"),
+        ("${E:-d}", "d"),
+        ("${E-d}", ""),
+        ("${Y:-${X}/e}", "ab/e"),
+        ('${Y:-"a b"}', "a b"),
+        ("${Y:=f}$Y", "ff"),
+        ("${X:+set}", "set"),
+        ("${X:?must be given}", "ab"),
+        ("${#X}", "2"),
+        ("${U,,}", "abc"),
+        ("${X^^}", "AB"),
+        ("${P##*/}", "file.sh"),
+        ("${P#*/}", "dir/file.sh"),
+        ("${P%.sh}", "a/dir/file"),
+        ("${P%%/*}", "a"),
+        ("${P/dir/box}", "a/box/file.sh"),
+        ("${P:2:3}", "dir"),
+        ("$((2 * (3 + 4)))", "14"),
+        ("$((N / 2))", "3"),
+        ("$((-N / 2))", "-3"),
+        ("$((N % 4 == 3 && N > 1))", "1"),
+        ("$(basename $P .sh)", "file"),
+        ('$(dirname "$P")', "a/dir"),
+        ("`basename $P`", "file.sh"),
+        ("$(false_command && echo x || echo y)", "y"),
+        ("'$X'", "$X"),
+        ('"\\$X"', "$X"),
+        ("$HOME/data", "${oc.env:HOME}/data"),
+        ('"$HOME"', "${oc.env:HOME}"),
+    ],
+)
+def test_expansion(written: str, expected: str) -> None:
+    assigned = "X=ab; E=; U=ABC; P=a/dir/file.sh; N=7"
+    assert words(f'{assigned}\nR=x{written}\nstart "$R"') == ["start", f"x{expected}"]
+
+
+def test_an_unquoted_variable_is_split_and_a_quoted_one_is_not() -> None:
+    assert words('X="a b"\nstart $X "$X"') == ["start", "a", "b", "a b"]
+    assert words('start ${X:-a b} ${X:-"a b"}') == ["start", "a", "b", "a b"]
+
+
+def test_continued_lines_are_one_command_and_words_know_theirs() -> None:
+    (command,) = script("start \\\n  a=1 \\\n  b=2 $@\n").commands
+    assert [(field.text, field.line) for field in command.words] == [
+        ("start", 1),
+        ("a=1", 2),
+        ("b=2", 3),
+    ]
+
+
+def test_elements_of_an_array_know_the_line_on_which_they_are_written() -> None:
+    (command,) = script('A=(\n  a=1\n\n  # why\n  b=2\n)\nA+=(c=3)\nstart "${A[@]}"').commands
+    assert [(field.text, field.line) for field in command.words[1:]] == [
+        ("a=1", 2),
+        ("b=2", 5),
+        ("c=3", 7),
+    ]
+
+
+def test_a_comment_ends_a_continued_command() -> None:
+    first, second = script("start a.x=1 \\\n  # a.y=2 \\\n  a.z=3\n").commands
+    assert [field.text for field in first.words] == ["start", "a.x=1"]
+    assert [(field.text, field.line) for field in second.words] == [("a.z=3", 3)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ('[ "$A" = gpu ]', True),
+        ('[ "$A" != gpu ]', False),
+        ('[[ $A == g* && -n "$A" ]]', True),
+        ('[ -z "$NOBODY" ]', True),
+        ('[ "${NOBODY:-1}" != 0 ] && [ "${A:-x}" = gpu ]', True),
+        ('[ "$N" -gt 1 ] || [ "$N" -lt -1 ]', True),
+        ("(( N % 2 == 0 ))", False),
+        ('! [ "$A" = npu ]', True),
+        ("command -v something", False),
+    ],
+)
+def test_the_branch_whose_condition_holds_is_read(condition: str, holds: bool) -> None:
+    text = f"A=gpu\nN=3\nif {condition}; then X=yes\nelse\n X=no\nfi\nstart $X"
+    assert words(text) == ["start", "yes" if holds else "no"]
+
+
+def test_elif_and_case_choose_one_branch() -> None:
+    text = """
+    case "${DEVICE:-gpu}" in
+      npu|cpu) X=other ;;
+      gpu) X=this ;;
+      *) X=none ;;
+    esac
+    if [ $X = that ]; then Y=1; elif [ $X = this ]; then Y=2; else Y=3; fi
+    start $X $Y
+    """
+    assert words(text) == ["start", "this", "2"]
+    assert words(text, DEVICE="cpu") == ["start", "other", "3"]
+
+
+def test_the_environment_goes_before_defaults_and_not_before_assignments() -> None:
+    assert words("A=${A:-1}\nB=2\nstart $A $B", A="8", B="9") == ["start", "8", "2"]
+
+
+def test_here_documents_and_redirections_are_no_words() -> None:
+    text = "cat <<'END' > file\nstart not=this\nEND\nstart a=1 2>&1 | tee log &\nwait\n"
+    assert [[field.text for field in command.words] for command in script(text).commands] == [
+        ["cat"],
+        ["start", "a=1"],
+        ["tee", "log"],
+    ]
+
+
+def test_what_only_running_could_tell_is_noted() -> None:
+    found = script("X=run-$(date +%Y)\nstart $X $1\n")
+    assert [field.text for field in found.commands[0].words] == ["start", "run-UNKNOWN", "UNKNOWN"]
+    notes = {note.line: note.text for note in found.notes}
+    assert "`$(date +%Y)` is not run" in notes[1]
+    assert "`$1` is not given" in notes[2]
+
+
+def test_defaults_that_were_taken_are_named() -> None:
+    assert script("start ${A:-1} ${B:-2}", A="3").defaulted == ("B",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("start 'a", "run.sh:1: `'` is not closed"),
+        ('\nX="a', 'run.sh:2: `"` is not closed'),
+        ("start ${X", "run.sh:1: `${` is not closed"),
+        ("if true; then\nstart", "run.sh ends within a command"),
+        ("start\nfi\n", "run.sh:2: `fi` is not expected here"),
+        ("A=(1 2", "run.sh:1: `(` is not closed"),
+    ],
+)
+def test_what_is_no_shell_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        script(text)
+    assert message in str(refused.value)

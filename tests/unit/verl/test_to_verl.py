@@ -1,0 +1,58 @@
+"""The way back gives a command that comes out the same again."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.unit.verl.builders import converted, flat
+from tests.unit.verl.guide import GRPO_SCRIPT, PPO_SCRIPT
+from trinity.verl.back import verl_command
+from trinity.verl.shell.reader import read_script
+
+LEFT_TO_US = ("default_workflow_type", "engine_num", "sync_offset")
+
+
+@pytest.mark.parametrize("script", [PPO_SCRIPT, GRPO_SCRIPT])
+def test_there_and_back_and_there_again(script: str, tmp_path: Path) -> None:
+    first = converted(script, tmp_path)
+    again = converted(verl_command(first.yaml), tmp_path, name="again.sh")
+    before, after = flat(first.values), flat(again.values)
+    assert {k: v for k, v in before.items() if "fsdp_config" not in k} == {
+        k: v for k, v in after.items() if "fsdp_config" not in k
+    }
+
+
+def test_what_has_no_way_back_is_listed(tmp_path: Path) -> None:
+    text = verl_command(converted(GRPO_SCRIPT, tmp_path).yaml)
+    listed = [line for line in text.splitlines() if line.startswith("#   ")]
+    for name in LEFT_TO_US:
+        assert any(name in line for line in listed)
+
+
+def test_the_command_is_one_that_a_shell_reads(tmp_path: Path) -> None:
+    text = verl_command(converted(PPO_SCRIPT, tmp_path).yaml)
+    (command,) = read_script(text, "x.sh").commands
+    words = [field.text for field in command.words]
+    assert words[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    assert "data.train_batch_size=1024" in words
+    assert 'trainer.logger=["console","wandb"]' in words
+    assert "actor_rollout_ref.model.path=${oc.env:HOME}/models/Qwen2-7B-Instruct" in words
+    assert shlex.split(text.partition("\n#")[0], comments=True)
+
+
+def test_variables_of_the_environment_become_the_shells() -> None:
+    text = verl_command("model:\n  model_path: ${oc.env:MODEL,/models/x}\n")
+    assert '"actor_rollout_ref.model.path=${MODEL:-/models/x}"' in text
+
+
+def test_every_key_is_told_or_listed() -> None:
+    text = verl_command(
+        "project: p\nalgorithm:\n  algorithm_type: rloo\n  policy_loss_fn_args: {clip_range: 0.1}\n"
+        "explorer:\n  runner_per_model: 4\nbuffer:\n  batch_size: 8\nsynchronizer:\n"
+        "  sync_interval: 2\n"
+    )
+    assert "algorithm.adv_estimator=rloo" in text
+    assert "actor_rollout_ref.actor.clip_ratio=0.1" in text
+    assert "data.train_batch_size=16" in text
+    assert "#   explorer.runner_per_model: 4" in text

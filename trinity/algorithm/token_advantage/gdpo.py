@@ -1,0 +1,79 @@
+"""GDPO: each part of the reward is compared within the group by itself, then they are added up."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.groups import Groups
+from trinity.algorithm.token_advantage.grpo_verl import in_groups
+from trinity.algorithm.token_advantage.masked import spread, whitened
+from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
+from trinity.errors import UserError
+
+KEY = "advantage_fn_args.reward_weights"
+
+
+def gdpo(
+    batch: TokenBatch,
+    *,
+    reward_weights: dict[str, float] | None = None,
+    epsilon: float = 1e-6,
+    norm_adv_by_std_in_grpo: bool = True,
+) -> TokenAdvantages:
+    """A = whiten(sum_k w_k A_k) over the batch's tokens, A_k GRPO's advantage of reward part k.
+
+    `reward_weights` names the parts that count and their w_k; left out, all do, each with 1. So
+    no part drowns another by its size. https://arxiv.org/abs/2601.05242
+    """
+    parts = batch.parts
+    weights = _checked(reward_weights, parts)
+    groups = Groups.of(batch.groups_B)
+    total_B = np.zeros(len(batch.groups_B))
+    metrics: dict[str, float] = {}
+    for name, weight in weights.items():
+        values_B = _part(parts, name)
+        total_B += weight * in_groups(
+            values_B, groups, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo
+        )
+        metrics |= {f"gdpo/{name}/{figure}": x for figure, x in _figures(values_B).items()}
+    advantages_BT = whitened(spread(total_B, batch.mask_BT), batch.mask_BT)
+    return TokenAdvantages(advantages_BT=advantages_BT, metrics=metrics)
+
+
+def _checked(
+    given: Mapping[str, float] | None, parts: Mapping[str, FloatVector]
+) -> Mapping[str, float]:
+    if given is None:
+        return dict.fromkeys(parts, 1.0)
+    if not isinstance(given, dict) or not given:
+        raise UserError(f"{KEY} is {given!r}: give parts of the reward with their weights")
+    for name, weight in given.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float):
+            raise UserError(f"{KEY}.{name} is {weight!r}: give a number")
+    return given
+
+
+def _part(parts: Mapping[str, FloatVector], name: str) -> FloatVector:
+    try:
+        values_B = parts[name]
+    except KeyError:
+        raise UserError(
+            f"{KEY}.{name} is no part of the rewards, which have {', '.join(parts)}"
+        ) from None
+    if missing := int(np.isnan(values_B).sum()):
+        raise UserError(
+            f"{missing} of {len(values_B)} rollouts have no reward part `{name}`: name in {KEY} "
+            "parts that all have"
+        )
+    return values_B
+
+
+def _figures(values_B: FloatVector) -> dict[str, float]:
+    if not len(values_B):
+        return {}
+    return {
+        "mean": float(values_B.mean()),
+        "std": float(values_B.std()),
+        "max": float(values_B.max()),
+        "min": float(values_B.min()),
+    }

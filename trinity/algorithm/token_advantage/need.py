@@ -1,0 +1,28 @@
+"""What a token advantage may ask for, and where that comes from."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+Need = Literal[
+    "values", "entropies", "collision", "discriminator", "teacher", "baselines", "reward_parts"
+]
+"""What a token advantage may ask for beyond what every batch has.
+
+values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
+its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
+the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
+a greedy rollout of the same task; reward_parts: what each rollout's reward was added up from.
+"""
+
+WHERE_FROM: Mapping[Need, str] = {
+    "values": "values of a critic; choose an algorithm_type that has one, such as ppo",
+    "entropies": "entropies, which the trainer computes with the log-probabilities",
+    "collision": "sums of squared probabilities, which the trainer computes",
+    "discriminator": "mean entropy discriminators, which the trainer computes",
+    "teacher": "teacher log-probabilities; the workflow must put `teacher_logprobs` into each "
+    "experience",
+    "baselines": "rewards of greedy rollouts; the workflow must put `reward_baseline` into each "
+    "experience",
+    "reward_parts": "the parts of each reward; the workflow must put `reward_parts` into each "
+    "experience",
+}

@@ -1,0 +1,47 @@
+"""What a choice of tokens looks at: the whole batch of a train step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceBatch:
+    """B rows of T response tokens; where the mask is false all else may hold anything."""
+
+    logprobs_BT: FloatMatrix
+    """Of the policy that the step starts from."""
+    old_logprobs_BT: FloatMatrix
+    """Of the policy that ratios are taken to."""
+    advantages_BT: FloatMatrix
+    mask_BT: BoolMatrix
+    lots_BT: FloatMatrix
+    """Drawn in [0, 1) for each token, so that chance does not depend on the order of rows."""
+
+    def covariances(self) -> FloatVector:
+        """(A - mean A) (log p - mean log p) of the N tokens of the mask; means are over them."""
+        advantages_N, logprobs_N = self.advantages_BT[self.mask_BT], self.logprobs_BT[self.mask_BT]
+        if not len(advantages_N):
+            return advantages_N
+        covariances_N: FloatVector = (advantages_N - advantages_N.mean()) * (
+            logprobs_N - logprobs_N.mean()
+        )
+        return covariances_N
+
+    def of_tokens(self, chosen_N: BoolMatrix) -> BoolMatrix:
+        """What was chosen of the mask's tokens, where they stand."""
+        chosen_BT = np.zeros_like(self.mask_BT)
+        chosen_BT[self.mask_BT] = chosen_N
+        return chosen_BT
+
+
+TokenChoiceFn = Callable[..., BoolMatrix]
+"""Takes `ChoiceBatch`, then by keyword those of `policy_loss_fn_args` that it names."""
+
+
+def num_chosen(share: float, num_tokens: int) -> int:
+    """At least one."""
+    return max(int(share * num_tokens), 1)

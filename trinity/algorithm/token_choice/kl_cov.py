@@ -1,0 +1,18 @@
+"""KL-Cov's choice: the tokens whose update would take the most entropy away."""
+
+import numpy as np
+
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix
+from trinity.algorithm.token_choice.choice_batch import ChoiceBatch, num_chosen
+
+
+def choose_kl_cov(batch: ChoiceBatch, *, kl_cov_ratio: float = 0.0002) -> BoolMatrix:
+    """kl_cov_ratio of all tokens, at least one: those with the largest covariances; [B, T].
+
+    Of equal ones those with the smaller lots. https://arxiv.org/abs/2505.22617
+    """
+    covariances_N = batch.covariances()
+    order = np.lexsort((batch.lots_BT[batch.mask_BT], -covariances_N))
+    chosen_N = np.zeros(len(covariances_N), np.bool_)
+    chosen_N[order[: num_chosen(kl_cov_ratio, len(covariances_N))]] = True
+    return batch.of_tokens(chosen_N)

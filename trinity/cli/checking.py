@@ -1,0 +1,60 @@
+"""`trinity config check`: a paragraph for each file."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from trinity.cli.notices import WORDS
+from trinity.cli.overrides import parse_overrides
+from trinity.config.check import Report, check_file
+from trinity.config.status import Status
+from trinity.errors import UserError
+
+USER_MISTAKE = 2
+WIDTH = 11
+
+
+def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
+    """Print what there is to say of each; exit with 2 if one cannot be run."""
+    if not paths:
+        raise UserError("no file is named: give one or more YAML files")
+    given = parse_overrides(overrides)
+    are_good = [_check(path, check_file(path, given), strict) for path in paths]
+    if not all(are_good):
+        raise typer.Exit(USER_MISTAKE)
+
+
+def _check(path: Path, report: Report, strict: bool) -> bool:
+    lines = list(_lines(report))
+    print(f"{path}: {_verdict(report)}")
+    for word, text in lines:
+        print(f"  {word:{WIDTH}}{text}")
+    return not report.mistakes and not (strict and report.notices)
+
+
+def _lines(report: Report) -> Iterator[tuple[str, str]]:
+    for mistake in report.mistakes:
+        yield "mistake", mistake
+    for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
+        for notice in (one for one in report.notices if one.status is status):
+            place = f"line {notice.line}" if notice.line else "command line"
+            yield WORDS[status], f"{place}: {notice}"
+    for text in report.advice:
+        yield "advice", text
+
+
+def _verdict(report: Report) -> str:
+    counted = [
+        _count(len(report.mistakes), "mistake"),
+        *(
+            _count(sum(one.status is status for one in report.notices), word, word)
+            for status, word in WORDS.items()
+        ),
+        _count(len(report.advice), "advice", "advice"),
+    ]
+    return ", ".join(text for text in counted if text) or "ok"
+
+
+def _count(number: int, word: str, plural: str = "") -> str:
+    return f"{number} {word if number == 1 else plural or word + 's'}" if number else ""

@@ -1,0 +1,141 @@
+"""`trinity config`: everything about configurations; what is heavy is imported by each command."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.cli.overrides import OverridesArgument, is_override
+from trinity.cli.run import PluginDirOption, use_plugins
+from trinity.errors import UserError
+
+app = typer.Typer(no_args_is_help=True)
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE... [KEY=VALUE]...",
+        help="YAML files, and keys that go over theirs.",
+        show_default=False,
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Fail on every key that does not act as it is written.")
+]
+
+
+@app.command()
+def check(
+    files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
+) -> None:
+    """Say everything that is wrong with files; no GPU, model, data or service is looked at.
+
+    Exit code 0: they can be run, or will be once what is planned is there. 2: they cannot.
+    """
+    from trinity.cli.checking import check_files
+
+    use_plugins(plugin_dir)
+    overrides = [given for given in files if is_override(given)]
+    paths = [Path(given) for given in files if not is_override(given)]
+    check_files(paths, overrides, strict=strict)
+
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
+OriginOption = Annotated[
+    bool, typer.Option("--origin", help="Say behind each value where it comes from.")
+]
+
+
+@app.command()
+def show(
+    file: FileArgument, overrides: OverridesArgument = None, origin: OriginOption = False
+) -> None:
+    """Print a file with nothing left open: every value that acts; secrets are hidden."""
+    from trinity.cli.showing import show_file
+
+    show_file(file, overrides or [], with_origin=origin)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A YAML file.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Print what acts differently in two files, whatever way it is written.
+
+    Exit code 0: nothing. 1: something does. 2: one of them cannot be run.
+    """
+    from trinity.cli.showing import show_difference
+
+    if show_difference(before, after):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="As algorithm.optimizer.lr, or lr.")],
+) -> None:
+    """Say what a key means, what it takes, who reads it and what verl calls it."""
+    from trinity.cli.explaining import explain_key
+
+    explain_key(key)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema, by which editors complete keys and underline mistakes."""
+    from trinity.cli.explaining import print_schema
+
+    print_schema()
+
+
+@app.command()
+def init(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "trinity.yaml"
+    ),
+    name: Annotated[str | None, typer.Option(help="How the run is called.")] = None,
+    model: Annotated[str | None, typer.Option(help="Directory or hub name of the model.")] = None,
+    taskset: Annotated[str | None, typer.Option(help="File or directory of the tasks.")] = None,
+    algorithm: Annotated[str, typer.Option(help="Algorithm: docs/algorithms.md.")] = "grpo",
+    workflow: Annotated[str, typer.Option(help="Workflow, by name or dotted path.")] = (
+        "math_workflow"
+    ),
+    reward: Annotated[
+        str | None, typer.Option(help="Reward, by name or dotted path, unless the workflow's.")
+    ] = None,
+    prompt_key: Annotated[str, typer.Option(help="Column of the prompt.")] = "question",
+    response_key: Annotated[str, typer.Option(help="Column of the truth.")] = "answer",
+    eval_split: Annotated[
+        str | None, typer.Option(help="Split to evaluate on, such as test.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
+) -> None:
+    """Write a configuration with a comment behind each key; asks for what no option says."""
+    from trinity.cli.drafting import write_draft
+    from trinity.config.draft import Wishes
+
+    wishes = Wishes(
+        name=name or _asked("How is the run called", "--name", "first-run"),
+        model=model or _asked("Directory or hub name of the model", "--model", None),
+        taskset=taskset or _asked("File or directory of the tasks", "--taskset", None),
+        algorithm=algorithm,
+        workflow=workflow,
+        reward=reward,
+        prompt_key=prompt_key,
+        response_key=response_key,
+        eval_split=eval_split,
+        gpus=gpus,
+    )
+    write_draft(output, wishes)
+
+
+def _asked(question: str, option: str, default: str | None) -> str:
+    """A person is asked, a script is told which option it forgot."""
+    if not sys.stdin.isatty():
+        if default is not None:
+            return default
+        raise UserError(f"{option} is missing, and there is no terminal to ask at: give it")
+    answer: str = typer.prompt(question, default=default)
+    return answer

@@ -1,0 +1,101 @@
+"""`trinity config from-verl`: scripts and configurations of veRL as YAML of this system."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.errors import UserError
+from trinity.verl.back import verl_command
+from trinity.verl.convert import Converted, convert
+from trinity.verl.sources import read_sources
+from trinity.verl.work import Choices
+
+SourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCRIPT|YAML|KEY=VALUE...",
+        help="What veRL was started with; the later goes over the earlier.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the YAML there.", show_default=False)
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="NAME=VALUE that the script finds set.", show_default=False),
+]
+LineOption = Annotated[
+    int | None,
+    typer.Option("--line", help="Of the command, where a script has several.", show_default=False),
+]
+EngineNumOption = Annotated[
+    int | None,
+    typer.Option(
+        "--engine-num", min=1, help="Rollout engines; else about a quarter of the GPUs roll out."
+    ),
+]
+SyncOffsetOption = Annotated[
+    int,
+    typer.Option("--sync-offset", min=0, help="Steps rollout may be ahead; 0 is veRL's order."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+BackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--to-verl", metavar="YAML", help="The way back: print veRL's command.", show_default=False
+    ),
+]
+
+
+def from_verl(
+    sources: SourcesArgument = None,
+    output: OutputOption = None,
+    env: EnvOption = None,
+    line: LineOption = None,
+    engine_num: EngineNumOption = None,
+    sync_offset: SyncOffsetOption = 1,
+    force: ForceOption = False,
+    to_verl: BackOption = None,
+) -> None:
+    """Turn an experiment of veRL's into YAML; nothing of the script is run.
+
+    Each line says where it came from; the end says what has no counterpart and what to do.
+    """
+    if (to_verl is None) == (not sources):
+        raise UserError("give either what is to be converted, or --to-verl and a YAML file")
+    if to_verl is not None:
+        sys.stdout.write(verl_command(_read(to_verl)))
+        return
+    settings = read_sources(sources or [], _environment(env or []), line)
+    converted = convert(settings, Choices(engine_num=engine_num, sync_offset=sync_offset))
+    if output is None:
+        sys.stdout.write(converted.yaml)
+    else:
+        _write(output, converted, force=force)
+
+
+def _environment(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise UserError(f"--env {name} has no value: write --env {name}=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: give a YAML file of this system") from error
+
+
+def _write(path: Path, converted: Converted, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise UserError(f"{path} exists: give another name, or --force to overwrite it")
+    path.write_text(converted.yaml, encoding="utf-8")
+    for text in converted.report:
+        print(text)
+    print(f"\nwrote {path}; look at it with: trinity config check {path}")

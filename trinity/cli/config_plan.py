@@ -1,0 +1,126 @@
+"""`trinity config plan`: what would run where, how much of it, and whether its memory suffices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.cli.plan_memory import memory_lines
+from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import count_rows
+from trinity.config.load import load_config
+from trinity.config.plan import StagePlan
+from trinity.config.planning import plan_experiment
+from trinity.errors import UserError
+from trinity.sizing.memory import GIB
+from trinity.sizing.placement import Seat, place
+from trinity.sizing.stage_sizes import (
+    demand_of,
+    machines_of,
+)
+from trinity.sizing.volume import Volume, volume_of
+
+FEW = 8
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
+GpuMemoryOption = Annotated[
+    float | None,
+    typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
+]
+ModelConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-config", help="The model's config.json, if not with it.", show_default=False
+    ),
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option("--rows", min=1, help="Rows of the data, if not on hand.", show_default=False),
+]
+
+
+def plan(
+    file: FileArgument,
+    gpu_memory: GpuMemoryOption = None,
+    model_config: ModelConfigOption = None,
+    rows: RowsOption = None,
+) -> None:
+    """Say what would run where; nothing is started, and of the model its config.json alone is read.
+
+    Memory is an estimate until somebody measures it.
+    """
+    experiment = plan_experiment(load_config(file))
+    print(f"{experiment.label} in {experiment.job_dir}")
+    gpu_bytes = None if gpu_memory is None else int(gpu_memory * GIB)
+    for stage in experiment.stages:
+        print(
+            f"\nstage {stage.index + 1}: {stage.name} (mode {stage.mode}, {stage.algorithm_type})"
+        )
+        for line in _placement_lines(stage):
+            print(f"  {line}")
+        for line in _volume_lines(stage, rows):
+            print(f"  {line}")
+        for line in memory_lines(stage, model_config, gpu_bytes):
+            print(f"  {line}")
+
+
+def _placement_lines(stage: StagePlan) -> Iterator[str]:
+    seats = place(machines_of(stage), demand_of(stage))
+    yield "processes          ports of the loopback, free ones chosen at the start"
+    yield "  postgres         1, unless TRINITY_POSTGRES_DSN names one that runs"
+    yield "  nats             2, unless TRINITY_NATS_URL names one that runs"
+    yield "  synchronizer     1"
+    yield "  buffer           1"
+    yield "  trainer          1, and 1 on which its ranks meet"
+    yield from _seat_lines([seat for seat in seats if seat.name.startswith("rank")])
+    if stage.needs_rollout:
+        yield "  explorer         1"
+        yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
+
+
+def _seat_lines(seats: list[Seat]) -> Iterator[str]:
+    """A line each, of many the first and the last."""
+    shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
+    for position, seat in enumerate(shown):
+        where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
+        yield f"    {seat.name:18} {where}"
+        if position == 0 and len(shown) < len(seats):
+            yield f"    ... {len(seats) - 2} more"
+
+
+def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
+    volume = volume_of(stage, rows or _rows(stage))
+    yield "volume"
+    if volume is None:
+        yield "  as much as the data gives, and it is not on hand: say how much with --rows"
+        return
+    if stage.needs_rollout:
+        yield from _rollout_lines(stage, volume)
+    yield (
+        f"  {volume.train_steps:,} train steps of {stage.train_batch_size:,} rows: "
+        f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
+    )
+    if volume.evaluations:
+        yield f"  {volume.evaluations:,} evaluations of {len(stage.eval_tasksets)} taskset(s)"
+
+
+def _rollout_lines(stage: StagePlan, volume: Volume) -> Iterator[str]:
+    batch, repeat = stage.config.buffer.batch_size, stage.algorithm.repeat_times
+    yield (
+        f"  {volume.explore_steps:,} explore steps of {batch:,} tasks x {repeat} rollouts: "
+        f"{volume.tasks:,} tasks, {volume.experiences:,} experiences"
+    )
+    yield (
+        f"  at most {volume.rollout_tokens:,} tokens rolled out, "
+        f"{stage.max_prompt_tokens:,} + {stage.max_response_tokens:,} each"
+    )
+
+
+def _rows(stage: StagePlan) -> int | None:
+    source = stage.taskset or stage.experience_buffer
+    if source.path is None:
+        return None
+    try:
+        return count_rows(find_data_files(source.path, source.split, source.subset_name))
+    except (UserError, OSError):
+        return None

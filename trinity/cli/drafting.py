@@ -1,0 +1,20 @@
+"""`trinity config init`: writes what was asked for."""
+
+from pathlib import Path
+
+from trinity.config.check import check_file
+from trinity.config.draft import Wishes, draft
+from trinity.errors import UserError
+
+
+def write_draft(output: Path, wishes: Wishes) -> None:
+    """Write it, unless a file is there, and say what is still to be mended."""
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(draft(wishes))
+    except FileExistsError as error:
+        raise UserError(f"{output} exists: give another --output") from error
+    mistakes = check_file(output).mistakes
+    for mistake in mistakes:
+        print(f"to mend: {mistake}")
+    print(f"wrote {output}; next: trinity run --config {output} --dry-run")

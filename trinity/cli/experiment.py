@@ -1,0 +1,121 @@
+"""From a prepared configuration to its results, on this machine."""
+
+import asyncio
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from trinity.cli.dry_run import describe
+from trinity.cli.notices import WORDS
+from trinity.cli.overrides import parse_overrides
+from trinity.config.plan import ExperimentPlan
+from trinity.errors import UserError
+from trinity.launch.gpus import check_gpus
+from trinity.launch.hub import check_hub_models
+from trinity.launch.prepare import Prepared, prepare
+from trinity.launch.run import Interrupted, Run
+from trinity.progress.reporter import make_reporter
+from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
+
+INTERRUPTED_EXIT_CODE = 130
+PROGRAM = "trinity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the command line asks for."""
+
+    config: Path
+    overrides: tuple[str, ...]
+    dry_run: bool
+    strict: bool
+    max_steps: int | None
+    plugin_dir: Path | None
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with this run."""
+        program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
+        parts = [program, "run", "--config", str(self.config)]
+        if self.max_steps is not None:
+            parts += ["--max-steps", str(self.max_steps)]
+        if self.plugin_dir is not None:
+            parts += ["--plugin-dir", str(self.plugin_dir)]
+        return shlex.join([*parts, *self.overrides])
+
+
+def run_experiment(wish: Wish) -> None:
+    """Run it, or say what would be run; a finished one is shown again."""
+    prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
+    for notice in prepared.notices:
+        print(f"{WORDS[notice.status]} {notice.place}: {notice}")
+    if wish.strict and prepared.notices:
+        raise UserError("`--strict` takes no configuration with keys that do not act as written")
+    if wish.dry_run:
+        describe(prepared)
+        return
+    if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
+        print(f"{prepared.plan.label} is finished; another `name` starts another run")
+        conclude(finished, prepared.plan)
+        return
+    check_gpus(prepared.plan)
+    check_hub_models(prepared.plan)
+    _announce(prepared)
+    execute(prepared, wish.again)
+
+
+def execute(prepared: Prepared, again: str) -> None:
+    """Run with live progress and print what came of it; `again` is the command that resumes it."""
+    follow(Run(plan=prepared.plan, reporter=make_reporter(prepared.plan.label)), again)
+
+
+def follow(run: Run, again: str) -> None:
+    """The same for a run that is made."""
+    reporter = run.reporter
+    try:
+        summary = asyncio.run(run.execute())
+    except Interrupted:
+        reporter.close()
+        print("stopped in order; go on with:")
+        print(f"  {again}")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    finally:
+        reporter.close()
+    conclude(summary, run.plan)
+
+
+def _announce(prepared: Prepared) -> None:
+    for note in prepared.notes:
+        print(note)
+    verb = "resuming" if prepared.resumes else "starting"
+    print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
+
+
+def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
+    """Print the results and where they lie."""
+    job = plan.job_path
+    print()
+    for title, done in (
+        ("first", summary.first_evaluation),
+        ("best", summary.best_evaluation),
+        ("final", summary.final_evaluation),
+    ):
+        if done is not None:
+            print(f"{title:6} evaluation  {_evaluation(done)}")
+    print(
+        f"{summary.steps} train steps on {summary.experiences:,} experiences "
+        f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
+    )
+    print(f"summary  {job / 'summary.json'}")
+    print(f"curves   {job / 'curves.png'}")
+
+
+def _evaluation(done: EvaluationSummary) -> str:
+    figures = "  ".join(
+        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
+        for name, value in sorted(done.metrics.items())
+    )
+    return f"{done.stage} version {done.version} on {done.taskset}: {figures}"

@@ -1,0 +1,29 @@
+"""`trinity config explain` and `schema`: keys, apart from any file."""
+
+import json
+
+from trinity.config.explain import MANY, find_keys, lines_about
+from trinity.config.json_schema import json_schema
+
+WIDTH = 9
+
+
+def explain_key(asked: str) -> None:
+    """Print all there is to say; of many keys with that end only their names."""
+    found = find_keys(asked)
+    if len(found) > MANY:
+        print(f"{len(found)} keys end with `{asked}`:")
+        for key in found:
+            print(f"  {key.path}")
+        return
+    for position, key in enumerate(found):
+        if position:
+            print()
+        print(key.path)
+        for word, text in lines_about(key):
+            print(f"  {word:{WIDTH}}{text}" if word else f"  {text}")
+
+
+def print_schema() -> None:
+    """Print it as JSON."""
+    print(json.dumps(json_schema(), indent=1))

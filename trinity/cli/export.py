@@ -1,0 +1,66 @@
+"""`trinity export`: stored samples as a Parquet file or a `datasets` directory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trinity.api.v1 import query_pb2
+from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.view import StageOption
+from trinity.errors import UserError
+from trinity.looking.asking import samples
+from trinity.looking.conditions import HELP, parse_conditions
+from trinity.looking.opening import Stored, opened
+from trinity.looking.parquet import WRITERS, load_pyarrow
+from trinity.looking.samples import sample_row
+from trinity.types import JsonObject
+
+
+def export(
+    out: Annotated[
+        Path, typer.Argument(help="The file or directory to write.", show_default=False)
+    ],
+    conditions: Annotated[list[str] | None, typer.Argument(help=HELP)] = None,
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+    form: Annotated[
+        Literal["parquet", "datasets"] | None,
+        typer.Option(
+            "--format", help="Without it: parquet for a path that ends so, else datasets."
+        ),
+    ] = None,
+) -> None:
+    """Write samples to a Parquet file, or to a directory for `datasets.load_from_disk`.
+
+    Takes all stages unless one is named; little of it is in memory at any time.
+    """
+    wanted = parse_conditions(conditions or [])
+    chosen = form or ("parquet" if out.suffix == ".parquet" else "datasets")
+    if out.exists():
+        raise UserError(f"{out} exists: give another path, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"{out.absolute().parent} is not a directory: make it first")
+    load_pyarrow()
+    count = asyncio.run(_write(find_job(config, job_dir), stage, wanted, out.absolute(), chosen))
+    print(f"{count:,} samples in {out}")
+
+
+async def _write(
+    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, out: Path, form: str
+) -> int:
+    async with opened(directory) as stored:
+        count: int = await WRITERS[form](out, _rows(stored, stage, wanted))
+        return count
+
+
+async def _rows(
+    stored: Stored, stage: str | None, wanted: query_pb2.ExperienceFilter
+) -> AsyncIterator[JsonObject]:
+    keys = [stored.key(stage)] if stage is not None else [one.key for one in stored.stages]
+    for key in keys:
+        async for record in samples(stored.queries, key, wanted, with_content=True):
+            yield sample_row(record)

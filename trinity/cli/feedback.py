@@ -1,0 +1,84 @@
+"""`trinity feedback`: the rewards that samples wait for."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.api.v1 import query_pb2
+from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.view import StageOption
+from trinity.errors import RunFailed, UserError
+from trinity.looking.opening import opened
+
+AT_ONCE = 1000
+SECONDS = 120.0
+
+
+def feedback(
+    file: Annotated[
+        str,
+        typer.Argument(
+            help='JSON lines {"id": ..., "reward": ..., "reward_parts": {...}}; - reads them from '
+            "standard input.",
+            show_default=False,
+        ),
+    ],
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+) -> None:
+    """Give samples the rewards that they wait for (`buffer.await_feedback`).
+
+    May be repeated: a reward that was given before is known. Exit code 1 when one is refused.
+    """
+    given = list(_read(file))
+    asyncio.run(_give(find_job(config, job_dir), stage, given))
+
+
+def _read(file: str) -> Iterator[query_pb2.Feedback]:
+    try:
+        lines = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file}: {error}") from error
+    for number, line in enumerate(lines.splitlines(), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+                yield query_pb2.Feedback(
+                    experience_id=row["id"],
+                    reward=row["reward"],
+                    reward_parts=row.get("reward_parts") or {},
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UserError(
+                    f'{file}, line {number} is not {{"id": ..., "reward": ...}}: {error}'
+                ) from error
+
+
+async def _give(directory: Path, stage: str | None, given: list[query_pb2.Feedback]) -> None:
+    num_set = num_known = 0
+    refused: list[query_pb2.RefusedFeedback] = []
+    async with opened(directory) as stored:
+        for first in range(0, len(given), AT_ONCE):
+            request = query_pb2.GiveFeedbackRequest(
+                key=stored.key(stage), feedback=given[first : first + AT_ONCE]
+            )
+            answer: query_pb2.GiveFeedbackResponse = await stored.queries.GiveFeedback(
+                request, timeout=SECONDS
+            )
+            num_set += answer.num_set
+            num_known += answer.num_known
+            refused += answer.refused
+    print(f"{num_set:,} rewards are set, {num_known:,} were known")
+    _complain(refused)
+
+
+def _complain(refused: Iterable[query_pb2.RefusedFeedback]) -> None:
+    lines = [f"{one.experience_id}: {one.reason}" for one in refused]
+    if lines:
+        raise RunFailed(f"{len(lines):,} rewards are refused\n" + "\n".join(lines))

@@ -1,0 +1,55 @@
+"""`trinity lineage STEP`: which samples moved a train step, made by which weights."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.api.v1 import query_pb2
+from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.view import JsonOption, StageOption
+from trinity.looking.asking import step_rows
+from trinity.looking.opening import opened
+from trinity.looking.samples import sample_row
+from trinity.looking.tables import console, step_head, step_table
+from trinity.types import JsonObject
+
+
+def lineage(
+    step: Annotated[int, typer.Argument(min=1, help="The train step.", show_default=False)],
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which samples moved a train step: from which task, made by which weights, with which
+    reward, advantage and ratio."""
+    asyncio.run(_show(find_job(config, job_dir), stage, step, as_json))
+
+
+async def _show(directory: Path, stage: str | None, step: int, as_json: bool) -> None:
+    async with opened(directory) as stored:
+        key = stored.key(stage)
+        head, rows = await step_rows(stored.queries, key, step)
+    if as_json:
+        for row in rows:
+            print(json.dumps(_row(row), ensure_ascii=False))
+        return
+    out = console()
+    out.print(step_head(key.stage, head))
+    out.print(step_table(rows))
+
+
+def _row(row: query_pb2.StepRow) -> JsonObject:
+    if row.WhichOneof("source") == "experience":
+        row.experience.uses.append(row.use)
+        return sample_row(row.experience)
+    return {
+        "train_step": row.use.step,
+        "place": row.use.position,
+        "weight": row.use.weight,
+        "row_index": row.row_index,
+        "row": json.loads(row.row_json),
+    }

@@ -1,0 +1,10 @@
+"""How keys that do not act as written are spoken of in a terminal."""
+
+from trinity.config.status import Status
+
+WORDS = {
+    Status.NO_EFFECT: "no effect",
+    Status.RENAMED: "renamed",
+    Status.PLANNED: "planned",
+}
+"""First word of a notice's line."""

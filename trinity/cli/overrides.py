@@ -1,0 +1,47 @@
+"""`key=value` after a command: laid over what the file says."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from trinity.errors import UserError
+
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Keys that go over the file's, as algorithm.optimizer.lr=1e-5.",
+        show_default=False,
+    ),
+]
+
+
+def is_override(argument: str) -> bool:
+    """Whether an argument gives a key, and is no file of that name."""
+    name, equals, _ = argument.partition("=")
+    return bool(equals) and "/" not in name
+
+
+def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
+    """Values by dotted key, each read as YAML would.
+
+    Raises: UserError naming what is no `key=value`.
+    """
+    return dict(_parsed(argument) for argument in arguments)
+
+
+def _parsed(argument: str) -> tuple[str, JsonValue]:
+    import yaml
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, equals, text = argument.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"`{argument}` sets no key: write it as algorithm.optimizer.lr=1e-5")
+    try:
+        value: JsonValue = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"the value of `{argument}` is no YAML: put it in quotes") from error
+    return key.strip(), value

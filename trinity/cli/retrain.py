@@ -1,0 +1,66 @@
+"""`trinity retrain`: the batches that a run has stored, trained on again."""
+
+from typing import Annotated
+
+import typer
+
+from trinity.cli.experiment import conclude, follow
+from trinity.cli.run import ConfigOption
+from trinity.config.load import load_config
+from trinity.config.planning import plan_experiment
+from trinity.config.preflight import check_inputs
+from trinity.errors import UserError
+from trinity.launch.gpus import check_gpus
+from trinity.launch.resume import holds_run
+from trinity.launch.retraining import Source, Steps, retraining_plan, without_explorer
+from trinity.launch.run import Run
+from trinity.progress.reporter import make_reporter
+from trinity.progress.summary import read_finished
+
+
+def retrain(
+    config: ConfigOption,
+    steps: Annotated[
+        str, typer.Option("--steps", help="Train steps FROM..TO, as 1..8.", show_default=False)
+    ],
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="The stage; without it the last.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the result's directory.")
+    ] = None,
+) -> None:
+    """Train again on the batches that a run has stored, without an explorer.
+
+    The same rows in the same order; with the same settings on the same hardware and number of ranks
+    the same weights, which is checked and said. Begins from the stage's starting weights, or from
+    the checkpoint before the first step. The run itself stays as it is.
+    """
+    plan = plan_experiment(load_config(config))
+    check_inputs(plan)
+    check_gpus(plan)
+    made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
+    if (finished := read_finished(made.job_path)) is not None and holds_run(made.job_path):
+        print(f"{made.label} is finished; another --name trains again")
+        conclude(finished, made)
+        return
+    print(f"training the batches of steps {steps} again, in {made.job_dir}")
+    run = Run(
+        plan=made,
+        reporter=make_reporter(made.label),
+        home=plan.job_path,
+        services=without_explorer,
+        complete=Source(plan=plan).complete,
+    )
+    again = f"trinity retrain --config {config} --steps {steps}"
+    follow(
+        run, again + (f" --stage {stage}" if stage else "") + (f" --name {name}" if name else "")
+    )
+
+
+def parse_steps(text: str) -> Steps:
+    """Raises: UserError when it is not FROM..TO."""
+    first, dots, last = text.partition("..")
+    if not (dots and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise UserError(f"--steps {text!r}: give the first and the last train step, as 1..8")
+    return Steps(first=int(first), last=int(last))

@@ -1,0 +1,86 @@
+"""`trinity exclude` and `trinity delete`: take samples out at a person's word."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.api.v1 import query_pb2
+from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.view import StageOption
+from trinity.looking.conditions import HELP, parse_conditions
+from trinity.looking.opening import opened
+
+SECONDS = 3600.0
+ConditionsArgument = Annotated[list[str], typer.Argument(help=HELP, show_default=False)]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", "-r", help="Why; kept with the samples.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; else only count.")]
+
+
+def exclude(
+    conditions: ConditionsArgument,
+    reason: ReasonOption,
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Keep samples from being trained on; they stay to be looked at."""
+    wanted = parse_conditions(conditions)
+    asyncio.run(_exclude(find_job(config, job_dir), stage, wanted, reason, yes))
+
+
+async def _exclude(
+    directory: Path,
+    stage: str | None,
+    wanted: query_pb2.ExperienceFilter,
+    reason: str,
+    yes: bool,
+) -> None:
+    async with opened(directory) as stored:
+        request = query_pb2.ExcludeExperiencesRequest(
+            key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
+        )
+        answer: query_pb2.ExcludeExperiencesResponse = await stored.queries.ExcludeExperiences(
+            request, timeout=SECONDS
+        )
+    done = "are excluded" if yes else "would be excluded: add --yes to do it"
+    print(f"{answer.num_excluded:,} samples {done}")
+    if answer.num_batched:
+        print(f"{answer.num_batched:,} further ones are in a batch and stay there")
+
+
+def delete(
+    conditions: ConditionsArgument,
+    reason: ReasonOption,
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Delete the content of samples; what they were, and why they went, stays known."""
+    wanted = parse_conditions(conditions)
+    asyncio.run(_delete(find_job(config, job_dir), stage, wanted, reason, yes))
+
+
+async def _delete(
+    directory: Path,
+    stage: str | None,
+    wanted: query_pb2.ExperienceFilter,
+    reason: str,
+    yes: bool,
+) -> None:
+    async with opened(directory) as stored:
+        request = query_pb2.DeleteExperiencesRequest(
+            key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
+        )
+        answer: query_pb2.DeleteExperiencesResponse = await stored.queries.DeleteExperiences(
+            request, timeout=SECONDS
+        )
+    if yes:
+        print(f"{answer.num_deleted:,} samples with {answer.num_bytes:,} bytes are deleted")
+    else:
+        print(f"{answer.num_deleted:,} samples would be deleted: add --yes to do it")

@@ -1,0 +1,44 @@
+"""`trinity config show` and `diff`: files as they will act."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity.cli.overrides import parse_overrides
+from trinity.config.check import check_file
+from trinity.config.resolved import Resolved, resolve
+from trinity.config.secret import hidden, shown
+from trinity.config.yaml_text import yaml_text
+from trinity.errors import UserError
+
+
+def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> None:
+    """Print the resolved file."""
+    resolved = _resolved(file, overrides)
+    tree = hidden("", resolved.tree)
+    print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
+
+
+def show_difference(before: Path, after: Path) -> bool:
+    """Print a line for each key that acts differently; says whether there are any."""
+    old, new = _resolved(before, ()), _resolved(after, ())
+    old_values, new_values = dict(old.leaves()), dict(new.leaves())
+    changed = [
+        key
+        for key in dict.fromkeys((*old_values, *new_values))
+        if old_values.get(key) != new_values.get(key) or (key in old_values) != (key in new_values)
+    ]
+    for key in changed:
+        print(key)
+        for sign, values, origins in (("-", old_values, old), ("+", new_values, new)):
+            if key in values:
+                print(f"  {sign} {shown(key, values[key])}  # {origins.origins[key]}")
+    return bool(changed)
+
+
+def _resolved(file: Path, overrides: Sequence[str]) -> Resolved:
+    report = check_file(file, parse_overrides(overrides))
+    if report.mistakes:
+        raise UserError("\n".join(report.mistakes))
+    if report.plan is None or report.reading is None:
+        raise UserError(f"{file} cannot be resolved: see `trinity config check {file}`")
+    return resolve(report.plan, report.reading.source)

@@ -1,0 +1,91 @@
+"""Everything that can be said of a file without looking at models, data or GPUs."""
+
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from trinity.config.advice import advice
+from trinity.config.keys import general, parsed
+from trinity.config.located import located
+from trinity.config.notices import Notice
+from trinity.config.plan import ExperimentPlan
+from trinity.config.planning import plan_experiment
+from trinity.config.reading import Reading, read_config
+from trinity.config.root import Config
+from trinity.config.source import Source
+from trinity.errors import UserError
+
+_KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a file is told."""
+
+    reading: Reading | None
+    """None for what is no configuration at all."""
+    plan: ExperimentPlan | None
+    """What follows from it; None where something is wrong."""
+    mistakes: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+    """What is allowed but seldom meant."""
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Keys that do not act as they are written."""
+        return self.reading.notices if self.reading else ()
+
+
+def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Report:
+    """Read a file and plan what follows from it, as far as it is right."""
+    try:
+        reading = read_config(path, overrides)
+    except UserError as error:
+        return Report(reading=None, plan=None, mistakes=tuple(str(error).splitlines()))
+    plan, wrong = _planned(reading)
+    said = advice(plan) if plan else ()
+    return Report(reading=reading, plan=plan, mistakes=(*reading.mistakes, *wrong), advice=said)
+
+
+def plan_of(config: Config, source: Source) -> ExperimentPlan:
+    """The plan of a configuration.
+
+    Raises: UserError whose lines say where in the file the mistakes stand.
+    """
+    try:
+        return plan_experiment(config)
+    except UserError as error:
+        names = [stage.stage_name for stage in config.stages]
+        raise UserError(located(str(error), source, names)) from error
+
+
+def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
+    if reading.config is None:
+        return None, ()
+    try:
+        plan = plan_of(reading.config, reading.source)
+    except UserError as error:
+        return None, tuple(_news(str(error), reading))
+    return (plan, ()) if not reading.mistakes else (None, ())
+
+
+def _news(mistakes: str, reading: Reading) -> list[str]:
+    """Leaves out what only follows from keys that were left out as mistaken or as planned."""
+    if any(general(parsed(notice.key)) == "mode" for notice in reading.planned):
+        return []
+    sources = [*reading.mistakes, *(notice.what for notice in reading.planned)]
+    left_out = {key for text in sources for key in _keys(text)}
+    return [line for line in mistakes.splitlines() if not _speaks_of(line, left_out)]
+
+
+def _speaks_of(mistake: str, left_out: Set[str]) -> bool:
+    """Whether a mistake names one of the keys, or what they stand beside or below."""
+    named = _keys(mistake)
+    return any(one.startswith(other) for one in left_out for other in named)
+
+
+def _keys(text: str) -> set[str]:
+    return {general(parsed(key)) for key in _KEY.findall(text)}

@@ -1,0 +1,166 @@
+"""Writes the tables of docs/configuration.md from the sections.
+
+    python -m trinity.config.document docs/configuration.md [--check]
+
+What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from trinity.config.catalog import Key, all_keys
+from trinity.config.explain import read_by, verl_names
+from trinity.config.secret import shown
+from trinity.config.section import Section
+from trinity.config.status import Status
+from trinity.config.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
+
+_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    """Write the tables, or say that they are not what the code says."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    given = parser.parse_args()
+    before = given.file.read_text(encoding="utf-8")
+    after = documented(before)
+    if not given.check:
+        given.file.write_text(after, encoding="utf-8")
+    elif before != after:
+        sys.exit(f"{given.file} is not what the code says: run make docs")
+
+
+def documented(text: str) -> str:
+    """The page with its tables as the code has them."""
+    return _TABLE.sub(lambda match: _filled(match["name"]), text)
+
+
+def _filled(name: str) -> str:
+    return "\n".join([f"<!-- table: {name} -->", *TABLES[name](), "<!-- end -->"])
+
+
+@cache
+def _known() -> tuple[Key, ...]:
+    return tuple(key for key in all_keys() if not key.is_section)
+
+
+@cache
+def _distinct() -> tuple[Key, ...]:
+    """Each key of a section once, where it stands first; what acts anywhere acts."""
+    found: dict[tuple[type[Section], str], Key] = {}
+    for key in _known():
+        known = found.setdefault((key.section, key.name), key)
+        if key.status is Status.ACTS and known.status is not Status.ACTS:
+            found[key.section, key.name] = key
+    return tuple(found.values())
+
+
+def _table(rows: Iterator[Row]) -> Iterator[str]:
+    head = next(rows)
+    yield from (_line(head), _line(tuple("---" for _ in head)), *map(_line, rows))
+
+
+def _line(cells: Row) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _counts() -> Iterator[Row]:
+    """A key counts once, however many sections have it below them."""
+    yield ("Keys", "Number")
+    counted = Counter(key.status for key in _distinct())
+    for status in Status:
+        yield (str(status), str(counted[status]))
+    yield ("verl's, below `trainer.trainer_config`: used under the name here", str(len(USED)))
+    yield ("verl's: accepted, without effect here", str(len(WITHOUT_EFFECT)))
+    yield ("verl's: planned, with a value that happens anyway", str(len(USUAL)))
+
+
+def _sections() -> Iterator[str]:
+    """A heading and a table for each kind of section that has keys which act."""
+    places: dict[type[Section], list[str]] = {}
+    for key in _known():
+        if key.status is Status.ACTS:
+            path = key.path.rpartition(".")[0]
+            known = places.setdefault(key.section, [])
+            known += [path] if path not in known else []
+    for section, paths in places.items():
+        yield f"\n### {_heading(paths)}\n"
+        first = [key for key in _known() if key.section is section]
+        at = [key for key in first if key.path.rpartition(".")[0] == paths[0]]
+        yield from _table(_acting([key for key in at if key.status is Status.ACTS]))
+
+
+def _heading(paths: list[str]) -> str:
+    return ", ".join(f"`{path}`" if path else "At the top" for path in paths)
+
+
+def _acting(keys: list[Key]) -> Iterator[Row]:
+    yield ("Key", "What it is", "Type", "Default", "Read by", "In verl")
+    for key in keys:
+        yield (
+            f"`{key.name}`",
+            _with_values(key),
+            key.type,
+            f"`{shown(key.path, key.default)}`",
+            ", ".join(read_by(key)),
+            ", ".join(f"`{name}`" for name in verl_names(key.path)),
+        )
+
+
+def _with_values(key: Key) -> str:
+    also = [f"`{value}` is `{name}`" for value, name in key.other_values.items()]
+    planned = [f"`{value}` ({what})" for value, what in key.planned_values.items()]
+    text = f"{key.meaning} Also: {', '.join(also)}." if also else key.meaning
+    return f"{text} Planned: {', '.join(planned)}." if planned else text
+
+
+def _others(status: Status) -> Iterator[str]:
+    """Those of auxiliary sections stand under the key that holds them."""
+    yield from _table(_other_rows(status))
+
+
+def _other_rows(status: Status) -> Iterator[Row]:
+    is_renamed = status is Status.RENAMED
+    yield ("Older name", "Name here") if is_renamed else ("Key", "What it is", "Default", "Reason")
+    for key in _distinct():
+        if key.status is not status:
+            continue
+        if is_renamed:
+            yield (f"`{key.path}`", f"`{key.reason}`")
+        else:
+            default = f"`{shown(key.path, key.default)}`"
+            yield (f"`{key.path}`", key.meaning, default, key.reason)
+
+
+def _verl() -> Iterator[Row]:
+    yield ("verl's key", "What becomes of it")
+    for name, renamed in USED.items():
+        yield (f"`{name}`", f"used as `{renamed.to[1:]}`")
+    for name, mark in WITHOUT_EFFECT.items():
+        yield (f"`{name}`", f"without effect here: {mark.reason}")
+    for name, value in USUAL.items():
+        why = f": {INSTEAD[name]}" if name in INSTEAD else ""
+        yield (f"`{name}`", f"planned; `{shown(name, value)}` is what happens{why}")
+
+
+TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "counts": lambda: _table(_counts()),
+    "sections": _sections,
+    "no effect": lambda: _others(Status.NO_EFFECT),
+    "renamed": lambda: _others(Status.RENAMED),
+    "planned": lambda: _others(Status.PLANNED),
+    "verl": lambda: _table(_verl()),
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What there is to say of one key."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from trinity.config.catalog import Key, all_keys
+from trinity.config.keys import general, parsed
+from trinity.config.near import nearest
+from trinity.config.secret import shown
+from trinity.config.status import Status
+from trinity.config.verl_keys import USED
+from trinity.errors import UserError
+
+READERS = Path(__file__).with_name("readers.json")
+MANY = 12
+
+Line = tuple[str, str]
+
+
+def find_keys(asked: str) -> tuple[Key, ...]:
+    """The key of this path, or all that end with it.
+
+    Raises: UserError naming the nearest one if there is none.
+    """
+    wanted = general(parsed(asked)) or asked
+    keys = {_plain(key.path): key for key in all_keys()}
+    if wanted in keys:
+        return (keys[wanted],)
+    ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
+    if ending:
+        return tuple(sorted(ending, key=lambda key: key.status is not Status.ACTS))
+    near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
+    advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
+    raise UserError(f"there is no key `{asked}`{advice}")
+
+
+def lines_about(key: Key) -> Iterator[Line]:
+    """A word and what goes with it, for each thing there is to say."""
+    if key.status is Status.RENAMED:
+        yield "renamed", f"it is called `{key.reason}` here, where its value is used"
+        return
+    yield "", key.meaning
+    yield "type", key.type
+    if not key.is_section:
+        yield "default", shown(key.path, key.default)
+    for value, name in key.other_values.items():
+        yield "also", f"`{value}` for `{name}`"
+    for value, what in key.planned_values.items():
+        yield "planned", f"`{value}`: {what}"
+    yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
+    if readers := read_by(key):
+        yield "read by", ", ".join(readers)
+    if verl := verl_names(key.path):
+        yield "in verl", ", ".join(f"`{name}`" for name in verl)
+
+
+def read_by(key: Key) -> list[str]:
+    """Who reads it in a run, as recorded: see tests/e2e/test_config_reads.py."""
+    for section in key.section.__mro__:
+        if found := _readers().get(f"{section.__name__}.{key.name}"):
+            return found
+    return []
+
+
+def verl_names(path: str) -> list[str]:
+    """What verl calls it, or some of that."""
+    return [verl for verl, renamed in USED.items() if renamed.to == f"/{_plain(path)}"]
+
+
+@cache
+def _readers() -> dict[str, list[str]]:
+    if not READERS.exists():
+        return {}
+    read: dict[str, list[str]] = json.loads(READERS.read_text(encoding="utf-8"))
+    return read
+
+
+def _plain(path: str) -> str:
+    """Without what stands for positions and names."""
+    return path.replace("[]", "").replace(".<name>", "")

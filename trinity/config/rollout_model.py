@@ -1,0 +1,185 @@
+"""Subsections `explorer.rollout_model` and `explorer.auxiliary_models`: inference engines."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from trinity.config.model_services import ExternalModelConfig
+from trinity.config.reasons import DERIVED, NO_RAY, OPENAI_ONLY
+from trinity.config.section import Args, NonNegative, Positive, Section, usual
+from trinity.config.status import Choices, NoEffect, Planned, Renamed
+
+ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
+OF_MODEL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "logprobs",
+    "max_model_len",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "min_response_tokens",
+    "enable_prompt_truncation",
+    "repetition_penalty",
+    "enable_thinking",
+    "rope_scaling",
+    "rope_theta",
+    "trust_remote_code",
+)
+"""Keys of `model` that Trinity-RFT copies into each engine."""
+
+
+class EngineConfig(Section):
+    """What all engines share."""
+
+    engine_type: Annotated[
+        Literal["vllm"],
+        Choices(
+            planned={
+                "sglang": "SGLang's engine",
+                "tinker": "the Tinker service",
+                "external": "a model that others serve",
+            },
+            aliases={"vllm_async": "vllm"},
+        ),
+    ] = "vllm"
+    """Inference engine."""
+    engine_num: Annotated[Positive, Planned("one engine an explorer: start more explorers")] = 1
+    """Engines of one explorer, each with its copy of the weights."""
+    tensor_parallel_size: Positive = 1
+    """GPUs of one engine."""
+    data_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
+    """Copies of the weights in one engine."""
+    pipeline_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
+    """Parts that the layers of one engine are split into."""
+    enable_expert_parallel: Annotated[bool, ONE_GPU_GROUP] = False
+    """Spread the experts of a mixture over the GPUs."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Part of a GPU's memory that an engine takes."""
+    dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
+    """Type of the engine's weights."""
+    enforce_eager: bool = False
+    """No compiled graphs."""
+    enable_prefix_caching: bool = True
+    """Prompts that begin alike share their cache."""
+    extra_engine_args: Args = Field(default_factory=dict)
+    """Arguments passed to the engine as they are, such as `max_num_seqs`."""
+    ignore_eos: Annotated[bool, Planned("a response ends at its end token")] = False
+    """Generate on after the end token, for tests of speed."""
+    enable_multimodal: Annotated[bool, Planned("prompts are text")] = False
+    """Images in prompts."""
+    enable_history: Annotated[
+        bool, Planned("a workflow returns its experiences, none are recorded beside it")
+    ] = False
+    """Keep every call of the model as an experience."""
+    enable_openai_api: Annotated[bool, Planned("workflows call the engine directly")] = False
+    """An OpenAI-compatible address of the engine."""
+    enable_log_requests: Annotated[bool, OPENAI_ONLY] = False
+    """Log each request."""
+    base_port: Annotated[int | None, OPENAI_ONLY] = None
+    """First port of the engines' addresses."""
+    api_key: Annotated[str, OPENAI_ONLY] = "EMPTY"
+    """Key that requests must bring."""
+    enable_auto_tool_choice: Annotated[bool, OPENAI_ONLY] = False
+    """Let the model choose among tools."""
+    tool_call_parser: Annotated[str | None, OPENAI_ONLY] = None
+    """How calls of tools are found in a response."""
+    reasoning_parser: Annotated[str | None, OPENAI_ONLY] = None
+    """How thoughts are found in a response."""
+    use_v1: Annotated[bool, NoEffect("vLLM has one engine by now")] = True
+    """vLLM's newer engine."""
+    seed: Annotated[int, NoEffect("each rollout has a seed of its own, from the top `seed`")] = 42
+    """Seed of the engine."""
+    gpu_per_engine: Annotated[int, DERIVED] = 0
+    """GPUs of one engine."""
+    nnodes: Annotated[int, DERIVED] = 1
+    """Machines of one engine."""
+    node_rank: Annotated[int, DERIVED] = 0
+    """Which of them this is."""
+    enable_return_routed_experts: Annotated[bool, DERIVED] = False
+    """Whether the engine tells which experts it chose."""
+    weight_sync_buffer_size: Annotated[
+        NonNegative, NoEffect("it belongs to SGLang, which is planned")
+    ] = 1024
+    """Megabytes of weights that travel at a time."""
+    bundle_indices: Annotated[str, NO_RAY] = ""
+    """Ray's placement of the engine."""
+    engine_id: Annotated[int, DERIVED] = 0
+    """Which engine this is."""
+    ray_namespace: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the run."""
+    ray_actor_name: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the engine."""
+    sync_method: Annotated[str | None, DERIVED] = None
+    """How weights reach the engine."""
+    checkpoint_job_dir: Annotated[str | None, DERIVED] = None
+    """The run's directory."""
+    cuda_visible_devices: Annotated[str | None, DERIVED] = None
+    """GPUs that the engine sees."""
+    enable_lora: Annotated[bool, DERIVED] = False
+    """Whether the engine takes adapters."""
+    enable_runtime_lora_updating: Annotated[bool, DERIVED] = False
+    """Whether adapters change while it runs."""
+    lora_modules: Annotated[tuple[Args, ...], DERIVED] = ()
+    """Adapters of the engine."""
+    lora_kwargs: Annotated[Args, DERIVED] = Field(default_factory=dict)
+    """Their sizes."""
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    """A copy of `model.external_model`."""
+
+
+class RolloutModelConfig(EngineConfig):
+    """The engine that rolls the policy out."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        **{name: Renamed(f"/model.{name}") for name in OF_MODEL},
+        "chat_template": Renamed("/model.custom_chat_template"),
+        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    }
+
+    model_path: Annotated[str | None, NoEffect("the policy is `model.model_path`")] = None
+    """Which model is rolled out."""
+    name: Annotated[str | None, NoEffect("there is one rollout model")] = None
+    """How workflows call the model."""
+
+
+class AuxiliaryModelConfig(EngineConfig):
+    """An engine beside the policy's: a judge, a teacher, a reward model."""
+
+    model_path: str = ""
+    """Directory of the model in Hugging Face's layout, or its name on the hub."""
+    name: str | None = None
+    """How workflows call the model."""
+    trust_remote_code: bool = False
+    """Run the Python code that comes with it."""
+    temperature: float | None = None
+    """Sampling temperature, unless as `model`."""
+    top_p: float | None = None
+    """Nucleus sampling, unless as `model`."""
+    top_k: int | None = None
+    """Sampling among the k likeliest tokens, unless as `model`."""
+    logprobs: int | None = None
+    """Log-probabilities of other tokens, unless as `model`."""
+    max_model_len: Positive | None = None
+    """Longest sequence, unless as `model`."""
+    max_prompt_tokens: Positive | None = None
+    """Longest prompt, unless as `model`."""
+    max_response_tokens: Positive | None = None
+    """Longest response, unless as `model`."""
+    min_response_tokens: NonNegative | None = None
+    """No end token before this many, unless as `model`."""
+    enable_prompt_truncation: bool | None = None
+    """What becomes of long prompts, unless as `model`."""
+    repetition_penalty: float | None = None
+    """Penalty of repetitions, unless as `model`."""
+    enable_thinking: bool | None = None
+    """Switch of chat templates that have a thinking mode, unless as `model`."""
+    enable_chunked_prefill: bool = True
+    """Read long prompts in parts."""
+    chat_template: str | None = None
+    """Jinja text used in place of the tokenizer's chat template."""
+    rope_scaling: dict[str, JsonValue] | None = None
+    """Longer sequences than the model was made for, unless as `model`."""
+    rope_theta: float | None = None
+    """Base of the position embeddings, unless as `model`."""

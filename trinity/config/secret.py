@@ -1,0 +1,40 @@
+"""Values that are shown to nobody: keys, passwords, tokens."""
+
+import re
+from typing import Any
+
+HIDDEN = "***"
+_SECRET_NAME = re.compile(
+    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
+    r"|private_?key|(^|_)token)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
+_IN_ADDRESS = re.compile(r"(?P<scheme>\w+://[^\s:/@]*):[^\s/@]+@")
+
+
+def is_secret(key: str) -> bool:
+    """Whether what stands under a dotted key is nobody's business."""
+    name = key.rpartition(".")[2]
+    return bool(_SECRET_NAME.search(name) or _SECRET_VARIABLE.match(name))
+
+
+def hidden(key: str, value: Any) -> Any:
+    """The value as it may be shown, down to the last part of it."""
+    if isinstance(value, dict):
+        return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [hidden(key, item) for item in value]
+    if is_secret(key) and value not in (None, ""):
+        return HIDDEN
+    return _IN_ADDRESS.sub(rf"\g<scheme>:{HIDDEN}@", value) if isinstance(value, str) else value
+
+
+def shown(key: str, value: Any, most: int = 80) -> str:
+    """A value in a sentence, as YAML would have it."""
+    value = hidden(key, value)
+    if value is None:
+        return "null"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = " ".join(text.split()) or "''"
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,160 @@
+"""What becomes of verl's own keys below `trainer.trainer_config`, one by one.
+
+Keys of the actor and the reference are written as verl has them since it dropped the prefix
+`actor_rollout_ref`; both ways are known. What is not in a table is planned.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from trinity.config.status import NoEffect, Planned, Renamed
+
+PREFIX = "actor_rollout_ref"
+_OPTIMIZER = (
+    "lr",
+    "lr_warmup_steps",
+    "lr_warmup_steps_ratio",
+    "min_lr_ratio",
+    "lr_scheduler_type",
+    "weight_decay",
+    "betas",
+)
+
+USED: Mapping[str, Renamed] = {
+    **{f"actor.optim.{key}": Renamed(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
+    **{f"critic.optim.{key}": Renamed(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
+    "actor.optim.warmup_style": Renamed("/algorithm.optimizer.lr_scheduler_type"),
+    "critic.optim.warmup_style": Renamed("/trainer.critic.optimizer.lr_scheduler_type"),
+    "actor.fsdp_config.optimizer_offload": Renamed("/trainer.optimizer_offload"),
+    "actor.fsdp_config.param_offload": Renamed("/trainer.param_offload"),
+    "actor.grad_clip": Renamed("/trainer.grad_clip"),
+    "actor.loss_agg_mode": Renamed("/algorithm.loss_agg_mode"),
+    "actor.ppo_max_token_len_per_gpu": Renamed("/trainer.max_token_len_per_gpu"),
+    "actor.ulysses_sequence_parallel_size": Renamed("/trainer.ulysses_sequence_parallel_size"),
+    "actor.use_dynamic_bsz": Renamed("/trainer.use_dynamic_bsz"),
+    "critic.cliprange_value": Renamed("/trainer.critic.cliprange_value"),
+    "critic.grad_clip": Renamed("/trainer.critic.grad_clip"),
+    "critic.loss_agg_mode": Renamed("/trainer.critic.loss_agg_mode"),
+    "critic.model.path": Renamed("/model.critic_model_path"),
+    "model.path": Renamed("/model.model_path"),
+    "model.trust_remote_code": Renamed("/model.trust_remote_code"),
+    "model.use_remove_padding": Renamed("/trainer.use_remove_padding"),
+    "trainer.balance_batch": Renamed("/trainer.balance_batch"),
+    "trainer.critic_warmup": Renamed("/trainer.critic_warmup"),
+    "trainer.max_actor_ckpt_to_keep": Renamed("/trainer.max_checkpoints_to_keep"),
+}
+"""Keys whose values are used under the names that they have here."""
+
+_MICRO_BATCHES = NoEffect("micro-batches are made by tokens, see `trainer.max_token_len_per_gpu`")
+_ENTROPY = NoEffect("how entropy is computed changes memory and time, not its value")
+_WITH_ACTOR = NoEffect("critic and reference are cut into micro-batches as the actor is")
+_ENGINE = NoEffect("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
+_STEPS = NoEffect("the schedule knows the number of train steps")
+
+WITHOUT_EFFECT: Mapping[str, NoEffect] = {
+    "actor.checkpoint": NoEffect("a checkpoint holds all that a resume needs"),
+    "actor.entropy_checkpointing": _ENTROPY,
+    "actor.entropy_from_logits_with_chunking": _ENTROPY,
+    "actor.optim.total_training_steps": _STEPS,
+    "actor.ppo_infer_max_token_len_per_gpu": _MICRO_BATCHES,
+    "actor.ppo_micro_batch_size": _MICRO_BATCHES,
+    "actor.ppo_micro_batch_size_per_gpu": _MICRO_BATCHES,
+    "actor.ppo_mini_batch_size": NoEffect("`buffer.train_batch_size` is one optimizer step"),
+    "actor.rollout_n": NoEffect("`algorithm.repeat_times` says it"),
+    "actor.strategy": NoEffect("`trainer.trainer_strategy` says it"),
+    "actor.shuffle": NoEffect("a batch is one optimizer step, so its order changes nothing"),
+    "actor.use_kl_loss": NoEffect("`algorithm.kl_loss_fn` says it"),
+    "critic.enable": NoEffect("the algorithm says whether there is a critic"),
+    "critic.forward_max_token_len_per_gpu": _WITH_ACTOR,
+    "critic.forward_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "critic.model.use_remove_padding": _WITH_ACTOR,
+    "critic.optim.total_training_steps": _STEPS,
+    "critic.ppo_infer_max_token_len_per_gpu": _WITH_ACTOR,
+    "critic.ppo_max_token_len_per_gpu": _WITH_ACTOR,
+    "critic.ppo_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "critic.ppo_mini_batch_size": _WITH_ACTOR,
+    "critic.rollout_n": _WITH_ACTOR,
+    "critic.shuffle": _WITH_ACTOR,
+    "critic.strategy": _WITH_ACTOR,
+    "critic.ulysses_sequence_parallel_size": _WITH_ACTOR,
+    "critic.use_dynamic_bsz": _WITH_ACTOR,
+    "hybrid_engine": _ENGINE,
+    "model.use_fused_kernels": _ENTROPY,
+    "model.fused_kernel_options": _ENTROPY,
+    "ref.entropy_checkpointing": _ENTROPY,
+    "ref.entropy_from_logits_with_chunking": _ENTROPY,
+    "ref.log_prob_max_token_len_per_gpu": _WITH_ACTOR,
+    "ref.log_prob_micro_batch_size": _WITH_ACTOR,
+    "ref.log_prob_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "ref.log_prob_use_dynamic_bsz": _WITH_ACTOR,
+    "ref.rollout_n": _WITH_ACTOR,
+    "ref.strategy": _WITH_ACTOR,
+    "ref.ulysses_sequence_parallel_size": _WITH_ACTOR,
+    "ref.use_remove_padding": _WITH_ACTOR,
+    "rollout": _ENGINE,
+    "trainer.del_local_ckpt_after_load": NoEffect("`trainer.max_checkpoints_to_keep` says it"),
+    "trainer.max_critic_ckpt_to_keep": NoEffect("the critic is saved and kept with the actor"),
+    "trainer.remove_previous_ckpt_in_save": NoEffect("`trainer.max_checkpoints_to_keep` says it"),
+    "trainer.total_training_steps": NoEffect("`trainer.total_steps` says it"),
+}
+"""Keys, or sections of them, that ask for what is settled otherwise."""
+
+USUAL: Mapping[str, JsonValue] = {
+    "actor.fsdp_config.forward_prefetch": False,
+    "actor.fsdp_config.fsdp_size": -1,
+    "actor.fsdp_config.wrap_policy.min_num_params": 0,
+    "actor.ppo_epochs": 1,
+    "critic.fsdp_config.optimizer_offload": False,
+    "critic.fsdp_config.param_offload": False,
+    "critic.model.enable_gradient_checkpointing": False,
+    "critic.model.external_lib": None,
+    "critic.model.fsdp_config.forward_prefetch": False,
+    "critic.model.fsdp_config.fsdp_size": -1,
+    "critic.model.fsdp_config.optimizer_offload": False,
+    "critic.model.fsdp_config.param_offload": False,
+    "critic.model.fsdp_config.wrap_policy.min_num_params": 0,
+    "critic.model.override_config": {},
+    "critic.ppo_epochs": 1,
+    "model.enable_gradient_checkpointing": False,
+    "model.external_lib": None,
+    "model.override_config": {},
+    "ref.fsdp_config.forward_prefetch": False,
+    "ref.fsdp_config.fsdp_size": -1,
+    "ref.fsdp_config.optimizer_offload": False,
+    "ref.fsdp_config.param_offload": False,
+    "ref.fsdp_config.wrap_policy.min_num_params": 0,
+    "trainer.default_hdfs_dir": None,
+    "trainer.resume_from_path": "",
+    "trainer.resume_mode": "auto",
+}
+"""Planned keys with what happens meanwhile, so that giving just that is no mistake."""
+
+NOT_PASSED = "verl's engine is not given this key"
+INSTEAD: Mapping[str, str] = {
+    "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own directory",
+    "trainer.resume_mode": "`continue_from_checkpoint` says whether a run goes on",
+    "actor.ppo_epochs": "a batch is one optimizer step",
+    "critic.ppo_epochs": "a batch is one optimizer step",
+}
+"""Why, where there is more to say than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happens:
+    """What happens anyway, so that the key need not be spoken of."""
+
+
+def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happens:
+    """What becomes of a key below `trainer_config`, with or without verl's older prefix."""
+    key = key.removeprefix(f"{PREFIX}.")
+    if key in USED:
+        return USED[key]
+    parts = key.split(".")
+    for end in range(len(parts), 0, -1):
+        if mark := WITHOUT_EFFECT.get(".".join(parts[:end])):
+            return mark
+    if value is None or (key in USUAL and USUAL[key] == value):
+        return Happens()
+    return Planned(INSTEAD.get(key, NOT_PASSED))

@@ -1,0 +1,117 @@
+"""Trains again on the batches that a run has stored: without an explorer, beside that run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.api.v1 import synchronizer_pb2
+from trinity.config.near import did_you_mean
+from trinity.config.plan import ExperimentPlan, StagePlan, StoredBatches
+from trinity.errors import RunFailed, UserError
+from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.run import SynchronizerStub
+from trinity.local.infrastructure import Launchable
+from trinity.local.services import Surroundings, four_services
+from trinity.rpc.limits import CALL_SECONDS
+
+FOLDER = "retrained"
+UNKNOWN = "00000000-0000-0000-0000-000000000000"
+"""The experiment's id until the stack runs that knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Train steps, both included; they keep their numbers."""
+
+    first: int
+    last: int
+
+
+def retraining_plan(
+    plan: ExperimentPlan, *, stage: str | None, steps: Steps, name: str | None
+) -> ExperimentPlan:
+    """An experiment of one stage, in a directory of its own within the run's.
+
+    Raises: UserError when the run is not there or has no such stage, or the name is taken.
+    """
+    if not holds_run(plan.job_path):
+        raise UserError(f"{plan.job_dir} holds no run whose batches could be trained again")
+    source = _stage(plan, stage)
+    own = name or f"{source.name}-{steps.first}-{steps.last}"
+    stored = StoredBatches(
+        experiment_id=UNKNOWN,
+        stage=source.name,
+        first_step=steps.first,
+        last_step=steps.last,
+    )
+    changes = {"roles": ("trainer",), "eval_tasksets": (), "stored_batches": stored, "index": 0}
+    made = plan.model_copy(
+        update={
+            "label": f"{plan.label}-{FOLDER}-{own}",
+            "job_dir": str(plan.job_path / FOLDER / own),
+            "stages": (source.model_copy(update=changes),),
+        }
+    )
+    made.job_path.mkdir(parents=True, exist_ok=True)
+    check_resumable(made)
+    return made
+
+
+def _stage(plan: ExperimentPlan, name: str | None) -> StagePlan:
+    """The stage of this name; without one the last."""
+    if name is None:
+        return plan.stages[-1]
+    for stage in plan.stages:
+        if stage.name == name:
+            return stage
+    names = [stage.name for stage in plan.stages]
+    raise UserError(f"{plan.label} has no stage {name!r}{did_you_mean(name, names)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The run whose batches are trained again, as the running stack knows it."""
+
+    plan: ExperimentPlan
+
+    async def complete(
+        self, synchronizer: SynchronizerStub, made: ExperimentPlan
+    ) -> ExperimentPlan:
+        """With the run's id, and the weights that its stage had started from.
+
+        Raises: RunFailed when the run was never started, or the stage before has no weights.
+        """
+        experiment = await self._experiment(synchronizer)
+        [stage] = made.stages
+        assert stage.stored_batches is not None, "it is a plan of this module"
+        stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
+        start = self._start(experiment, stage)
+        changed = stage.model_copy(update={"stored_batches": stored, "model_path": start})
+        return made.model_copy(update={"stages": (changed,)})
+
+    async def _experiment(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:
+        answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
+            synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+        )
+        for one in answer.experiments:
+            if (one.tenant, one.label) == (self.plan.tenant, self.plan.label):
+                return one
+        raise RunFailed(f"{self.plan.label} was never started: it has stored no batches")
+
+    def _start(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> str:
+        """The user's model, or what the stage before had ended with."""
+        names = [one.name for one in self.plan.stages]
+        index = names.index(stage.name)
+        if index == 0:
+            return stage.model_path
+        before = experiment.stages[index - 1]
+        if not Path(before.final_version.path).is_dir():
+            raise RunFailed(
+                f"stage {stage.name} started from the last weights of stage {before.name}, "
+                f"which are not in {before.final_version.path or 'any directory'}"
+            )
+        return before.final_version.path
+
+
+def without_explorer(around: Surroundings) -> list[Launchable]:
+    """The services that are needed."""
+    return [one for one in four_services(around) if one.spec.name != "explorer"]

@@ -1,0 +1,1 @@
+"""Looking into what a run has stored: which samples, shown how, written where."""

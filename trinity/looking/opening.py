@@ -1,0 +1,118 @@
+"""Reaches what a job has stored: through the stack that runs, or one that is started to look."""
+
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.near import did_you_mean
+from trinity.errors import RunFailed, UserError
+from trinity.launch.resume import PLAN_FILE
+from trinity.local.addresses import ServiceAddresses
+from trinity.local.infrastructure import Launchable
+from trinity.local.run_file import read_running
+from trinity.local.services import Surroundings, four_services
+from trinity.local.stack import LocalStack
+from trinity.rpc.channel import open_channel
+from trinity.rpc.errors import error_of
+from trinity.rpc.limits import CALL_SECONDS
+
+NEEDED = ("synchronizer", "buffer")
+"""The services that tell what is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What one experiment has stored."""
+
+    queries: QueryServiceStub
+    label: str
+    stages: tuple[query_pb2.StoredStage, ...]
+    """In the order in which they were opened."""
+
+    def key(self, stage: str | None) -> buffer_pb2.StageKey:
+        """The stage of this name; without one the last that holds samples, or the last.
+
+        Raises: UserError when there is no such stage.
+        """
+        return self.stage(stage).key
+
+    def stage(self, name: str | None) -> query_pb2.StoredStage:
+        """The same with what it holds."""
+        if name is None:
+            holding = [one for one in self.stages if one.counts]
+            return (holding or self.stages)[-1]
+        for one in self.stages:
+            if one.key.stage == name:
+                return one
+        names = [one.key.stage for one in self.stages]
+        raise UserError(f"{self.label} has no stage {name!r}{did_you_mean(name, names)}")
+
+
+@contextlib.asynccontextmanager
+async def opened(job_dir: Path) -> AsyncIterator[Stored]:
+    """What the job's experiment has stored, for as long as the block lasts.
+
+    Raises: UserError when there is no job; RpcError, in the block too, when a question fails.
+    """
+    tenant, label = _experiment_of(job_dir)
+    async with _answering(job_dir) as addresses:
+        try:
+            experiment_id = await _find(addresses.synchronizer, tenant, label)
+            async with open_channel(addresses.buffer) as channel:
+                yield await _stored(QueryServiceStub(channel), label, experiment_id)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+
+
+def _experiment_of(job_dir: Path) -> tuple[str, str]:
+    """Tenant and label."""
+    path = job_dir / PLAN_FILE
+    try:
+        plan = json.loads(path.read_text())
+        return plan["tenant"], plan["label"]
+    except FileNotFoundError:
+        raise UserError(f"{job_dir} holds no run: give its --config or its --job-dir") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def _answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
+    if (running := read_running(job_dir)) is not None:
+        yield running.addresses
+        return
+    sys.stderr.write(f"{job_dir} has stopped: opening it to look\n")
+    async with LocalStack(job_dir=job_dir, services=_only_needed) as stack:
+        yield stack.addresses
+
+
+def _only_needed(around: Surroundings) -> list[Launchable]:
+    return [one for one in four_services(around) if one.spec.name in NEEDED]
+
+
+async def _find(synchronizer: str, tenant: str, label: str) -> str:
+    async with open_channel(synchronizer) as channel:
+        status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
+            channel
+        ).GetStatus(synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS)
+    for experiment in status.experiments:
+        if (experiment.tenant, experiment.label) == (tenant, label):
+            return experiment.id
+    raise UserError(f"{label} was prepared and never started: nothing is stored")
+
+
+async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> Stored:
+    answer: query_pb2.ListStagesResponse = await queries.ListStages(
+        query_pb2.ListStagesRequest(experiment_id=experiment_id), timeout=CALL_SECONDS
+    )
+    if not answer.stages:
+        raise RunFailed(f"{label} has stored nothing yet")
+    return Stored(queries=queries, label=label, stages=tuple(answer.stages))

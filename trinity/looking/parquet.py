@@ -1,0 +1,140 @@
+"""Samples as a Parquet file, or as a directory that `datasets.load_from_disk` reads."""
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from trinity.errors import UserError
+from trinity.types import JsonObject
+
+ROWS_A_GROUP = 1024
+BYTES_A_GROUP = 32 * 1024 * 1024
+"""In memory at once, before they are compressed."""
+AS_JSON = ("metrics", "reward_parts", "info", "arrays")
+"""Columns whose shape is the workflow's own: each a JSON object."""
+
+
+def load_pyarrow() -> Any:
+    """Raises: UserError when it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f"an export needs pyarrow, which cannot be imported ({error}): "
+            "install `trinity-services[buffer]`"
+        ) from error
+    return pyarrow
+
+
+def schema(pa: Any) -> Any:
+    """The columns, in order."""
+    text, whole, real = pa.string(), pa.int64(), pa.float64()
+    sequence = [
+        ("prompt", text),
+        ("response", text),
+        ("prompt_length", whole),
+        ("tokens", pa.list_(pa.int32())),
+        ("action_mask", pa.list_(pa.bool_())),
+        ("rollout_logprobs", pa.list_(pa.float32())),
+    ]
+    span = pa.struct([(name, whole) for name in ("start", "end", "version", "incarnation")])
+    sampling = pa.struct(
+        [
+            ("temperature", real),
+            ("top_p", real),
+            ("top_k", whole),
+            ("max_tokens", whole),
+            ("seed", whole),
+        ]
+    )
+    texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")
+    places = ("explore_step", "position", "run", "attempt", "step", "revision", "task_index")
+    counts = ("version_min", "version_max", "num_tokens", "response_length", "train_step", "place")
+    reals = ("reward", "advantage", "weight", "mean_ratio", "trained_advantage")
+    return pa.schema(
+        [
+            *((name, text) for name in texts),
+            *((name, whole) for name in (*places, *counts)),
+            *((name, real) for name in reals),
+            ("finish_reason", text),
+            ("created_at", text),
+            *sequence,
+            ("rejected", pa.struct(sequence)),
+            ("version_spans", pa.list_(span)),
+            ("sampling", sampling),
+            *((name, text) for name in AS_JSON),
+            ("trace_id", text),
+        ]
+    )
+
+
+async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
+    """Write a file that is there whole or not at all; answers how many samples it holds."""
+    pa = load_pyarrow()
+    partial = path.with_name(f".{path.name}.partial")
+    columns = schema(pa)
+    count = 0
+    try:
+        with pa.parquet.ParquetWriter(partial, columns, compression="zstd") as writer:
+            async for some in _groups(rows):
+                writer.write_table(pa.Table.from_pylist(some, schema=columns))
+                count += len(some)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
+    some: list[JsonObject] = []
+    num_bytes = 0
+    async for row in rows:
+        flat = {**row, **{name: json.dumps(row[name]) for name in AS_JSON if name in row}}
+        some.append(flat)
+        num_bytes += _size(flat)
+        if len(some) >= ROWS_A_GROUP or num_bytes >= BYTES_A_GROUP:
+            yield some
+            some, num_bytes = [], 0
+    if some:
+        yield some
+
+
+def _size(row: JsonObject) -> int:
+    """About the bytes that a row takes."""
+    return sum(len(value) * 8 for value in row.values() if isinstance(value, str | list))
+
+
+async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
+    """Write a directory that `datasets.load_from_disk` reads; answers how many samples it holds."""
+    dataset_class = _load_datasets()
+    work = path.with_name(f".{path.name}.partial")
+    work.mkdir(parents=True)
+    try:
+        count = await write_parquet(work / "samples.parquet", rows)
+        dataset = dataset_class.from_parquet(
+            str(work / "samples.parquet"), cache_dir=str(work / "cache")
+        )
+        dataset.save_to_disk(str(work / "dataset"))
+        (work / "dataset").replace(path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return count
+
+
+def _load_datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"this export needs `datasets`, which cannot be imported ({error}): "
+            "install `trinity-services[buffer]`, or write a .parquet file"
+        ) from error
+    datasets.disable_progress_bars()
+    return datasets.Dataset
+
+
+Writer = Callable[[Path, AsyncIterator[JsonObject]], Any]
+WRITERS: dict[str, Writer] = {"parquet": write_parquet, "datasets": write_dataset}

@@ -1,0 +1,44 @@
+"""What was generated beside what was trained on, as a person reads it."""
+
+import math
+
+from rich.markup import escape
+from rich.table import Table
+
+from trinity.api.v1 import query_pb2
+from trinity.looking.samples import name_of_state
+
+BENT = "differs from what was left out by more than chance"
+NO_MEAN = ""
+
+
+def population_lines(stage: str, population: query_pb2.GetPopulationResponse) -> list[str]:
+    """How much of what was generated was trained on, and why the rest was not."""
+    first, last = population.first_explore_step, population.last_explore_step
+    steps = f"explore step {last}" if first == last else f"explore steps {first} to {last}"
+    lines = [
+        f"{stage}, {steps}: {population.num_runs:,} runs gave {population.num_generated:,} "
+        f"samples, {population.num_trained:,} of them were trained on"
+    ]
+    for one in population.left_out:
+        why = escape(one.reason) or name_of_state(one.state)
+        lines.append(f"  {one.count:,} were left out: {why}")
+    return lines
+
+
+def population_table(population: query_pb2.GetPopulationResponse) -> Table:
+    """Means of both, and how far their distributions are apart."""
+    table = Table("of all samples", "generated: mean", "trained: mean", "shift (0 to 1)", "")
+    for one in population.comparisons:
+        table.add_row(
+            one.name.replace("_", " "),
+            _mean(one.generated_mean),
+            _mean(one.trained_mean),
+            f"{one.shift:.3f}",
+            BENT if one.is_significant else "",
+        )
+    return table
+
+
+def _mean(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else NO_MEAN

@@ -1,0 +1,174 @@
+"""GPU memory of a role, as a sum of terms: estimates, until somebody measures."""
+
+from dataclasses import dataclass
+
+from trinity.sizing.model_shape import ModelShape
+from trinity.sizing.parameters import (
+    count_critic_parameters,
+    count_parameters,
+    layer_parameters,
+)
+
+GIB = 1024**3
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+_FULL = 4
+"""Bytes of float32, in which weights are kept, gradients summed and Adam's moments held."""
+_GRAPHS = int(1.5 * GIB)
+"""What an engine takes besides weights and cache: graphs, workspaces, its runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a role's memory on one GPU."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How one rank trains."""
+
+    ranks: int
+    """Over which weights, gradients and moments are sharded."""
+    tokens: int
+    """Of one micro-batch."""
+    dtype: str
+    """Of the passes."""
+    checkpoints_activations: bool = False
+    """Whether a layer's activations are computed again in the backward pass."""
+    sequence_parallel: int = 1
+    """GPUs that share each sequence."""
+    packs_rows: bool = False
+    """Whether log-probabilities come from verl's fused kernels, as with flash attention."""
+    has_entropy: bool = False
+    """Whether the loss has a term of entropy."""
+
+
+def policy_terms(shape: ModelShape, training: Training) -> list[Term]:
+    """Of the weights that learn."""
+    logits = _logits(shape, training)
+    return [
+        *_state(count_parameters(shape), training),
+        _gathered(shape, training),
+        _step(count_parameters(shape), training),
+        _activations(shape, training),
+        logits,
+    ]
+
+
+def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
+    """Of the value model, which has no logits."""
+    parameters = count_critic_parameters(shape)
+    return [
+        *_state(parameters, training),
+        _gathered(shape, training),
+        _step(parameters, training),
+        _activations(shape, training),
+    ]
+
+
+def reference_terms(shape: ModelShape, training: Training) -> list[Term]:
+    """Of the model that the stage started from, which only computes."""
+    size = BYTES[training.dtype]
+    parameters = count_parameters(shape)
+    weights = parameters * size // training.ranks
+    return [Term("reference weights", weights, f"{size} P / {_ranks(training)}")]
+
+
+def at_once(terms: list[Term]) -> int:
+    """What a rank holds at its fullest: a pass and an optimizer step never meet."""
+    passing = {"gathered layers", "activations", "logits"}
+    step = sum(term.bytes for term in terms if term.name == "optimizer step")
+    passes = sum(term.bytes for term in terms if term.name in passing)
+    others = (t.bytes for t in terms if t.name not in passing and t.name != "optimizer step")
+    return sum(others) + max(step, passes)
+
+
+def kv_bytes_per_token(shape: ModelShape, tensor_parallel: int, dtype: str) -> int:
+    """Of one GPU of an engine: keys and values of all layers; heads are shared out."""
+    heads = -(-shape.kv_heads // tensor_parallel)
+    return 2 * shape.layers * heads * shape.head_dim * BYTES[dtype]
+
+
+def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) -> list[Term]:
+    """Of one GPU of an engine of `gpus` whose cache has `cache_bytes` there."""
+    weights = count_parameters(shape) * BYTES[dtype] // gpus
+    return [
+        Term("weights", weights, f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"),
+        Term("graphs, workspace", _GRAPHS, "about 1.5 GiB"),
+        Term("KV cache", max(cache_bytes, 0), "what is left of gpu_memory_utilization"),
+    ]
+
+
+def cache_room(
+    shape: ModelShape, *, gpus: int, dtype: str, gpu_bytes: int, utilization: float
+) -> int:
+    """Bytes that an engine has left for its cache on each GPU; below 0 where it does not fit."""
+    weights = count_parameters(shape) * BYTES[dtype] // gpus
+    return int(utilization * gpu_bytes) - weights - _GRAPHS
+
+
+def _state(parameters: int, training: Training) -> list[Term]:
+    shard = _FULL * parameters // training.ranks
+    ranks = _ranks(training)
+    return [
+        Term("weights", shard, f"4 P / {ranks}, float32"),
+        Term("gradients", shard, f"4 P / {ranks}, float32"),
+        Term("optimizer", 2 * shard, f"8 P / {ranks}, Adam's two moments"),
+    ]
+
+
+def _ranks(training: Training) -> str:
+    return f"{training.ranks} rank{'s' if training.ranks > 1 else ''}"
+
+
+def _gathered(shape: ModelShape, training: Training) -> Term:
+    """FSDP holds the whole of a layer only while it passes, the next one already on its way."""
+    size = BYTES[training.dtype]
+    layers = 2 * layer_parameters(shape) * size
+    embeddings = shape.vocabulary * shape.hidden * size * (1 if shape.is_tied else 2)
+    return Term("gathered layers", layers + embeddings, f"{size} (2 layers + embeddings)")
+
+
+def _step(parameters: int, training: Training) -> Term:
+    return Term("optimizer step", _FULL * parameters // training.ranks, f"4 P / {_ranks(training)}")
+
+
+def _activations(shape: ModelShape, training: Training) -> Term:
+    """One input a layer where they are computed again, else all that the backward pass reads."""
+    size = BYTES[training.dtype]
+    tokens = -(-training.tokens // training.sequence_parallel)
+    of_layer = _layer_activations(shape, size)
+    if training.checkpoints_activations:
+        kept = tokens * shape.hidden * size * (shape.layers + 4) + tokens * of_layer
+        return Term("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
+    kept = tokens * shape.layers * of_layer
+    return Term("activations", kept, f"{of_layer} bytes T L, T = {tokens}")
+
+
+def _layer_activations(shape: ModelShape, size: int) -> int:
+    """Bytes a token of one layer.
+
+    Two norms with their float32 copies and outputs, queries, keys and values before and after
+    rotation, attention's output, two residuals, and four of the feed-forward part's width.
+    """
+    width = shape.feed_forward
+    if shape.experts is not None and shape.sparse_layers:
+        width = shape.experts.per_token * shape.experts.width + shape.experts.shared_width
+    attention = 3 * shape.query_width + 4 * shape.kv_width
+    return size * (4 * shape.hidden + attention + 4 * width) + 2 * _FULL * shape.hidden
+
+
+def _logits(shape: ModelShape, training: Training) -> Term:
+    """The logits, their float32 copy and log-softmax, and the gradients of the two.
+
+    Of packed rows, what Trinity-RFT's validator found.
+    """
+    tokens = -(-training.tokens // training.sequence_parallel)
+    size = BYTES[training.dtype] + 4 * _FULL
+    if training.packs_rows:
+        size = 8 if training.has_entropy else 10
+    formula = f"{size} bytes T V, V = {shape.vocabulary}"
+    return Term("logits", tokens * size * shape.vocabulary, formula)

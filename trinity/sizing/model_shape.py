@@ -1,0 +1,165 @@
+"""The sizes of a model, from its `config.json` alone."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.errors import UserError
+
+Keys = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The mixture in place of a feed-forward part."""
+
+    num: int
+    per_token: int
+    width: int
+    shared_width: int = 0
+    """Of the expert that every token passes; 0 without one."""
+    has_shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What a decoder-only language model consists of; widths in numbers of activations."""
+
+    family: str
+    """`model_type` of its configuration."""
+    is_known: bool
+    """Whether the family is one whose count of parameters is exact."""
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    vocabulary: int
+    is_tied: bool
+    """Whether input and output embeddings are the same weights."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    feed_forward_bias: bool = False
+    normalizes_qk: bool = False
+    norms_per_layer: int = 2
+    experts: Experts | None = None
+    sparse_layers: int = 0
+    """Layers that have experts."""
+
+    @property
+    def query_width(self) -> int:
+        """Of all heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Of the keys, or the values, of all their heads together."""
+        return self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """What a family's configurations leave unsaid."""
+
+    qkv_bias: bool = False
+    is_tied: bool = False
+    normalizes_qk: bool = False
+    norms_per_layer: int = 2
+    head_dim: int | None = None
+    bias_key: str = "attention_bias"
+    """Switch of the biases of attention; empty if there is none."""
+
+
+_FAMILIES: dict[str, _Family] = {
+    "llama": _Family(),
+    "mistral": _Family(bias_key=""),
+    "mixtral": _Family(bias_key=""),
+    "qwen2": _Family(qkv_bias=True, bias_key=""),
+    "qwen2_moe": _Family(qkv_bias=True, bias_key="qkv_bias"),
+    "qwen3": _Family(normalizes_qk=True, head_dim=128),
+    "qwen3_moe": _Family(normalizes_qk=True),
+    "gemma": _Family(is_tied=True, head_dim=256),
+    "gemma2": _Family(is_tied=True, head_dim=256, norms_per_layer=4),
+    "gemma3_text": _Family(is_tied=True, head_dim=256, norms_per_layer=4, normalizes_qk=True),
+    "phi3": _Family(bias_key=""),
+}
+
+
+def read_shape(path: Path) -> ModelShape:
+    """Of the model whose `config.json` is `path`.
+
+    Raises: UserError for a file that cannot be read or lacks a size.
+    """
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({error}): give a model's config.json") from error
+    if not isinstance(keys, dict):
+        raise UserError(f"{path} is no JSON object: give a model's config.json")
+    return shape_of(keys.get("text_config", keys), str(path))
+
+
+def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
+    """Of a configuration's keys."""
+    kind = str(keys.get("model_type", ""))
+    family = _FAMILIES.get(kind, _Family())
+    hidden, heads = _size(keys, "hidden_size", name), _size(keys, "num_attention_heads", name)
+    layers = _size(keys, "num_hidden_layers", name)
+    experts = _experts(keys, kind)
+    has_bias = bool(keys.get(family.bias_key, family.qkv_bias)) if family.bias_key else False
+    return ModelShape(
+        family=kind,
+        is_known=kind in _FAMILIES,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=_number(keys, "num_key_value_heads", heads),
+        head_dim=_number(keys, "head_dim", family.head_dim or hidden // heads),
+        feed_forward=_number(keys, "intermediate_size", 4 * hidden),
+        vocabulary=_size(keys, "vocab_size", name),
+        is_tied=bool(keys.get("tie_word_embeddings", family.is_tied)),
+        qkv_bias=has_bias or (family.qkv_bias and not family.bias_key),
+        output_bias=has_bias and family.bias_key == "attention_bias",
+        feed_forward_bias=bool(keys.get("mlp_bias", False)),
+        normalizes_qk=family.normalizes_qk,
+        norms_per_layer=family.norms_per_layer,
+        experts=experts,
+        sparse_layers=_sparse_layers(keys, layers) if experts else 0,
+    )
+
+
+def _experts(keys: Keys, kind: str) -> Experts | None:
+    num = _number(keys, "num_experts", 0) or _number(keys, "num_local_experts", 0)
+    if num <= 0:
+        return None
+    shared = _number(keys, "shared_expert_intermediate_size", 0) if kind == "qwen2_moe" else 0
+    return Experts(
+        num=num,
+        per_token=_number(keys, "num_experts_per_tok", 2),
+        width=_number(keys, "moe_intermediate_size", _number(keys, "intermediate_size", 0)),
+        shared_width=shared,
+        has_shared_gate=shared > 0,
+    )
+
+
+def _sparse_layers(keys: Keys, layers: int) -> int:
+    dense = keys.get("mlp_only_layers")
+    step = max(_number(keys, "decoder_sparse_step", 1), 1)
+    left_out = set(dense) if isinstance(dense, list) else set()
+    return sum(i not in left_out and (i + 1) % step == 0 for i in range(layers))
+
+
+def _size(keys: Keys, key: str, name: str) -> int:
+    value = keys.get(key)
+    if not isinstance(value, int) or value <= 0:
+        raise UserError(f"{name} has no `{key}`: give the config.json of a causal language model")
+    return value
+
+
+def _number(keys: Keys, key: str, default: int) -> int:
+    value = keys.get(key)
+    return value if isinstance(value, int) else default

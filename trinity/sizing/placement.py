@@ -1,0 +1,151 @@
+"""Which GPUs engines and training ranks get, and where that cannot be."""
+
+from dataclasses import dataclass
+from itertools import islice
+
+from trinity.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """What there is."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def total(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Engines of one model."""
+
+    name: str
+    num: int
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    pipeline_parallel: int = 1
+    kind: str = "vllm"
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of one engine; a model elsewhere takes none."""
+        if self.kind in ("external", "tinker"):
+            return 0
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.num * self.gpus_each
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A process, and its GPUs as `node:gpu`."""
+
+    name: str
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a stage wants."""
+
+    mode: str
+    engines: tuple[Engines, ...]
+    ranks: int
+    """Training processes, one GPU each."""
+    sequence_parallel: int = 1
+
+
+def place(machines: Machines, demand: Demand) -> list[Seat]:
+    """Engines in their order, then ranks.
+
+    Without GPUs every process is on the processor. Raises: UserError naming the setting.
+    """
+    if machines.total == 0:
+        return [*_names(demand)]
+    check(machines, demand)
+    free = iter(
+        f"{node}:{gpu}" for node in range(machines.nodes) for gpu in range(machines.gpus_per_node)
+    )
+    if demand.mode == "colocate":
+        gpu = next(free)
+        return [Seat(seat.name, (gpu,)) for seat in _names(demand)]
+    seats = [
+        Seat(name, tuple(islice(free, engines.gpus_each)))
+        for engines in demand.engines
+        for name in _engine_names(engines)
+    ]
+    return seats + [Seat(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
+
+
+def check(machines: Machines, demand: Demand) -> None:
+    """Raises: UserError where the demand cannot be met."""
+    for engines in demand.engines:
+        _check_engine(machines, engines)
+    if demand.mode == "colocate":
+        _check_colocated(machines, demand)
+        return
+    taken, total = sum(one.gpus for one in demand.engines), machines.total
+    shown = " + ".join(f"{one.num} x {one.gpus_each} ({one.name})" for one in demand.engines)
+    if demand.mode in ("explore", "bench", "serve"):
+        if taken > total:
+            raise UserError(
+                f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
+                "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
+            )
+        return
+    left = total - taken
+    if left < 1:
+        raise UserError(
+            f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
+            "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
+        )
+    if left > machines.gpus_per_node and left % machines.gpus_per_node:
+        raise UserError(
+            f"{left} GPUs are left to train on, more than a node's {machines.gpus_per_node} and no "
+            "multiple of it: let engines take whole nodes, or fewer than one node's GPUs train"
+        )
+
+
+def _check_engine(machines: Machines, engines: Engines) -> None:
+    each, node = engines.gpus_each, machines.gpus_per_node
+    if each <= node:
+        return
+    if each % node:
+        raise UserError(
+            f"one engine of {engines.name} wants {each} GPUs, no multiple of a node's {node}: "
+            "change `tensor_parallel_size`, `data_parallel_size` or `pipeline_parallel_size`"
+        )
+    if engines.kind.startswith("vllm") and engines.data_parallel > 1:
+        raise UserError(
+            f"one engine of {engines.name} spans {each // node} nodes, where vLLM takes no "
+            "`data_parallel_size`: set it to 1 and raise `engine_num`"
+        )
+
+
+def _check_colocated(machines: Machines, demand: Demand) -> None:
+    fits = (
+        machines.total == 1
+        and demand.sequence_parallel == 1
+        and [(one.num, one.gpus_each) for one in demand.engines] == [(1, 1)]
+    )
+    if not fits:
+        raise UserError(
+            "`mode: colocate` is one GPU for one engine and one rank: no auxiliary models, "
+            "`engine_num: 1`, all parallel sizes 1, `cluster.gpu_per_node: 1`"
+        )
+
+
+def _engine_names(engines: Engines) -> list[str]:
+    return [f"{engines.name} {i}" for i in range(engines.num)]
+
+
+def _names(demand: Demand) -> list[Seat]:
+    names = [name for engines in demand.engines for name in _engine_names(engines)]
+    return [Seat(name, ()) for name in [*names, *(f"rank {i}" for i in range(demand.ranks))]]

@@ -1,0 +1,55 @@
+"""The steps, tasks, experiences and tokens that a stage will make."""
+
+from dataclasses import dataclass
+
+from trinity.config.plan import StagePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Upper bounds where tokens are concerned: answers may be shorter."""
+
+    explore_steps: int
+    train_steps: int
+    tasks: int
+    experiences: int
+    rollout_tokens: int
+    """Prompts and responses of all experiences at their longest."""
+    trained_rows: int
+    trained_tokens: int
+    evaluations: int
+    """How often the evaluation tasksets are run."""
+
+
+def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
+    """`num_rows` counts the tasks, in mode train the file's rows; None where it must be known."""
+    is_bounded = stage.total_train_steps is not None
+    if num_rows is None and not is_bounded:
+        return None
+    rows = num_rows or 0
+    train = stage.num_train_steps(rows)
+    explore = stage.num_explore_steps(rows) if stage.needs_rollout else 0
+    tasks = explore * stage.config.buffer.batch_size if stage.needs_rollout else 0
+    experiences = explore * stage.rows_per_explore_step
+    longest = stage.max_prompt_tokens + stage.max_response_tokens
+    trained = train * stage.train_batch_size
+    return Volume(
+        explore_steps=explore,
+        train_steps=train,
+        tasks=tasks,
+        experiences=experiences,
+        rollout_tokens=experiences * longest,
+        trained_rows=trained,
+        trained_tokens=trained * longest,
+        evaluations=_evaluations(stage, explore, train),
+    )
+
+
+def _evaluations(stage: StagePlan, explore_steps: int, train_steps: int) -> int:
+    """Of the first weights, of those that each interval ends with, and of the last."""
+    if not stage.eval_tasksets:
+        return 0
+    interval = stage.config.explorer.eval_interval
+    ends = range(interval, explore_steps + 1, interval)
+    versions = {stage.required_version(end + 1) for end in ends} - {0} | {train_steps}
+    return len(versions) + int(stage.config.explorer.eval_on_startup)

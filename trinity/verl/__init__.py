@@ -1,0 +1,1 @@
+"""Experiments written for veRL, turned into configurations of this system and back."""

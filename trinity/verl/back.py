@@ -1,0 +1,202 @@
+"""From a configuration of this system to veRL's command line, where there is a way."""
+
+import re
+from dataclasses import dataclass, field
+
+import yaml
+
+from trinity.verl.json_value import JsonValue
+from trinity.verl.names import ROWS, SUPERVISED_ROWS
+from trinity.verl.rules.algorithm import ACTOR, ESTIMATORS, KL_NAMES, LOSS_NAMES, OF_THE_LOSS
+from trinity.verl.rules.batches import NEVER
+from trinity.verl.shell_words import shell_word
+from trinity.verl.sources import FloatLoader
+
+_INPUT = "buffer.explorer_input"
+_ON_THEIR_OWN = (
+    "checkpoint_root_dir",
+    "mode",
+    "buffer.train_batch_size",
+    "synchronizer.sync_style",
+    "synchronizer.sync_timeout",
+    "trainer.total_steps",
+)
+"""Keys that follow from others in veRL, or are its only way."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """Our keys that are still to be told, and veRL's that were."""
+
+    left: dict[str, JsonValue]
+    verl: dict[str, JsonValue] = field(default_factory=dict)
+
+    def pop(self, key: str, default: JsonValue = None) -> JsonValue:
+        """The value of one of ours, which counts as told."""
+        return self.left.pop(key, default)
+
+    def number(self, key: str, default: int) -> int:
+        """The same for a number."""
+        value = self.left.pop(key, default)
+        return value if isinstance(value, int) else default
+
+
+def verl_command(text: str) -> str:
+    """veRL's command for the YAML `text`, and as comments the keys that it has none for."""
+    way = _Way(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
+    is_supervised = way.left.get("mode") == "train"
+    if not is_supervised:
+        _tell_data(way)
+        _tell_algorithm(way)
+        _tell_batches(way)
+    _tell_places(way)
+    for row in SUPERVISED_ROWS if is_supervised else ROWS:
+        if row.has_way_back and row.ours in way.left and row.verl not in way.verl:
+            value = way.pop(row.ours)
+            way.verl[row.verl] = row.back(value) if row.back else value
+    for key in _ON_THEIR_OWN:
+        way.pop(key)
+    module = "verl.trainer.sft_trainer" if is_supervised else "verl.trainer.main_ppo"
+    words = [f"python3 -m {module}", *(shell_word(k, v) for k, v in sorted(way.verl.items()))]
+    lines = [" \\\n    ".join(words)]
+    if way.left:
+        lines.append("# no way back, set it by veRL's own means if it matters:")
+        lines += [f"#   {key}: {value}" for key, value in way.left.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _flat(node: object, key: str) -> list[tuple[str, JsonValue]]:
+    """Dotted keys; lists of sections by their positions, other lists whole."""
+    if isinstance(node, dict) and node:
+        return [
+            one for name, inner in node.items() for one in _flat(inner, f"{key}.{name}".strip("."))
+        ]
+    if isinstance(node, list) and any(isinstance(inner, dict) for inner in node):
+        return [one for i, inner in enumerate(node) for one in _flat(inner, f"{key}[{i}]")]
+    return [(key, node)]  # type: ignore[list-item]  # a YAML value
+
+
+def _tell_data(way: _Way) -> None:
+    single = f"{_INPUT}.taskset"
+    trained = [single] if f"{single}.path" in way.left else _listed(way, f"{_INPUT}.tasksets")
+    _tell_files(way, "data.train_files", trained)
+    evaluated = _listed(way, f"{_INPUT}.eval_tasksets")
+    _tell_files(way, "data.val_files", evaluated)
+    for name in ("prompt_key", "response_key", "image_key", "video_key"):
+        for key in [*trained, *evaluated]:
+            value = way.pop(f"{key}.format.{name}")
+            if value is not None:
+                way.verl.setdefault(f"data.{name}", value)
+    for key in trained:
+        selector = way.pop(f"{key}.data_selector.selector_type", "sequential")
+        way.verl["data.shuffle"] = selector == "shuffle"
+        if (seed := way.pop(f"{key}.data_selector.seed")) is not None:
+            way.verl["data.seed"] = seed
+    val = "actor_rollout_ref.rollout.val_kwargs"
+    for key in evaluated:
+        if (times := way.pop(f"{key}.repeat_times")) is not None:
+            way.verl[f"{val}.n"] = times
+        temperature = way.pop(f"{key}.rollout_args.temperature")
+        if temperature is not None:
+            way.verl[f"{val}.do_sample"] = temperature != 0
+            way.verl[f"{val}.temperature"] = temperature
+        for name in ("top_p", "top_k"):
+            if (value := way.pop(f"{key}.rollout_args.{name}")) is not None:
+                way.verl[f"{val}.{name}"] = value
+
+
+def _listed(way: _Way, key: str) -> list[str]:
+    found = (re.match(rf"{re.escape(key)}\[\d+\]", one) for one in way.left)
+    return list(dict.fromkeys(one[0] for one in found if one))
+
+
+def _tell_files(way: _Way, verl: str, tasksets: list[str]) -> None:
+    files: list[JsonValue] = []
+    for key in tasksets:
+        path, split = str(way.pop(f"{key}.path")), way.pop(f"{key}.split", "train")
+        is_file = path.rpartition("/")[2].endswith((".parquet", ".jsonl", ".json"))
+        files.append(path if is_file else f"{path}/{split}.parquet")
+        way.pop(f"{key}.name")
+        way.pop(f"{key}.storage_type")
+    if files:
+        way.verl[verl] = files if len(files) > 1 else files[0]
+
+
+def _tell_algorithm(way: _Way) -> None:
+    kind, advantage = way.pop("algorithm.algorithm_type", "grpo"), way.pop("algorithm.advantage_fn")
+    advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
+    if advantage in ("dr_grpo", "grpo_verl"):
+        if advantage == "dr_grpo":
+            way.verl["algorithm.norm_adv_by_std_in_grpo"] = False
+        advantage = "grpo"
+    estimator = next((verl for verl, (_, ours) in ESTIMATORS.items() if ours == advantage), None)
+    if estimator is None:
+        way.left["algorithm.advantage_fn"] = advantage
+    else:
+        way.verl["algorithm.adv_estimator"] = estimator
+    for name in ("gamma", "lam"):
+        if (value := way.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
+            way.verl[f"algorithm.{name}"] = value
+    _tell_kl(way, "kl_penalty_fn", "algorithm.use_kl_in_reward", "algorithm.kl_penalty")
+    _tell_kl(way, "kl_loss_fn", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type")
+    for ours, verl in (
+        ("kl_penalty_fn_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
+        ("kl_loss_fn_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
+        ("loss_agg_mode", f"{ACTOR}.loss_agg_mode"),
+        *((f"policy_loss_fn_args.{ours}", f"{ACTOR}.{verl}") for verl, ours in OF_THE_LOSS.items()),
+    ):
+        if (value := way.pop(f"algorithm.{ours}")) is not None:
+            way.verl[verl] = value
+    if (loss := way.pop("algorithm.policy_loss_fn")) is not None:
+        names = {ours: verl for verl, ours in reversed(LOSS_NAMES.items())}
+        way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(str(loss), loss)
+
+
+def _tell_kl(way: _Way, ours: str, switch: str, kind: str) -> None:
+    name = way.pop(f"algorithm.{ours}")
+    if name is None:
+        return
+    way.verl[switch] = name != "none"
+    if name != "none":
+        names = {ours: verl for verl, ours in KL_NAMES.items()}
+        way.verl[kind] = names.get(str(name), name)
+
+
+def _tell_batches(way: _Way) -> None:
+    batch = way.number("buffer.batch_size", 1)
+    interval = way.number("synchronizer.sync_interval", 1)
+    way.verl[f"{ACTOR}.ppo_mini_batch_size"] = batch
+    way.verl["data.train_batch_size"] = batch * interval
+    steps = way.number("buffer.total_steps", 0) or way.number("trainer.total_steps", 0)
+    if steps:
+        way.verl["trainer.total_training_steps"] = -(-steps // interval)
+    if "explorer.eval_interval" in way.left:
+        every = way.number("explorer.eval_interval", -1)
+        way.verl["trainer.test_freq"] = -1 if every >= NEVER else every
+
+
+def _tell_places(way: _Way) -> None:
+    for ours, verl in (
+        ("cluster.node_num", "trainer.nnodes"),
+        ("cluster.gpu_per_node", "trainer.n_gpus_per_node"),
+    ):
+        if (value := way.pop(ours)) is not None:
+            way.verl[verl] = value
+    root, project = way.left.get("checkpoint_root_dir"), way.left.get("project", "trinity")
+    if root is not None:
+        name = way.left.get("name", "rft")
+        way.verl["trainer.default_local_dir"] = f"{root}/{project}/{name}"
+    for ours, verl in (
+        ("trainer.trainer_strategy", f"{ACTOR}.strategy"),
+        ("explorer.rollout_model.engine_type", "actor_rollout_ref.rollout.name"),
+    ):
+        if (value := way.pop(ours)) is not None:
+            way.verl[verl] = value
+    if (monitor := way.pop("monitor.monitor_type")) is not None:
+        way.verl["trainer.logger"] = ["console", *([] if monitor == "none" else [monitor])]
+    judge = "explorer.auxiliary_models[0]"
+    if (model := way.pop(f"{judge}.model_path")) is not None:
+        way.verl["reward_model.enable"] = True
+        way.verl["reward_model.model.path"] = model
+        size = way.pop(f"{judge}.tensor_parallel_size", 1)
+        way.verl["reward_model.rollout.tensor_model_parallel_size"] = size

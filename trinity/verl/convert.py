@@ -1,0 +1,128 @@
+"""From veRL's settings to a configuration of this system."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trinity.errors import UserError
+from trinity.verl.json_value import JsonValue
+from trinity.verl.names import row_of
+from trinity.verl.row import TRAINER_CONFIG, Fate, Row
+from trinity.verl.rules.algorithm import convert_algorithm
+from trinity.verl.rules.batches import convert_batches
+from trinity.verl.rules.data import convert_data, convert_lengths
+from trinity.verl.rules.placement import convert_placement
+from trinity.verl.rules.running import convert_back_end, convert_running
+from trinity.verl.rules.supervised import convert_supervised
+from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.shell.variables import UNKNOWN
+from trinity.verl.work import Choices, Work
+
+Rules = tuple[Callable[[Work], None], ...]
+RULES: Rules = (
+    convert_running,
+    convert_back_end,
+    convert_algorithm,
+    convert_placement,
+    convert_batches,
+    convert_data,
+    convert_lengths,
+)
+SUPERVISED_RULES: Rules = (convert_running, convert_supervised)
+NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
+UNKNOWN_KEY = "no key of veRL's that is known here: see whether the run needs it"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A configuration and what is not in it."""
+
+    body: str
+    report: tuple[str, ...]
+    values: dict[str, JsonValue]
+
+    @property
+    def yaml(self) -> str:
+        """The file: the configuration, and the report as comments at its end."""
+        comments = "".join(f"# {line}\n" for line in self.report)
+        return f"{self.body}\n{comments}" if comments else self.body
+
+
+def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted:
+    """Every setting ends in the YAML or in the report.
+
+    Raises: UserError for a number that the arithmetic needs and that is none.
+    """
+    if any(name in settings.module for name in NOT_TRAINING):
+        raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
+    work = Work(settings=settings, choices=choices or Choices())
+    for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
+        rule(work)
+    for setting in list(settings.left()):
+        settings.take(setting.key)
+        _end(work, setting)
+    body = work.draft.yaml()
+    report = work.report.lines(settings.remarks)
+    report += _unmentioned(settings, "\n".join([body, *report]))
+    return Converted(body, tuple(report), work.draft.values())
+
+
+def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
+    """What the rules read without leaving a line about it."""
+    lines = [
+        f"  - {one.key}={one.value} ({one.where})"
+        for one in settings.all()
+        if not re.search(rf"(?<![\w.]){re.escape(one.key)}(?![\w.])", text)
+    ]
+    return ["Read together with others:", *lines] if lines else []
+
+
+def _end(work: Work, setting: Setting) -> None:
+    """Write or report a setting that no rule has taken."""
+    row = row_of(setting.key, supervised=work.settings.is_supervised)
+    if setting.value == UNKNOWN:
+        work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
+    elif row is None:
+        work.report.missing.append((setting, UNKNOWN_KEY))
+    elif setting.value is None:
+        work.report.needless.append((setting, "null leaves it to the default"))
+    elif setting.key.startswith("critic.") and not _has_critic(work):
+        work.report.needless.append((setting, "the algorithm has no critic"))
+    else:
+        _end_by_row(work, setting, row)
+
+
+def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
+    match row.fate:
+        case Fate.MOVED:
+            value = row.convert(setting.value) if row.convert else setting.value
+            _move(work, setting, _ours(row, setting.key), value)
+        case Fate.PASSED:
+            work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting)
+        case Fate.NEEDLESS:
+            work.report.needless.append((setting, row.note))
+        case Fate.MISSING | Fate.COMBINED:
+            work.report.missing.append((setting, row.note))
+
+
+def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
+    """Write a line, unless another key of veRL's has written it."""
+    there = work.draft.get(ours)
+    if there is None:
+        work.put(ours, value, setting)
+    elif there == value:
+        work.report.needless.append((setting, f"`{ours}` is written already"))
+    else:
+        answer = f"`{ours}: {there}` is written already, from another key: choose between the two"
+        work.report.missing.append((setting, answer))
+
+
+def _has_critic(work: Work) -> bool:
+    return work.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
+
+
+def _ours(row: Row, key: str) -> str:
+    """Where a pattern ends with a star, our key does."""
+    if not row.verl.endswith("*"):
+        return row.ours
+    return row.ours.removesuffix("*") + key.removeprefix(row.verl.removesuffix("*"))

@@ -1,0 +1,82 @@
+"""Writes the tables of docs/align-with-verl.md from the rows that the converter goes by.
+
+    python -m trinity.verl.document docs/align-with-verl.md [--check]
+
+What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from trinity.verl.row import Fate, Row
+from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
+
+TABLES: Mapping[str, tuple[Row, ...]] = {
+    "algorithm": algorithm.ROWS,
+    "data": data.ROWS,
+    "actor": actor.ROWS,
+    "rollout": rollout.ROWS,
+    "critic and rewards": critic.ROWS,
+    "trainer": trainer.ROWS,
+    "supervised": supervised.ROWS,
+}
+_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def main() -> None:
+    """Write the tables, or say that they are not what the code says."""
+    parser = argparse.ArgumentParser(description="veRL's keys and ours, as Markdown.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    given = parser.parse_args()
+    before = given.file.read_text(encoding="utf-8")
+    after = documented(before)
+    if not given.check:
+        given.file.write_text(after, encoding="utf-8")
+    elif before != after:
+        sys.exit(f"{given.file} is not what the code says: run make docs")
+
+
+def documented(text: str) -> str:
+    """The page with its tables as the code has them."""
+    return _TABLE.sub(
+        lambda found: f"<!-- table: {found['name']} -->\n{verl_table(found['name'])}\n<!-- end -->",
+        text,
+    )
+
+
+def verl_table(name: str = "") -> str:
+    """One of the tables, as Markdown; without a name all of them under headings."""
+    if not name:
+        return "\n\n".join(f"### {one.capitalize()}\n\n{verl_table(one)}" for one in TABLES)
+    lines = ["| veRL | Here | Note |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *(_line(row) for row in _sorted(TABLES[name]))])
+
+
+def _sorted(rows: tuple[Row, ...]) -> Iterator[Row]:
+    """What has a counterpart first."""
+    order = list(Fate)
+    yield from sorted(rows, key=lambda row: order.index(row.fate))
+
+
+def _line(row: Row) -> str:
+    return f"| `{row.verl}` | {_ours(row)} | {row.note} |"
+
+
+def _ours(row: Row) -> str:
+    match row.fate:
+        case Fate.NEEDLESS:
+            return "nothing to do"
+        case Fate.MISSING:
+            return "none"
+        case Fate.PASSED:
+            return "`trainer.trainer_config`, same key"
+    names = [name.strip() for name in row.ours.split(",") if name.strip()]
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The configuration that is being written: values with a comment each, and their YAML."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from trinity.verl.json_value import JsonValue
+
+SECTIONS = (
+    "project",
+    "group",
+    "name",
+    "mode",
+    "seed",
+    "checkpoint_root_dir",
+    "continue_from_checkpoint",
+    "algorithm",
+    "model",
+    "cluster",
+    "buffer",
+    "explorer",
+    "synchronizer",
+    "trainer",
+    "monitor",
+    "log",
+)
+_PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value and why it is what it is."""
+
+    value: JsonValue
+    comment: str
+
+
+Branch = dict[str, "Branch | Leaf"]
+"""Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
+
+
+class Draft:
+    """Values by dotted key.
+
+    draft = Draft()
+    draft.put("buffer.batch_size", 256, "run.sh:18 actor_rollout_ref.actor.ppo_mini_batch_size")
+    print(draft.yaml())
+    """
+
+    def __init__(self) -> None:
+        self._root: Branch = {}
+
+    def put(self, key: str, value: JsonValue, comment: str = "") -> None:
+        """Set a key, below lists as `tasksets[0].path`; the first comment on it stays."""
+        branch = self._root
+        *parents, last = _parts(key)
+        for parent in parents:
+            below = branch.setdefault(parent, {})
+            if isinstance(below, Leaf):
+                below = branch[parent] = {}
+            branch = below
+        branch[last] = Leaf(value, comment)
+
+    def get(self, key: str) -> JsonValue:
+        """The value of a key; None if nothing is there, or more than a value."""
+        found: Branch | Leaf | None = self._root
+        for part in _parts(key):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found.value if isinstance(found, Leaf) else None
+
+    def values(self) -> dict[str, JsonValue]:
+        """All of it as nested mappings and lists."""
+        plain = _plain(self._root)
+        assert isinstance(plain, dict)
+        return plain
+
+    def yaml(self) -> str:
+        """The text, a blank line between sections."""
+        parts: list[str] = []
+        for name in sorted(self._root, key=_place):
+            node = self._root[name]
+            if isinstance(node, dict) and parts:
+                parts.append("")
+            parts += _lines(name, node, "")
+        return "\n".join(parts) + "\n"
+
+
+def _parts(key: str) -> list[str]:
+    return [name or f"[{index}]" for name, index in _PART.findall(key)]
+
+
+def _place(name: str) -> int:
+    return SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
+
+
+def _is_list(branch: Branch) -> bool:
+    return bool(branch) and all(name.startswith("[") for name in branch)
+
+
+def _plain(node: Branch | Leaf) -> JsonValue:
+    if isinstance(node, Leaf):
+        return node.value
+    if _is_list(node):
+        return [_plain(inner) for inner in node.values()]
+    return {name: _plain(inner) for name, inner in node.items()}
+
+
+def _lines(name: str, node: Branch | Leaf, indent: str) -> Iterator[str]:
+    if isinstance(node, Leaf):
+        comment = f"  # {node.comment}" if node.comment else ""
+        yield f"{indent}{name}: {_scalar(node.value)}{comment}"
+        return
+    yield f"{indent}{name}:"
+    if not _is_list(node):
+        for key, inner in node.items():
+            yield from _lines(key, inner, indent + "  ")
+        return
+    for element in node.values():
+        assert isinstance(element, dict)
+        below = [line for key, inner in element.items() for line in _lines(key, inner, "")]
+        yield f"{indent}  - {below[0]}"
+        yield from (f"{indent}    {line}" for line in below[1:])
+
+
+def _scalar(value: JsonValue) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,39 @@
+"""What becomes of every key of veRL's: the one place that says it."""
+
+from functools import cache
+
+from trinity.verl.row import Row
+from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
+
+ROWS: tuple[Row, ...] = (
+    *algorithm.ROWS,
+    *data.ROWS,
+    *actor.ROWS,
+    *rollout.ROWS,
+    *critic.ROWS,
+    *trainer.ROWS,
+)
+
+SUPERVISED_ROWS: tuple[Row, ...] = (*supervised.ROWS, *trainer.ROWS)
+
+
+def row_of(key: str, *, supervised: bool = False) -> Row | None:
+    """The row of a key: its own, else the longest pattern; None if there is no such key."""
+    exact, patterns = _index(SUPERVISED_ROWS if supervised else ROWS)
+    if key in exact:
+        return exact[key]
+    return next((row for row in patterns if _matches(key, row.verl)), None)
+
+
+@cache
+def _index(rows: tuple[Row, ...]) -> tuple[dict[str, Row], list[Row]]:
+    exact = {row.verl: row for row in reversed(rows) if "*" not in row.verl}
+    patterns = [row for row in rows if "*" in row.verl]
+    return exact, sorted(patterns, key=lambda row: -len(row.verl))
+
+
+def _matches(key: str, pattern: str) -> bool:
+    if pattern.startswith("*"):
+        return pattern.strip("*") in key
+    beginning = pattern.removesuffix("*")
+    return key.startswith(beginning) or key == beginning.removesuffix(".")

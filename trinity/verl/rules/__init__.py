@@ -1,0 +1,1 @@
+"""What several keys of veRL's say together, a rule a file."""

@@ -1,0 +1,102 @@
+"""Batch sizes and the counting of steps."""
+
+from trinity.verl.work import Work
+
+MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
+TRAIN = "data.train_batch_size"
+NEVER = 1_000_000
+"""Steps after which no run is left."""
+
+
+def convert_batches(work: Work) -> None:
+    """Sections `buffer` (its sizes), `synchronizer` and the intervals of `explorer`."""
+    tasks, mini = work.integer(TRAIN, 1024), work.integer(MINI, 256)
+    rollouts = work.integer("actor_rollout_ref.rollout.n", 1)
+    if tasks <= 0:  # rollout without end: versions come every so many mini-batches
+        tasks = mini * max(work.integer("async_training.trigger_parameter_sync_step", 1), 1)
+    batch = min(tasks, mini)
+    interval = max(tasks // batch, 1)
+    if tasks % batch:
+        work.report.advice.append(
+            f"{TRAIN}={tasks} is no multiple of {MINI}={mini}: here {interval} batches of {batch} "
+            "tasks lie between two versions of the weights"
+        )
+    source = work.origin(MINI, mini) if batch == mini else work.origin(TRAIN, tasks)
+    _put_ends(work, interval)
+    work.put("buffer.batch_size", batch, source, "tasks of one train step")
+    n_key = "actor_rollout_ref.rollout.n"
+    work.put("buffer.train_batch_size", batch * rollouts, f"{batch} * {rollouts} ({n_key})")
+    _put_synchronizer(work, tasks, batch, interval)
+    _put_intervals(work, interval)
+    for key in ("data.gen_batch_size",):
+        work.pass_over(key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)")
+    for key in ("ppo_epochs", "shuffle"):
+        _check_epochs(work, f"actor_rollout_ref.actor.{key}")
+
+
+def _put_ends(work: Work, interval: int) -> None:
+    key, epochs = "trainer.total_training_steps", "trainer.total_epochs"
+    steps = work.settings.take(key)
+    if steps is None or steps.value is None or steps.value == -1:
+        work.carry(epochs, "buffer.total_epochs", 30)
+        return
+    count = work.integer(key, 0) * interval
+    note = f"{steps.value} of veRL's steps, {interval} of ours each" if interval > 1 else ""
+    work.put("buffer.total_steps", count, steps, note)
+    work.put("trainer.total_steps", count, steps, note)
+    work.pass_over(epochs, f"`{key}` decides")
+
+
+def _put_synchronizer(work: Work, tasks: int, batch: int, interval: int) -> None:
+    offset = work.choices.sync_offset
+    work.put("synchronizer.sync_style", "fixed", "versions at fixed steps, as in veRL")
+    work.put(
+        "synchronizer.sync_offset",
+        offset,
+        "veRL's own order: rollout waits for each version"
+        if offset == 0
+        else "rollout goes ahead while training works; --sync-offset 0 for veRL's strict order",
+    )
+    work.put("synchronizer.sync_interval", interval, f"{tasks} / {batch} ({TRAIN} / batch_size)")
+    work.put("synchronizer.sync_timeout", 1200, "seconds that either side waits for the other")
+
+
+def _put_intervals(work: Work, interval: int) -> None:
+    """veRL counts a step per `data.train_batch_size` tasks; the guide carries its numbers over."""
+    key = "trainer.test_freq"
+    setting = work.settings.take(key)
+    if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
+        work.put("explorer.eval_interval", NEVER * interval, work.origin(key, -1), "never")
+    else:
+        work.put(
+            "explorer.eval_interval", setting.value, setting, _spacing(setting.value, interval)
+        )
+    save = work.settings.peek("trainer.save_freq")
+    if interval > 1 and isinstance(save, int) and save > 0:
+        work.report.advice.append(
+            f"a step of veRL's is {interval} of ours: for the same spacing give "
+            f"`trainer.save_interval: {save * interval}`"
+            + (
+                f" and `explorer.eval_interval: {setting.value * interval}`"
+                if setting is not None and isinstance(setting.value, int) and setting.value > 0
+                else ""
+            )
+        )
+
+
+def _spacing(freq: int, interval: int) -> str:
+    return f"{freq * interval} for veRL's spacing" if interval > 1 else ""
+
+
+def _check_epochs(work: Work, key: str) -> None:
+    setting = work.settings.take(key)
+    if setting is None:
+        return
+    if setting.value in (1, False):
+        work.report.needless.append((setting, "as it always is here"))
+    elif key.endswith("ppo_epochs"):
+        work.report.missing.append(
+            (setting, "a batch is trained once; for more use `experience_buffer.replay_buffer`")
+        )
+    else:
+        work.report.needless.append((setting, "a step sums up its rows, in whatever order"))

@@ -1,0 +1,173 @@
+"""Data files as tasksets."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from trinity.verl.json_value import JsonValue
+from trinity.verl.settings import Setting
+from trinity.verl.work import Work
+
+INPUT = "buffer.explorer_input"
+VAL = "actor_rollout_ref.rollout.val_kwargs"
+_SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_FORMAT_KEYS = ("reward_fn_key", "image_key", "video_key")
+DEFAULT_WORKFLOW = "math_workflow"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a taskset's rows are."""
+
+    path: str
+    split: str
+    name: str
+
+
+def convert_data(work: Work) -> None:
+    """Section `buffer.explorer_input`."""
+    work.put(
+        f"{INPUT}.default_workflow_type",
+        DEFAULT_WORKFLOW,
+        "veRL chooses a reward by the rows' data_source: name your workflow and reward",
+    )
+    train = _places(work, "data.train_files", "~/data/rlhf/gsm8k/train.parquet")
+    keys = _keys(train, f"{INPUT}.taskset")
+    for key, (place, source) in zip(keys, train, strict=True):
+        _putplace_of(work, key, place, source)
+        _put_format(work, key)
+        _put_order(work, key)
+    evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
+    for position, (place, source) in enumerate(evaluations):
+        key = f"{INPUT}.eval_tasksets[{position}]"
+        named = Place(place.path, place.split, f"{place.name}_eval")
+        _putplace_of(work, key, named, source)
+        _put_format(work, key)
+        _put_sampling(work, key)
+    _finish(work)
+
+
+def convert_lengths(work: Work) -> None:
+    """The model and how long its sequences may be."""
+    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
+    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
+    work.carry("data.max_response_length", "model.max_response_tokens", 512)
+
+
+def _keys(train: list[tuple[Place, Setting | str]], single: str) -> list[str]:
+    if len(train) == 1:
+        return [single]
+    return [f"{single}s[{position}]" for position in range(len(train))]
+
+
+def _places(work: Work, key: str, default: str) -> list[tuple[Place, Setting | str]]:
+    setting = work.settings.take(key)
+    value: JsonValue = default if setting is None else setting.value
+    source: Setting | str = setting or f"veRL's default of {key}"
+    paths = value if isinstance(value, list) else [value]
+    places = [place_of(str(path)) for path in paths if path]
+    return [(place, source) for place in _with_own_names(places)]
+
+
+def place_of(path: str) -> Place:
+    """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
+    file = PurePosixPath(path)
+    if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
+        return Place(str(file.parent), file.stem, _clean(file.parent.name))
+    return Place(path, "train", _clean(file.stem if file.suffix else file.name))
+
+
+def _clean(name: str) -> str:
+    return _NAME.sub("-", name).strip("-._") or "tasks"
+
+
+def _with_own_names(places: list[Place]) -> Iterator[Place]:
+    for position, place in enumerate(places):
+        is_taken = place.name in [other.name for other in places[:position]]
+        name = f"{place.name}_{position}" if is_taken else place.name
+        yield Place(place.path, place.split, name)
+
+
+def _putplace_of(work: Work, key: str, place: Place, source: Setting | str) -> None:
+    work.draft.put(f"{key}.name", place.name)
+    work.draft.put(f"{key}.storage_type", "file")
+    work.put(f"{key}.path", place.path, source)
+    work.draft.put(f"{key}.split", place.split)
+
+
+def _put_format(work: Work, key: str) -> None:
+    settings = work.settings
+    check = "check it against the rows"
+    prompt = settings.take("data.prompt_key")
+    work.put(
+        f"{key}.format.prompt_key",
+        prompt.value if prompt else "prompt",
+        prompt or "veRL's default of data.prompt_key",
+        check,
+    )
+    response = settings.take("data.response_key")
+    work.put(
+        f"{key}.format.response_key",
+        response.value if response else "answer",
+        response or "column of the truth",
+        check,
+    )
+    for name in _FORMAT_KEYS:
+        if (setting := settings.take(f"data.{name}")) is not None and name != "reward_fn_key":
+            work.put(f"{key}.format.{name}", setting.value, setting)
+
+
+def _put_order(work: Work, key: str) -> None:
+    shuffle = work.settings.take("data.shuffle")
+    is_shuffled = shuffle is None or shuffle.value is not False
+    work.put(
+        f"{key}.data_selector.selector_type",
+        "shuffle" if is_shuffled else "sequential",
+        shuffle or "veRL's default of data.shuffle",
+    )
+    seed = work.settings.take("data.seed")
+    if seed is not None and seed.value is not None:
+        work.put(f"{key}.data_selector.seed", seed.value, seed)
+
+
+def _put_sampling(work: Work, key: str) -> None:
+    settings = work.settings
+    samples = settings.take(f"{VAL}.do_sample")
+    n = settings.take(f"{VAL}.n")
+    if n is not None:
+        work.put(f"{key}.repeat_times", n.value, n)
+    if samples is None or samples.value is not True:
+        origin = work.origin(f"{VAL}.do_sample", False)
+        work.put(f"{key}.rollout_args.temperature", 0.0, origin)
+        settings.take(f"{VAL}.temperature")
+        return
+    for name, default in (("temperature", 0.0), ("top_p", None), ("top_k", None)):
+        setting = settings.take(f"{VAL}.{name}")
+        if setting is not None:
+            work.put(f"{key}.rollout_args.{name}", setting.value, setting)
+        elif default is not None:
+            origin = f"veRL's default of {VAL}.{name}"
+            work.put(f"{key}.rollout_args.{name}", default, origin)
+
+
+def _finish(work: Work) -> None:
+    """What the rows' own format leaves to the user."""
+    work.report.advice.append(
+        "veRL's rows hold a list of messages as `prompt` and the truth in "
+        "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
+        "and reward that read them"
+    )
+    for name in ("temperature", "top_p", "top_k", "n"):
+        work.pass_over(f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy")
+    work.pass_over("data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`")
+    if (cut := work.settings.take("data.truncation")) is not None:
+        if not work.settings.has("data.filter_overlong_prompts"):
+            work.put("model.enable_prompt_truncation", cut.value != "error", cut)
+        else:
+            why = "what is cut is not trained on, so its side does not matter"
+            work.report.needless.append((cut, why))
+    thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
+    if thinking is not None:
+        work.put("model.enable_thinking", thinking.value, thinking)

@@ -1,0 +1,154 @@
+"""GPUs, which veRL's roles use in turns and ours share out."""
+
+from dataclasses import dataclass
+
+from trinity.verl.work import Work
+
+ROLLOUT = "actor_rollout_ref.rollout"
+OURS = "explorer.rollout_model"
+KINDS = ("vllm", "sglang")
+_SHARE = 4
+"""One GPU in so many rolls out, unless the user says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What there is."""
+
+    nodes: int
+    gpus: int
+    """Of each."""
+
+    @property
+    def total(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus
+
+
+def convert_placement(work: Work) -> None:
+    """Section `cluster`, the engines and the auxiliary model."""
+    machines, own_gpus = _put_cluster(work)
+    per_engine = _engine_size(work)
+    per_judge = _judge_size(work)
+    judges = max(machines.total // _SHARE // per_judge, 1) if per_judge else 0
+    engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
+    taken = engines * per_engine + judges * per_judge
+    left = machines.total - taken
+    work.put(
+        f"{OURS}.engine_num",
+        engines,
+        f"{engines * per_engine} of {machines.total} GPUs roll out, {max(left, 0)} train",
+        "choose with --engine-num",
+    )
+    _put_engine(work)
+    if per_judge:
+        _put_judge(work, judges)
+    if left < 1:
+        work.report.advice.append(
+            f"rollout takes {taken} GPUs, training needs at least one more, and there are "
+            f"{machines.total}: here the two do not take turns, raise `cluster.node_num` or "
+            "`cluster.gpu_per_node`"
+        )
+
+
+def _put_cluster(work: Work) -> tuple[Machines, int]:
+    """All machines, and how many of their GPUs veRL, too, keeps for rollout."""
+    trained = Machines(
+        work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8)
+    )
+    own = _rollout_gpus(work, trained)
+    nodes = trained.nodes + (-(-own // trained.gpus) if own and trained.gpus else 0)
+    work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes))
+    gpus = trained.gpus
+    work.put("cluster.gpu_per_node", gpus, work.origin("trainer.n_gpus_per_node", gpus))
+    return Machines(nodes, gpus), own
+
+
+def _rollout_gpus(work: Work, machines: Machines) -> int:
+    """Where veRL, too, keeps rollout apart."""
+    nodes = work.integer(f"{ROLLOUT}.nnodes", 0) or work.integer("rollout.nnodes", 0)
+    own = work.integer(f"{ROLLOUT}.n_gpus_per_node", 0) or work.integer(
+        "rollout.n_gpus_per_node", 0
+    )
+    return nodes * (own or machines.gpus)
+
+
+def _engine_size(work: Work) -> int:
+    sizes = (
+        work.integer(f"{ROLLOUT}.tensor_model_parallel_size", 2),
+        work.integer(f"{ROLLOUT}.data_parallel_size", 1),
+        work.integer(f"{ROLLOUT}.pipeline_model_parallel_size", 1),
+    )
+    return max(sizes[0] * sizes[1] * sizes[2], 1)
+
+
+def _judge_size(work: Work) -> int:
+    """GPUs of an engine of the reward model; 0 without one."""
+    for prefix in ("reward_model", "reward.reward_model"):
+        if work.settings.value(f"{prefix}.enable", False) is True:
+            return work.integer(f"{prefix}.rollout.tensor_model_parallel_size", 1)
+    return 0
+
+
+def _engine_num(
+    work: Work, machines: Machines, per_engine: int, judge_gpus: int, own_gpus: int
+) -> int:
+    """As many as asked for, or about a quarter, so that training gets whole nodes."""
+    if work.choices.engine_num is not None:
+        return work.choices.engine_num
+    if own_gpus:
+        return max(own_gpus // per_engine, 1)
+    first = max(machines.total // _SHARE // per_engine, 1)
+    for engines in range(first, machines.total // per_engine + 1):
+        left = machines.total - judge_gpus - engines * per_engine
+        if left > 0 and (left <= machines.gpus or left % machines.gpus == 0):
+            return engines
+    return first
+
+
+def _put_engine(work: Work) -> None:
+    _put_kind(work)
+    work.carry(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
+    for verl, ours in (
+        ("data_parallel_size", "data_parallel_size"),
+        ("pipeline_model_parallel_size", "pipeline_parallel_size"),
+    ):
+        if (setting := work.settings.take(f"{ROLLOUT}.{verl}")) is not None:
+            work.put(f"{OURS}.{ours}", setting.value, setting)
+    work.carry(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
+    if (parser := work.settings.take(f"{ROLLOUT}.multi_turn.format")) is not None:
+        work.put(f"{OURS}.tool_call_parser", parser.value, parser)
+
+
+def _put_kind(work: Work) -> None:
+    kind = work.settings.take(f"{ROLLOUT}.name")
+    if kind is None:
+        return
+    if kind.value in KINDS:
+        work.put(f"{OURS}.engine_type", kind.value, kind)
+    else:
+        work.report.missing.append((kind, "there is no such engine: vLLM rolls out"))
+
+
+def _put_judge(work: Work, judges: int) -> None:
+    key = "explorer.auxiliary_models[0]"
+    is_old = work.settings.value("reward_model.enable", False) is True
+    prefix = "reward_model" if is_old else "reward.reward_model"
+    path = work.settings.take(f"{prefix}.model.path") or work.settings.take(f"{prefix}.model_path")
+    if path is None:
+        work.put(f"{key}.model_path", "UNKNOWN", "give the reward model's path")
+    else:
+        work.put(f"{key}.model_path", path.value, path)
+    work.put(f"{key}.engine_num", judges, "engines of the reward model")
+    work.carry(f"{prefix}.rollout.tensor_model_parallel_size", f"{key}.tensor_parallel_size", 1)
+    for verl, ours in (
+        ("gpu_memory_utilization", "gpu_memory_utilization"),
+        ("prompt_length", "max_prompt_tokens"),
+        ("response_length", "max_response_tokens"),
+    ):
+        if (setting := work.settings.take(f"{prefix}.rollout.{verl}")) is not None:
+            work.put(f"{key}.{ours}", setting.value, setting)
+    work.report.advice.append(
+        "the reward model runs as `explorer.auxiliary_models`: a workflow asks it and makes the "
+        "reward of its answer"
+    )

@@ -1,0 +1,86 @@
+"""Where a run keeps its files, what it is called, and where its metrics go."""
+
+from trinity.verl.rules.algorithm import ACTOR
+from trinity.verl.values import as_segment
+from trinity.verl.work import Work
+
+MONITORS = ("wandb", "mlflow", "swanlab", "tensorboard")
+LORA_RANKS = (
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora.rank",
+    "model.lora_rank",
+)
+_ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
+
+
+def convert_running(work: Work) -> None:
+    """Names, the root directory, the monitor and adapters."""
+    project = work.settings.value("trainer.project_name", "verl_examples")
+    name = work.settings.value("trainer.experiment_name", "gsm8k")
+    work.put("project", as_segment(project), work.origin("trainer.project_name", project))
+    work.put("name", as_segment(name), work.origin("trainer.experiment_name", name))
+    _put_root(work, str(project), str(name))
+    _put_monitor(work)
+    _put_lora(work)
+
+
+def _put_root(work: Work, project: str, name: str) -> None:
+    """Without the parts that this system adds to it."""
+    key = "trainer.default_local_dir"
+    setting = work.settings.take(key)
+    if setting is None or not setting.value:
+        work.put("checkpoint_root_dir", "./checkpoints", f"veRL's default of {key}")
+        return
+    path = str(setting.value).rstrip("/")
+    root = path.removesuffix(f"/{project}/{name}")
+    note = "without the project and the name, which are added" if root != path else ""
+    work.put("checkpoint_root_dir", root, setting, note)
+
+
+def _put_monitor(work: Work) -> None:
+    key = "trainer.logger"
+    setting = work.settings.take(key)
+    given = ["console", "wandb"] if setting is None else setting.value
+    names = [str(name) for name in (given if isinstance(given, list) else [given])]
+    wanted = [name for name in names if name in MONITORS]
+    origin = work.origin(key, ",".join(names))
+    work.put("monitor.monitor_type", wanted[0] if wanted else "none", origin, "console is always")
+    others = [name for name in names if name not in ("console", *wanted[:1])]
+    if others and setting is not None:
+        work.report.missing.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
+
+
+def convert_back_end(work: Work) -> None:
+    """Megatron or FSDP2, however it was chosen."""
+    for key in ("model_engine", f"{ACTOR}.strategy", "hydra.config_name"):
+        setting = work.settings.take(key)
+        if setting is None:
+            continue
+        if "megatron" in str(setting.value):
+            work.put("trainer.trainer_strategy", "megatron", setting)
+        elif key == "hydra.config_name":
+            work.report.needless.append((setting, "it holds veRL's own defaults"))
+        elif setting.value not in ("dp", "fsdp", "fsdp2"):
+            work.report.missing.append((setting, "there is no such back end: FSDP2 trains"))
+        elif key.endswith("strategy"):
+            work.put("trainer.trainer_strategy", "fsdp2", setting)
+        else:
+            work.report.needless.append((setting, "FSDP2 trains, as it does unless told otherwise"))
+
+
+def _put_lora(work: Work) -> None:
+    model = "actor_rollout_ref.model"
+    ranks = (work.settings.peek(key) for key in LORA_RANKS)
+    if not any(isinstance(rank, int) and rank > 0 for rank in ranks):
+        for name in ("lora_alpha", "lora.alpha", "target_modules", "lora.target_modules"):
+            work.pass_over(f"{model}.{name}", "without LoRA")
+        work.pass_over("model.lora_alpha", "without LoRA")
+        work.pass_over("model.target_modules", "without LoRA")
+    for key in LORA_RANKS:
+        setting = work.settings.take(key)
+        if setting is None:
+            continue
+        if isinstance(setting.value, int) and setting.value > 0:
+            work.put("model.lora_configs[0].lora_rank", setting.value, setting)
+        else:
+            work.report.needless.append((setting, "without LoRA"))

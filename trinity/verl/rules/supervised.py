@@ -1,0 +1,92 @@
+"""veRL's supervised fine-tuning as `mode: train`."""
+
+from trinity.verl.json_value import JsonValue
+from trinity.verl.rules.data import place_of
+from trinity.verl.work import Work
+
+BUFFER = "buffer.trainer_input.experience_buffer"
+_ON_GPUS = 8
+
+
+def convert_supervised(work: Work) -> None:
+    """What several keys say together, and what veRL has a default for."""
+    work.put("mode", "train", f"{work.settings.module or 'model.*'} trains on files")
+    work.put("algorithm.algorithm_type", "sft", work.settings.module or "supervised fine-tuning")
+    _put_rows(work)
+    _put_machines(work)
+    _put_ends(work)
+    _put_model(work)
+
+
+def _put_rows(work: Work) -> None:
+    setting = work.settings.take("data.train_files")
+    value: JsonValue = "~/data/gsm8k/train.parquet" if setting is None else setting.value
+    paths = value if isinstance(value, list) else [value]
+    place = place_of(str(paths[0]) if paths else "")
+    work.put(f"{BUFFER}.storage_type", "file", "rows of files")
+    work.put(f"{BUFFER}.path", place.path, setting or "veRL's default of data.train_files")
+    work.put(f"{BUFFER}.split", place.split, "of the file's name")
+    if len(paths) > 1 and setting is not None:
+        work.report.missing.append((setting, "the first is taken: put the files in one directory"))
+    _put_format(work)
+    work.carry("data.train_batch_size", "buffer.train_batch_size", 256, "rows of one train step")
+
+
+def _put_format(work: Work) -> None:
+    messages = work.settings.take("data.messages_key") or work.settings.take(
+        "data.multiturn.messages_key"
+    )
+    prompt = work.settings.take("data.prompt_key")
+    response = work.settings.take("data.response_key")
+    work.settings.take("data.multiturn.enable")
+    if prompt is not None and response is not None and messages is None:
+        work.put(f"{BUFFER}.format.prompt_type", "plaintext", prompt)
+        work.put(f"{BUFFER}.format.prompt_key", prompt.value, prompt)
+        work.put(f"{BUFFER}.format.response_key", response.value, response)
+        return
+    work.put(f"{BUFFER}.format.prompt_type", "messages", "veRL's rows are messages")
+    source = messages or "veRL's default of data.messages_key"
+    work.put(f"{BUFFER}.format.messages_key", messages.value if messages else "messages", source)
+    why = "`data.messages_key` holds prompt and answer"
+    work.pass_over("data.prompt_key", why)
+    work.pass_over("data.response_key", why)
+
+
+def _put_machines(work: Work) -> None:
+    """From torchrun, or from the trainer's section."""
+    for ours, keys, default in (
+        ("cluster.node_num", ("torchrun.nnodes", "trainer.nnodes"), 1),
+        ("cluster.gpu_per_node", ("torchrun.nproc_per_node", "trainer.n_gpus_per_node"), _ON_GPUS),
+    ):
+        given = [key for key in keys if work.settings.has(key)]
+        count, key = default, keys[0]
+        if given:
+            key = given[0]
+            count = work.number(key, default)
+        work.put(ours, count, work.origin(key, count))
+        for other in given[1:]:
+            work.pass_over(other, f"`{key}` decides")
+
+
+def _put_ends(work: Work) -> None:
+    key = "trainer.total_training_steps"
+    steps = work.settings.take(key)
+    if steps is None or steps.value is None or steps.value == -1:
+        work.carry("trainer.total_epochs", "buffer.total_epochs", 4)
+    else:
+        work.put("trainer.total_steps", steps.value, steps)
+        work.pass_over("trainer.total_epochs", f"`{key}` decides")
+    engine = work.settings.take("engine")
+    if engine is not None and "megatron" in str(engine.value):
+        work.put("trainer.trainer_strategy", "megatron", engine)
+    elif engine is not None:
+        work.report.needless.append((engine, "FSDP2 trains"))
+
+
+def _put_model(work: Work) -> None:
+    old = work.settings.take("model.partial_pretrain")
+    if old is not None:
+        work.put("model.model_path", old.value, old)
+    else:
+        work.carry("model.path", "model.model_path", "~/models/gemma-1.1-7b-it")
+    work.carry("data.max_length", "model.max_model_len", 1024)

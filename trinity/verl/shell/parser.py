@@ -1,0 +1,203 @@
+"""From the words of a shell text to its commands."""
+
+from typing import Literal, NoReturn, cast
+
+from trinity.errors import UserError
+from trinity.verl.shell.syntax import Block, Case, Chain, Function, If, Loop, Node, Not, Simple
+from trinity.verl.shell.tokens import REDIRECTIONS, Lexer, Token
+
+_SEPARATORS = (";", "&", "\n", ";;")
+_CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
+
+
+def parse(text: str, name: str, first_line: int = 1) -> Block:
+    """The commands of `text`, which messages call `name`.
+
+    Raises: UserError naming the line of what cannot be read.
+    """
+    parser = _Parser(Lexer(text, name, first_line).tokens(), name)
+    block = parser.block(set())
+    if (token := parser.peek()) is not None:
+        parser.refuse(token)
+    return block
+
+
+class _Parser:
+    """Goes over the tokens once."""
+
+    def __init__(self, tokens: list[Token], name: str) -> None:
+        self._tokens = tokens
+        self._name = name
+        self._position = 0
+
+    def peek(self, ahead: int = 0) -> Token | None:
+        """The token that comes next."""
+        position = self._position + ahead
+        return self._tokens[position] if position < len(self._tokens) else None
+
+    def refuse(self, token: Token | None) -> NoReturn:
+        """Raise what is wrong with `token`; None is the end of the text."""
+        if token is None:
+            raise UserError(f"{self._name} ends within a command: give the whole script")
+        raise UserError(f"{self._name}:{token.line}: `{token.text}` is not expected here")
+
+    def block(self, ends: set[str]) -> Block:
+        """Commands up to one of the words or operators `ends`, which is left."""
+        nodes: list[Node] = []
+        while (token := self.peek()) is not None and token.text not in ends:
+            if token.kind == "operator" and token.text in _SEPARATORS:
+                self._position += 1
+            elif token.text in _CLOSING or token.text == ")":
+                self.refuse(token)
+            else:
+                nodes.append(self._chain())
+        return Block(tuple(nodes))
+
+    def _chain(self) -> Node:
+        first = self._pipeline()
+        rest: list[tuple[Literal["&&", "||"], Node]] = []
+        while (token := self.peek()) is not None and token.text in ("&&", "||"):
+            self._position += 1
+            self._skip_newlines()
+            rest.append((cast('Literal["&&", "||"]', token.text), self._pipeline()))
+        return Chain(first, tuple(rest)) if rest else first
+
+    def _pipeline(self) -> Node:
+        if (token := self.peek()) is not None and token.text == "!":
+            self._position += 1
+            return Not(self._pipeline())
+        nodes = [self._command()]
+        while (token := self.peek()) is not None and token.text in ("|", "|&"):
+            self._position += 1
+            self._skip_newlines()
+            nodes.append(self._command())
+        return nodes[0] if len(nodes) == 1 else Block(tuple(nodes))
+
+    def _command(self) -> Node:
+        token = self.peek()
+        if token is None:
+            self.refuse(token)
+        match token.text:
+            case "if":
+                node: Node = self._if()
+            case "case":
+                node = self._case()
+            case "for" | "while" | "until":
+                node = self._loop()
+            case "{":
+                node = self._enclosed("{", "}")
+            case "(":
+                node = self._enclosed("(", ")")
+            case "function":
+                node = self._function(self._next())
+            case _:
+                node = self._simple()
+        self._skip_redirections()
+        return node
+
+    def _simple(self) -> Node:
+        after, later = self.peek(1), self.peek(2)
+        if after is not None and later is not None and after.text + later.text == "()":
+            return self._function(None)
+        words: list[Token] = []
+        is_test = False
+        while (token := self.peek()) is not None:
+            if token.kind == "operator" and not is_test:
+                if not self._skip_redirections():
+                    break
+                continue
+            is_test = (is_test or token.text == "[[") and token.text != "]]"
+            words.append(token)
+            self._position += 1
+        if not words:
+            self.refuse(token)
+        return Simple(tuple(words))
+
+    def _if(self) -> If:
+        branches: list[tuple[Block, Block]] = []
+        while (word := self._next()).text in ("if", "elif"):
+            condition = self.block({"then"})
+            self._expect("then")
+            branches.append((condition, self.block({"elif", "else", "fi"})))
+        otherwise = self.block({"fi"}) if word.text == "else" else Block(())
+        if word.text == "else":
+            self._expect("fi")
+        return If(tuple(branches), otherwise)
+
+    def _case(self) -> Case:
+        self._expect("case")
+        subject = self._next()
+        self._skip_newlines()
+        self._expect("in")
+        branches: list[tuple[tuple[Token, ...], Block]] = []
+        self._skip_newlines()
+        while (token := self.peek()) is not None and token.text != "esac":
+            patterns: list[Token] = []
+            while (word := self._next()).text != ")":
+                if word.kind == "word":
+                    patterns.append(word)
+            branches.append((tuple(patterns), self.block({";;", "esac"})))
+            while (token := self.peek()) is not None and token.text in (";;", "\n"):
+                self._position += 1
+        self._expect("esac")
+        return Case(subject, tuple(branches))
+
+    def _loop(self) -> Loop:
+        keyword = self._next()
+        variable: str | None = None
+        words: list[Token] = []
+        if keyword.text == "for":
+            variable = self._next().text
+            header = self._until("do")
+            words = [token for token in header if token.kind == "word" and token.text != "in"]
+        else:
+            self.block({"do"})
+        self._expect("do")
+        body = self.block({"done"})
+        self._expect("done")
+        return Loop(keyword.line, variable, tuple(words), body)
+
+    def _function(self, keyword: Token | None) -> Function:
+        name = self._next()
+        while (token := self.peek()) is not None and token.text in ("(", ")", "\n"):
+            self._position += 1
+        self._command()
+        return Function((keyword or name).line, name.text)
+
+    def _enclosed(self, opener: str, closer: str) -> Block:
+        self._expect(opener)
+        block = self.block({closer})
+        self._expect(closer)
+        return block
+
+    def _until(self, word: str) -> list[Token]:
+        taken: list[Token] = []
+        while (token := self.peek()) is not None and token.text != word:
+            taken.append(self._next())
+        return taken
+
+    def _skip_newlines(self) -> None:
+        while (token := self.peek()) is not None and token.text == "\n":
+            self._position += 1
+
+    def _skip_redirections(self) -> bool:
+        """Whether there were any; each goes with the word behind it."""
+        start = self._position
+        while (token := self.peek()) is not None and self._is_redirection(token):
+            self._position += 2
+        return self._position > start
+
+    def _is_redirection(self, token: Token) -> bool:
+        return token.kind == "operator" and token.text in REDIRECTIONS
+
+    def _next(self) -> Token:
+        token = self.peek()
+        if token is None:
+            self.refuse(None)
+        self._position += 1
+        return token
+
+    def _expect(self, text: str) -> None:
+        token = self._next()
+        if token.text != text:
+            self.refuse(token)

@@ -1,0 +1,210 @@
+"""Walks a script as the shell would, running nothing, and keeps the commands it comes by."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from trinity.verl.shell.arithmetic import evaluate
+from trinity.verl.shell.conditions import holds
+from trinity.verl.shell.expansion import Expander
+from trinity.verl.shell.parser import parse
+from trinity.verl.shell.substitution import Substitution
+from trinity.verl.shell.syntax import Block, Case, Chain, Function, If, Loop, Node, Not, Simple
+from trinity.verl.shell.tokens import Token
+from trinity.verl.shell.variables import Field, Note, Variables
+
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
+_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
+_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One that the script would start, word by word."""
+
+    words: tuple[Field, ...]
+
+    @property
+    def line(self) -> int:
+        """Of its first word."""
+        return self.words[0].line
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What was found in a script."""
+
+    commands: tuple[Command, ...]
+    notes: tuple[Note, ...]
+    defaulted: tuple[str, ...]
+    """Variables whose defaults were taken, which the environment could set."""
+
+
+def read_script(text: str, name: str, given: Mapping[str, str] | None = None) -> Script:
+    """The commands of the script `text`; `given` is what its environment sets.
+
+    Conditions that the texts do not decide count as false; commands count as succeeding, in
+    conditions as failing. Each such guess is a note.
+    Raises: UserError naming the line of what is no shell.
+    """
+    walk = _Walk(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
+    walk.run(parse(text, name))
+    variables = walk.variables
+    return Script(tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted)))
+
+
+class _Walk:
+    def __init__(self, variables: Variables, name: str) -> None:
+        self.variables = variables
+        self.commands: list[Command] = []
+        self._name = name
+        self._expander = Expander(variables, Substitution(variables, name).output)
+
+    def run(self, node: Node) -> bool:
+        """Whether it succeeds, as far as that can be told."""
+        match node:
+            case Block(nodes):
+                return [self.run(one) for one in nodes][-1] if nodes else True
+            case Simple(words):
+                return self._simple(words)
+            case Chain(first, rest):
+                return self._chain(first, rest)
+            case Not(inner):
+                return not self.run(inner)
+            case If():
+                self._if(node)
+            case Case():
+                self._case(node)
+            case Loop():
+                self._loop(node)
+            case Function(line, name):
+                self.variables.note(line, f"what the function `{name}` does is not followed")
+        return True
+
+    def _chain(self, first: Node, rest: tuple[tuple[str, Node], ...]) -> bool:
+        succeeded = self.run(first)
+        for operator, node in rest:
+            if succeeded == (operator == "&&"):
+                succeeded = self.run(node)
+        return succeeded
+
+    def _if(self, node: If) -> None:
+        for condition, body in node.branches:
+            if self._decide(condition):
+                self.run(body)
+                return
+        self.run(node.otherwise)
+
+    def _decide(self, condition: Node) -> bool:
+        """As `run`, but unknown commands fail."""
+        match condition:
+            case Block(nodes) if nodes:
+                return [self._decide(one) for one in nodes][-1]
+            case Chain(first, rest):
+                value = self._decide(first)
+                for operator, node in rest:
+                    if value == (operator == "&&"):
+                        value = self._decide(node)
+                return value
+            case Not(inner):
+                return not self._decide(inner)
+            case Simple(words):
+                return self._condition(words)
+        return False
+
+    def _condition(self, words: tuple[Token, ...]) -> bool:
+        first = words[0].text
+        if first in ("[", "[[", "test"):
+            return self._test(words)
+        if first.startswith("((") and first.endswith("))"):
+            return self._arithmetic(words[0])
+        if first in ("true", ":", "false"):
+            return first != "false"
+        self.variables.note_guess(words)
+        return False
+
+    def _test(self, words: tuple[Token, ...]) -> bool:
+        inside = words[1:] if words[0].text == "test" else words[1:-1]
+        texts = [
+            self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"
+        ]
+        result = holds(texts)
+        if result is None:
+            shown = " ".join(word.text for word in words)
+            self.variables.note(words[0].line, f"`{shown}` cannot be told and counts as false")
+        return bool(result)
+
+    def _arithmetic(self, word: Token) -> bool:
+        inside = self._expander.expand(word.text[2:-2], word.line, unset_is_empty=True)
+        value_of = self._value_of(word.line)
+        try:
+            return bool(evaluate(" ".join(inside.split()), value_of))
+        except ValueError:
+            self.variables.note(word.line, f"`{word.text}` cannot be told and counts as false")
+            return False
+
+    def _value_of(self, line: int) -> Callable[[str], str]:
+        return lambda name: self._expander.expand(f"${name}", line, unset_is_empty=True)
+
+    def _case(self, node: Case) -> None:
+        subject = self._expander.text(node.subject, unset_is_empty=True)
+        for patterns, body in node.branches:
+            texts = (self._expander.text(pattern) for pattern in patterns)
+            if any(fnmatchcase(subject, text) for text in texts):
+                self.run(body)
+                return
+
+    def _loop(self, node: Loop) -> None:
+        values = [field for word in node.words for field in self._expander.fields(word)]
+        if node.variable and values:
+            self.variables.put(node.variable, (values[0],))
+        self.variables.note(node.line, "of the loop its first round alone is read")
+        self.run(node.body)
+
+    def _simple(self, words: tuple[Token, ...]) -> bool:
+        position = 0
+        while position < len(words) and _ASSIGNMENT.match(words[position].text):
+            position += 1
+        if position == len(words):
+            for word in words:
+                self._assign(word)
+            return True
+        command = words[position:]
+        name = command[0].text
+        if name in _DECLARING:
+            for word in command[1:]:
+                self._assign(word)
+            return True
+        if name == "unset":
+            for word in command[1:]:
+                self.variables.remove(word.text)
+            return True
+        if name in ("[", "[[", "test", "true", "false") or name.startswith("(("):
+            return self._condition(command)
+        if name in (".", "source"):
+            shown = " ".join(word.text for word in command)
+            self.variables.note(command[0].line, f"`{shown}` is not followed")
+        elif name not in _QUIET:
+            self._keep(command)
+        return True
+
+    def _keep(self, words: tuple[Token, ...]) -> None:
+        fields = tuple(field for word in words for field in self._expander.fields(word))
+        if fields:
+            self.commands.append(Command(fields))
+
+    def _assign(self, word: Token) -> None:
+        found = _ASSIGNMENT.match(word.text)
+        if found is None:
+            return
+        name, appends = found["name"], found["sign"] == "+="
+        if word.kind == "array":
+            fields = tuple(f for one in word.elements for f in self._expander.fields(one))
+            self.variables.put(name, fields, appended=appends)
+            return
+        text = self._expander.expand(found["value"], word.line)
+        before = self.variables.get(name) if appends else None
+        if before is not None:
+            text = before[0].text + text
+        self.variables.put(name, (Field(text, word.line),))

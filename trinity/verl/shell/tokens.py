@@ -1,0 +1,144 @@
+"""A shell text cut into words, arrays and operators, each with its line."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from trinity.errors import UserError
+from trinity.verl.shell.scanning import Unterminated, end_of_piece
+
+REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
+_OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
+_ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
+_BLANK = " \t\r"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A word as it is written, quotes and all; of an array assignment also its elements."""
+
+    kind: Literal["word", "array", "operator"]
+    text: str
+    """A newline is the operator `\\n`."""
+    line: int
+    elements: tuple["Token", ...] = ()
+
+
+class Lexer:
+    """Cuts one text.
+
+    tokens = Lexer(text, "run.sh").tokens()
+    """
+
+    def __init__(self, text: str, name: str, first_line: int = 1) -> None:
+        self._text = text
+        self._name = name
+        self._first_line = first_line
+        self._newlines = [i for i, sign in enumerate(text) if sign == "\n"]
+        self._position = 0
+        self._documents: list[str] = []
+        """Words that end the here-documents begun on this line."""
+
+    def tokens(self) -> list[Token]:
+        """All of them.
+
+        Raises: UserError naming the line of a quote that is not closed.
+        """
+        try:
+            return list(self._tokens())
+        except Unterminated as error:
+            line = self._line(error.position)
+            raise UserError(f"{self._name}:{line}: {error}: close it") from error
+
+    def _tokens(self, end: str = "") -> Iterator[Token]:
+        """Up to the operator `end`, which is taken and not given."""
+        while (start := self._skip_blanks()) < len(self._text):
+            operator = self._operator_at(start)
+            if operator is None:
+                word = self._word(start)
+                if not self._is_descriptor(word):
+                    yield word
+                continue
+            self._position = start + len(operator)
+            if operator == end:
+                return
+            if operator in ("<<", "<<-"):
+                self._documents.append(self._word(self._skip_blanks()).text.strip("'\"\\"))
+                continue
+            yield Token(kind="operator", text=operator, line=self._line(start))
+            if operator == "\n":
+                self._skip_documents()
+        if end:
+            raise Unterminated(max(self._position - 1, 0), "(")
+
+    def _is_descriptor(self, word: Token) -> bool:
+        """Whether it is the 2 of `2>&1`."""
+        return word.text.isdigit() and self._text[self._position : self._position + 1] in ("<", ">")
+
+    def _operator_at(self, start: int) -> str | None:
+        if self._text[start] == "\n":
+            return "\n"
+        if self._text.startswith("((", start):
+            return None
+        found = (one for one in _OPERATORS if self._text.startswith(one, start))
+        return next(found, None)
+
+    def _skip_blanks(self) -> int:
+        """To the next token; comments and continued lines count as blanks."""
+        text = self._text
+        while self._position < len(text):
+            if text[self._position] in _BLANK:
+                self._position += 1
+            elif text.startswith(("\\\n", "\\\r\n"), self._position):
+                self._position = text.index("\n", self._position) + 1
+            elif text[self._position] == "#":
+                end = text.find("\n", self._position)
+                self._position = len(text) if end < 0 else end
+            else:
+                break
+        return self._position
+
+    def _word(self, start: int) -> Token:
+        text, position = self._text, start
+        while position < len(text) and not self._ends_word(position, start):
+            position = end_of_piece(text, position)
+            if text[position : position + 1] == "(" and _ARRAY_OPENING.match(text[start:position]):
+                self._position = position + 1
+                elements = tuple(t for t in self._tokens(")") if t.kind == "word")
+                return self._token("array", start, position, elements)
+        self._position = position
+        return self._token("word", start, position)
+
+    def _ends_word(self, position: int, start: int) -> bool:
+        text = self._text
+        if text[position] in _BLANK or text[position] == "\n":
+            return True
+        if text.startswith("((", position) and position == start:
+            return False
+        return text[position] in "();&|<>"
+
+    def _token(
+        self,
+        kind: Literal["word", "array"],
+        start: int,
+        end: int,
+        elements: tuple[Token, ...] = (),
+    ) -> Token:
+        written = self._text[start:end].replace("\\\r\n", "").replace("\\\n", "")
+        return Token(kind=kind, text=written, line=self._line(start), elements=elements)
+
+    def _skip_documents(self) -> None:
+        for word in self._documents:
+            while self._position < len(self._text):
+                end = self._text.find("\n", self._position)
+                end = len(self._text) if end < 0 else end
+                line = self._text[self._position : end].strip()
+                self._position = min(end + 1, len(self._text))
+                if line == word:
+                    break
+        self._documents.clear()
+
+    def _line(self, position: int) -> int:
+        return self._first_line + bisect_right(self._newlines, position - 1)

@@ -1,0 +1,208 @@
+"""Scripts, YAML files and `key=value` as one set of veRL's settings."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from trinity.config.lines import lines_of
+from trinity.errors import UserError
+from trinity.verl.json_value import JsonValue
+from trinity.verl.override_grammar import read_override
+from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.shell.reader import Command, Script, read_script
+from trinity.verl.shell.variables import Field, Note
+
+COMMAND_LINE = "command line"
+_YAML = (".yaml", ".yml")
+_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+MISSING = "???"
+"""Hydra's sign of a value that must be given."""
+_MANY = 4
+_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
+
+
+def read_sources(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None, line: int | None = None
+) -> VerlSettings:
+    """All of `arguments` over one another; `line` tells which of a script's commands is meant.
+
+    Raises: UserError for what is none of the three, and for a script that starts no veRL.
+    """
+    settings = VerlSettings()
+    for argument in arguments:
+        override = read_override(argument)
+        if override is not None and not Path(argument).exists():
+            _put(settings, argument, COMMAND_LINE)
+        elif argument.endswith(_YAML):
+            _read_yaml(settings, argument)
+        else:
+            _read_script(settings, argument, environment or {}, line)
+    settings.fill_in_references()
+    return settings
+
+
+def _put(settings: VerlSettings, text: str, where: str) -> bool:
+    """Whether `text` is an override."""
+    override = read_override(text)
+    if override is None:
+        return False
+    if override.sign == "~":
+        settings.remove(override.key, where)
+    else:
+        _put_value(settings, override.key, override.value, where)
+    return True
+
+
+def _put_value(settings: VerlSettings, key: str, value: JsonValue, where: str) -> None:
+    """A mapping sets the keys below its own."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            _put_value(settings, f"{key}.{name}", inner, where)
+    else:
+        settings.put(Setting(key=key, value=value, where=where))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(
+            f"there is no file {path}: give a script, a YAML file, or key=value"
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no UTF-8 text: give a script or a YAML file") from error
+
+
+def _read_yaml(settings: VerlSettings, path: str) -> None:
+    text = _text(path)
+    try:
+        tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
+    if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():
+        raise UserError(
+            f"{path} has the section `{min(ours)}` and is no configuration of veRL's: the way back "
+            f"is --to-verl {path}"
+        )
+    lines, name = lines_of(text), Path(path).name
+    for key, value in _flat(tree, ""):
+        line = lines.get(key)
+        where = f"{name}:{line}" if line else name
+        if key == "defaults" or key.startswith("hydra."):
+            settings.remarks.append(
+                f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
+            )
+        elif not key.endswith("_target_"):
+            settings.put(Setting(key=key, value=value, where=where))
+
+
+def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{key}.")
+        elif value not in (None, {}, MISSING):
+            yield key, value
+
+
+class FloatLoader(yaml.SafeLoader):
+    """Reads 1e-6 as the number it is, as Hydra does."""
+
+
+FloatLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
+
+
+def _read_script(
+    settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
+) -> None:
+    script = read_script(_text(path), path, environment)
+    command = _launch(script, path, line)
+    path = Path(path).name
+    for note in script.notes:
+        settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
+    if script.defaulted:
+        names = ", ".join(script.defaulted)
+        settings.remarks.append(
+            f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
+        )
+    _strays(settings, script, command, path)
+    words = iter(command.words)
+    for word in words:
+        _read_word(settings, word, words, path)
+    if not settings.module:
+        settings.remarks.append(
+            f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"
+        )
+
+
+def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
+    where = f"{path}:{word.line}"
+    if (module := _MODULE.fullmatch(word.text)) and not settings.module:
+        settings.module = module["name"].replace("/", ".")
+    elif option := _OPTION.fullmatch(word.text):
+        name, value = option["name"], option["value"]
+        if name.replace("-", "_") in ("config_name", "config_path", "config_dir") and not value:
+            value = next(words, word).text
+        if name in _LAUNCHER and value:
+            settings.put(
+                Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
+            )
+        elif name.startswith("config") and value:
+            settings.put(Setting(key=f"hydra.{name.replace('-', '_')}", value=value, where=where))
+    elif not _put(settings, word.text, where) and settings.module and word.text.strip():
+        settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
+
+
+def _launch(script: Script, path: str, line: int | None) -> Command:
+    """The command that starts veRL."""
+    found = [command for command in script.commands if _starts_verl(command)]
+    if line is not None:
+        found = [command for command in found if command.line == line] or found
+    if not found:
+        guesses = "".join(f"\n  line {note.line}: {_line(note)}" for note in script.notes)
+        raise UserError(
+            f"{path} starts no veRL: give the script with `python3 -m verl...`, or the values that "
+            f"it waits for as --env NAME=VALUE{guesses}"
+        )
+    if len(found) > 1:
+        lines = ", ".join(str(command.line) for command in found)
+        raise UserError(
+            f"{path} starts veRL {len(found)} times (lines {lines}): choose one with --line"
+        )
+    return found[0]
+
+
+def _line(note: Note) -> str:
+    """Its text, which may show a command of several lines, on one."""
+    return " ".join(note.text.split())
+
+
+def _starts_verl(command: Command) -> bool:
+    """Keys of veRL's behind its module, or many of them behind a launcher of the user's own."""
+    texts = [word.text for word in command.words]
+    num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
+    is_module = any(_MODULE.fullmatch(text) for text in texts)
+    return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
+
+
+def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
+    """Keys behind a comment within a continued command, which the shell does not pass on."""
+    for command in script.commands:
+        texts = [word.text.lstrip("+~") for word in command.words]
+        if command is not launch and texts[0].startswith(_SECTIONS) and "=" in texts[0]:
+            keys = ", ".join(text.partition("=")[0] for text in texts)
+            settings.remarks.append(
+                f"{path}:{command.line}: {keys} stand outside of the command that begins on line "
+                f"{launch.line}, the shell passes none of them on: mend the continued lines if "
+                "they are meant"
+            )

@@ -1,0 +1,1 @@
+"""The table of keys, a file a section of veRL's configuration."""

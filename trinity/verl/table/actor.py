@@ -1,0 +1,173 @@
+"""Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
+
+from trinity.verl.row import Row, combined, missing, moved, needless, passed
+from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
+
+_MODEL = "actor_rollout_ref.model"
+_ACTOR = "actor_rollout_ref.actor"
+_REF = "actor_rollout_ref.ref"
+_LORA = "model.lora_configs[0]"
+_PARALLEL = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+)
+_SAME_AS_ACTOR = "the reference is laid out as the actor is"
+
+_MODEL_ROWS: tuple[Row, ...] = (
+    moved(f"{_MODEL}.path", "model.model_path"),
+    moved(f"{_MODEL}.trust_remote_code", "model.trust_remote_code"),
+    moved(f"{_MODEL}.custom_chat_template", "model.custom_chat_template"),
+    moved(f"{_MODEL}.use_remove_padding", "trainer.use_remove_padding"),
+    combined(f"{_MODEL}.lora_rank", f"{_LORA}.lora_rank", "0 is no LoRA"),
+    combined(f"{_MODEL}.lora.rank", f"{_LORA}.lora_rank", "0 is no LoRA"),
+    moved(f"{_MODEL}.lora_alpha", f"{_LORA}.lora_alpha"),
+    moved(f"{_MODEL}.lora.alpha", f"{_LORA}.lora_alpha", convert=same),
+    moved(f"{_MODEL}.target_modules", f"{_LORA}.target_modules", convert=as_target_modules),
+    moved(f"{_MODEL}.lora.target_modules", f"{_LORA}.target_modules", convert=as_target_modules),
+    moved(f"{_MODEL}.exclude_modules", f"{_LORA}.exclude_modules", convert=as_target_modules),
+    moved(f"{_MODEL}.lora_adapter_path", f"{_LORA}.path"),
+    *passed(
+        f"{_MODEL}.enable_gradient_checkpointing",
+        f"{_MODEL}.enable_activation_offload",
+        f"{_MODEL}.use_fused_kernels",
+        f"{_MODEL}.fused_kernel_options.*",
+        f"{_MODEL}.use_liger",
+        f"{_MODEL}.override_config.*",
+        f"{_MODEL}.external_lib",
+    ),
+    *needless("the model is read where it lies", f"{_MODEL}.use_shm"),
+    *missing(
+        "the tokenizer and the configuration are those of `model.model_path`",
+        f"{_MODEL}.tokenizer_path",
+        f"{_MODEL}.hf_config_path",
+    ),
+    *missing("multi-token prediction is not trained here", f"{_MODEL}.mtp.*"),
+    *missing("there is no such option of LoRA", f"{_MODEL}.lora.*"),
+    *missing("there is no such option", f"{_MODEL}.tiled_mlp.*"),
+)
+
+_ACTOR_ROWS: tuple[Row, ...] = (
+    moved(f"{_ACTOR}.optim.lr", "algorithm.optimizer.lr"),
+    moved(f"{_ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay"),
+    moved(f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, back=same),
+    moved(f"{_ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
+    moved(f"{_ACTOR}.optim.lr_warmup_steps_ratio", "algorithm.optimizer.lr_warmup_steps_ratio"),
+    moved(f"{_ACTOR}.optim.min_lr_ratio", "algorithm.optimizer.min_lr_ratio"),
+    moved(f"{_ACTOR}.optim.lr_scheduler_type", "algorithm.optimizer.lr_scheduler_type"),
+    moved(
+        f"{_ACTOR}.optim.warmup_style",
+        "algorithm.optimizer.lr_scheduler_type",
+        "the older name",
+        convert=as_scheduler,
+    ),
+    moved(
+        f"{_ACTOR}.optim.lr_decay_style",
+        "algorithm.optimizer.lr_scheduler_type",
+        "Megatron's name",
+        convert=as_scheduler,
+    ),
+    moved(f"{_ACTOR}.optim.clip_grad", "trainer.grad_clip", convert=same),
+    moved(f"{_ACTOR}.grad_clip", "trainer.grad_clip"),
+    *needless(
+        "the run's number of steps is known",
+        f"{_ACTOR}.optim.total_training_steps",
+        f"{_ACTOR}.optim.lr_decay_steps",
+    ),
+    *missing(
+        "the optimizer is AdamW with the options of `algorithm.optimizer`", f"{_ACTOR}.optim.*"
+    ),
+    combined(
+        f"{_ACTOR}.ppo_mini_batch_size",
+        "buffer.batch_size",
+        "tasks of one train step; `buffer.train_batch_size` is this times `repeat_times`",
+    ),
+    moved(f"{_ACTOR}.use_dynamic_bsz", "trainer.use_dynamic_bsz"),
+    moved(f"{_ACTOR}.ppo_max_token_len_per_gpu", "trainer.max_token_len_per_gpu"),
+    moved(f"{_ACTOR}.ulysses_sequence_parallel_size", "trainer.ulysses_sequence_parallel_size"),
+    moved(
+        f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+        "trainer.ulysses_sequence_parallel_size",
+        convert=same,
+    ),
+    combined(f"{_ACTOR}.strategy", "trainer.trainer_strategy", "`fsdp` and `fsdp2` are `fsdp2`"),
+    combined(
+        f"{_ACTOR}.ppo_epochs",
+        "",
+        "each batch is trained once here; for more use `experience_buffer.replay_buffer`",
+    ),
+    combined(f"{_ACTOR}.shuffle", "", "rows of a step are summed up whole, their order is nothing"),
+    *(moved(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}") for name in _PARALLEL),
+    *(
+        moved(f"{_ACTOR}.{engine}.{name}", f"trainer.{name}", convert=same)
+        for engine in ("megatron",)
+        for name in ("param_offload", "optimizer_offload", "grad_offload")
+    ),
+    *passed(
+        f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+        f"{_ACTOR}.ppo_micro_batch_size",
+        f"{_ACTOR}.fsdp_config.*",
+        f"{_ACTOR}.checkpoint.*",
+        f"{_ACTOR}.use_torch_compile",
+        f"{_ACTOR}.entropy_from_logits_with_chunking",
+        f"{_ACTOR}.entropy_checkpointing",
+        f"{_ACTOR}.megatron.*",
+        f"{_ACTOR}.data_loader_seed",
+        f"{_ACTOR}.use_fused_kernels",
+        f"{_ACTOR}.use_remove_padding",
+        f"{_ACTOR}.pad_to_length",
+    ),
+    combined(
+        f"{_ACTOR}.router_replay.mode",
+        "algorithm.enable_router_replay",
+        "`R3` is true, `disabled` false; there is no `R2`",
+    ),
+    *missing(
+        "there is no such back end: FSDP2 trains",
+        f"{_ACTOR}.veomni.*",
+        f"{_ACTOR}.torchtitan.*",
+        f"{_ACTOR}.engine.*",
+        f"{_ACTOR}.model_engine",
+    ),
+    *missing(
+        "there is no such option",
+        f"{_ACTOR}.freeze_vision_tower",
+        f"{_ACTOR}.router_replay.*",
+        f"{_ACTOR}.use_prefix_grouper",
+    ),
+)
+
+_REF_ROWS: tuple[Row, ...] = (
+    *passed(
+        f"{_REF}.fsdp_config.*",
+        f"{_REF}.log_prob_micro_batch_size_per_gpu",
+        f"{_REF}.log_prob_micro_batch_size",
+        f"{_REF}.use_torch_compile",
+        f"{_REF}.entropy_from_logits_with_chunking",
+        f"{_REF}.entropy_checkpointing",
+    ),
+    *needless(
+        _SAME_AS_ACTOR,
+        f"{_REF}.strategy",
+        f"{_REF}.log_prob_use_dynamic_bsz",
+        f"{_REF}.log_prob_max_token_len_per_gpu",
+        f"{_REF}.ulysses_sequence_parallel_size",
+        f"{_REF}.megatron.*",
+        f"{_REF}.veomni.*",
+        f"{_REF}.torchtitan.*",
+        f"{_REF}.router_replay.*",
+    ),
+    *missing("the reference is the model that the stage starts from", f"{_REF}.model.*"),
+)
+
+ROWS: tuple[Row, ...] = (
+    *_MODEL_ROWS,
+    *_ACTOR_ROWS,
+    *_REF_ROWS,
+    *needless("services find one another without it", "actor_rollout_ref.nccl_timeout"),
+    *needless("rollout has GPUs of its own here", "actor_rollout_ref.hybrid_engine"),
+)

@@ -1,0 +1,113 @@
+"""Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
+
+from trinity.verl.row import Row, combined, missing, moved, needless, passed
+from trinity.verl.values import as_list, same
+
+_OURS = "trainer.critic"
+_AUXILIARY = "explorer.auxiliary_models[0]"
+_REWARD = "write it as a reward and name it in `buffer.explorer_input.default_reward_fn_type`"
+
+ROWS: tuple[Row, ...] = (
+    combined("critic.enable", "algorithm.algorithm_type", "the advantage decides it"),
+    moved("critic.model.path", "model.critic_model_path", "else `model.model_path`"),
+    *(
+        moved(f"critic.optim.{name}", f"{_OURS}.optimizer.{name}")
+        for name in (
+            "lr",
+            "weight_decay",
+            "lr_warmup_steps",
+            "lr_warmup_steps_ratio",
+            "min_lr_ratio",
+            "lr_scheduler_type",
+        )
+    ),
+    moved("critic.optim.warmup_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
+    moved("critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
+    moved("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=same),
+    moved("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=same),
+    moved("critic.grad_clip", f"{_OURS}.grad_clip"),
+    moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
+    moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
+    *passed(
+        "critic.ppo_micro_batch_size_per_gpu",
+        "critic.forward_micro_batch_size_per_gpu",
+        "critic.model.use_remove_padding",
+        "critic.model.enable_gradient_checkpointing",
+        "critic.model.fsdp_config.*",
+        "critic.fsdp.*",
+        "critic.checkpoint.*",
+        "critic.ppo_max_token_len_per_gpu",
+        "critic.forward_max_token_len_per_gpu",
+    ),
+    *needless(
+        "the critic is laid out as the actor is",
+        "critic.strategy",
+        "critic.megatron.*",
+        "critic.use_dynamic_bsz",
+        "critic.ulysses_sequence_parallel_size",
+        "critic.model.trust_remote_code",
+        "critic.ppo_mini_batch_size",
+        "critic.ppo_epochs",
+        "critic.shuffle",
+        "critic.optim.total_training_steps",
+        "critic.optim.lr_decay_steps",
+    ),
+    *missing("the optimizer is AdamW with the options of `trainer.critic`", "critic.optim.*"),
+    *missing("there is no such option of the critic", "critic.model.*"),
+    combined("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),
+    combined("reward_model.model.path", f"{_AUXILIARY}.model_path", ""),
+    combined(
+        "reward_model.rollout.tensor_model_parallel_size", f"{_AUXILIARY}.tensor_parallel_size", ""
+    ),
+    combined(
+        "reward_model.rollout.gpu_memory_utilization", f"{_AUXILIARY}.gpu_memory_utilization", ""
+    ),
+    combined("reward_model.rollout.prompt_length", f"{_AUXILIARY}.max_prompt_tokens", ""),
+    combined("reward_model.rollout.response_length", f"{_AUXILIARY}.max_response_tokens", ""),
+    combined("reward.reward_model.*", "explorer.auxiliary_models", "as `reward_model.*`"),
+    combined("reward_model.rollout.name", f"{_AUXILIARY}.engine_type", ""),
+    *needless(
+        "the reward model is an engine behind an OpenAI-compatible address",
+        "reward_model.model.use_remove_padding",
+        "reward_model.model.fsdp_config.*",
+        "reward_model.micro_batch_size_per_gpu",
+        "reward_model.enable_resource_pool",
+        "reward_model.strategy",
+        "reward_model.model.input_tokenizer",
+        "reward_model.use_dynamic_bsz",
+        "reward_model.forward_max_token_len_per_gpu",
+        "reward_model.model.trust_remote_code",
+        "reward_model.rollout.*",
+        "reward_model.n_gpus_per_node",
+        "reward_model.nnodes",
+        "reward_model.use_reward_loop",
+    ),
+    *needless(
+        "rewards are computed with each run",
+        "reward_model.num_workers",
+        "reward.num_workers",
+        "reward_model.launch_reward_fn_async",
+    ),
+    *missing(
+        "veRL's reward manager: " + _REWARD,
+        "reward_model.reward_manager",
+        "reward.reward_manager.*",
+        "reward_model.reward_loop_*",
+    ),
+    *missing(
+        "a penalty of overlong answers: " + _REWARD,
+        "reward_model.reward_kwargs.*",
+        "reward.reward_kwargs.*",
+        "reward_model.overlong_buffer.*",
+    ),
+    *missing(
+        "your own reward function: " + _REWARD + "; --plugin-dir finds its file",
+        "custom_reward_function.*",
+        "reward.custom_reward_function.*",
+    ),
+    *missing(
+        "a sandbox is called from a reward of your own",
+        "reward_model.sandbox_fusion.*",
+        "reward.sandbox_fusion.*",
+    ),
+)
