@@ -10,7 +10,7 @@ REC = AlgorithmType(
     ),
     when_to_use="To find out which of clipping, weighting and dropping an off-policy run needs.",
     paper="https://arxiv.org/abs/2509.24203",
-    safe_lag="1",
+    safe_lag="2",
     repeat_times=2,
     advantage_fn="rec",
     policy_loss_fn="rec",

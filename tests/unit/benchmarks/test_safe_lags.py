@@ -1,0 +1,20 @@
+"""What the documentation promises about old rollouts is what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trinity.algorithm.types import ALGORITHM_TYPES
+
+MEASURED = json.loads(
+    (Path(__file__).parents[3] / "benchmarks/results/algorithms.json").read_text()
+)["trials"]
+OF_ROLLOUTS = [
+    name for name in ALGORITHM_TYPES.builtins if ALGORITHM_TYPES.get(name).schema == "experience"
+]
+
+
+@pytest.mark.parametrize("name", OF_ROLLOUTS)
+def test_the_declared_safe_lag_is_the_measured_one(name: str) -> None:
+    assert ALGORITHM_TYPES.get(name).safe_lag.split(";")[0] == MEASURED[name]["safe_lag"]
