@@ -1,7 +1,6 @@
 """`trinity`: the commands, and how mistakes become exit codes."""
 
 import io
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -80,8 +79,6 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
 
 def app(*, standalone_mode: bool = True) -> None:
     """Run the command that the process was started with."""
-    # pydantic looks for plugins among all installed packages, a tenth of a short command's time.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     make_app(words)(standalone_mode=standalone_mode)
 
