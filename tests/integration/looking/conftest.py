@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.stack import model_free_stack
-from trinity.cli.main import app
+from trinity.cli.main import make_app
 from trinity.config.plan import ExperimentPlan
 from trinity.launch.resume import remember
 
@@ -17,7 +17,7 @@ WIDTH = {"COLUMNS": "200"}
 async def trinity(*words: str, job_dir: Path) -> tuple[str, str, BaseException | None]:
     """What a command prints, says beside it, and what it fails with."""
     arguments = [*words, "--job-dir", str(job_dir)]
-    done = await asyncio.to_thread(CliRunner(env=WIDTH).invoke, app, arguments)
+    done = await asyncio.to_thread(CliRunner(env=WIDTH).invoke, make_app(arguments), arguments)
     return done.stdout, done.stderr, done.exception
 
 

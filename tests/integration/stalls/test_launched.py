@@ -51,10 +51,14 @@ class Lines:
 
 
 def without_model(
-    *, job_dir: Path, log_level: str, environment: Mapping[str, Mapping[str, str]]
+    *,
+    job_dir: Path,
+    log_level: str,
+    environment: Mapping[str, Mapping[str, str]],
+    services: object,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level
+    del log_level, services
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 
