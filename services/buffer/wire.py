@@ -14,7 +14,8 @@ from services.buffer.domain.events import Sample
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.samples import storable
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import check_experience_message, finish_reason_of
+from trinity.codec import finish_reason_of
+from trinity.message_check import check_experience_message
 from trinity.subjects import runs_subject
 from trinity.types import StageKey, experience_id
 

@@ -40,6 +40,7 @@ class Workflow:
         self.auxiliary_models = list(auxiliary_models or [])
         self._check_args()
 
+    # A workflow writes one of the two; without it the run fails with this sentence.
     def run(self) -> list[Experience]:
         """Make the experiences of this run; in a thread."""
         raise NotImplementedError(f"{type(self).__name__} has neither run nor run_async")

@@ -1,14 +1,15 @@
 """Rows with large bytes, streamed into a table: the driver writes no byte of them as text."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import psycopg
 import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-Row = Mapping[str, object]
+from services.buffer.store.database import Row
+
 _TYPE_NAMES: dict[type[object], str] = {
     sa.Text: "text",
     sa.Uuid: "uuid",

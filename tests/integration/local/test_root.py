@@ -15,7 +15,9 @@ from trinity.local.ports import free_port
 from trinity.local.postgres import PostgresServer
 from trinity.local.secret_files import SecretFiles
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="gives folders to other users, as root alone may"
+)
 _STRANGER = 12_345
 
 
