@@ -4,10 +4,16 @@ import os
 import uuid
 from collections.abc import Iterator
 
+import hypothesis
 import psutil
 import pytest
 
 pytest_plugins = ["tests.infra_fixtures"]
+
+# The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
+hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")

@@ -143,7 +143,7 @@ def test_each_change_alone_is_judged_alike() -> None:
             assert _verdict(check_experience_message, message) == _verdict(_read, message), change
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 1000)), min_size=1, max_size=4))
 def test_several_changes_together_are_judged_alike(changes: list[tuple[Change, int]]) -> None:
     message = a_message()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.verl.builders import converted, flat, from_keys
@@ -39,7 +39,6 @@ def test_every_key_of_the_guides_scripts_is_mentioned(script: str, tmp_path: Pat
         assert is_mentioned(key, text)
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.dictionaries(st.sampled_from(ROW_KEYS), VALUES, max_size=25))
 def test_any_set_of_keys_is_mentioned(keys: dict[str, object]) -> None:
     told = VerlSettings(module="verl.trainer.main_ppo")

@@ -1,7 +1,7 @@
 """Overrides mean what they mean to Hydra."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trinity.verl.json_value import JsonValue
@@ -62,7 +62,6 @@ def test_overrides(text: str, expected: Override | None) -> None:
     assert read_override(text) == expected
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.text())
 def test_any_text_is_a_value(text: str) -> None:
     read_value(text)

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trinity.errors import UserError
@@ -22,25 +22,22 @@ def words(text: str, **environment: str) -> list[str]:
     return [field.text for field in command.words]
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.lists(ANY_TEXT, min_size=1))
 def test_quoted_words_come_back_as_they_were(texts: list[str]) -> None:
     assert words(shlex.join(["start", *texts])) == ["start", *texts]
 
 
-@settings(deadline=None)  # machines are shared
 @given(ANY_TEXT)
 def test_what_a_variable_holds_comes_back_in_double_quotes(text: str) -> None:
     assert words(f'X={shlex.quote(text)}\nstart "$X" "a${{X}}b"') == ["start", text, f"a{text}b"]
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.lists(ANY_TEXT, min_size=1))
+@example(["\\\n", "a\\\nb", "\\\\\n"])
 def test_an_array_keeps_its_elements(texts: list[str]) -> None:
     assert words(f'A=({shlex.join(texts)})\nstart "${{A[@]}}"') == ["start", *texts]
 
 
-@settings(deadline=None)  # machines are shared
 @given(st.text("ab$\"'`\\{}()[]<>;&|#=*?! \n-", max_size=30))
 def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
     try:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from trinity.verl.shell.arithmetic import evaluate
 from trinity.verl.shell.parameters import parameter_value, split_parameter
-from trinity.verl.shell.scanning import end_of_piece
+from trinity.verl.shell.scanning import CONTINUATIONS, end_of_piece
 from trinity.verl.shell.tokens import Token
 from trinity.verl.shell.variables import UNKNOWN, Field, Variables
 
 _NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
-_ESCAPABLE = '"\\$`\n'
+_ESCAPABLE = '"\\$`'
 
 Substitute = Callable[[str, int], str | None]
 """Output of a command's text that stands on a line; None if it would have to be run."""
@@ -81,6 +81,8 @@ class Expander:
             if name := _NAME.match(written, position):
                 end = name.end()
             piece, position = written[position:end], end
+            if piece in CONTINUATIONS:
+                continue
             if piece[0] == "'":
                 into.add(piece[1:-1])
             elif piece.startswith("$'"):
@@ -106,6 +108,8 @@ class Expander:
             if name := _NAME.match(written, position):
                 end = name.end()
             piece, position = written[position:end], end
+            if piece in CONTINUATIONS:
+                continue
             if piece[0] == "\\":
                 into.add(piece[1:] if piece[1:] in _ESCAPABLE else piece)
             elif piece[0] in "$`" and len(piece) > 1:

@@ -2,6 +2,9 @@
 
 from trinity.errors import UserError
 
+CONTINUATIONS = ("\\\n", "\\\r\n")
+"""What continues a line, if it does not stand in single quotes."""
+
 _CLOSERS = {"$(": ")", "${": "}", "((": ")"}
 
 
@@ -16,6 +19,8 @@ class Unterminated(UserError):
 def end_of_piece(text: str, start: int) -> int:
     """Index after the quote, expansion, escape or plain character that begins at `start`."""
     first = text[start]
+    if text.startswith("\\\r\n", start):
+        return start + 3
     if first == "\\":
         return min(start + 2, len(text))
     if first == "'" or text.startswith("$'", start):

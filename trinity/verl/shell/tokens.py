@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trinity.errors import UserError
-from trinity.verl.shell.scanning import Unterminated, end_of_piece
+from trinity.verl.shell.scanning import CONTINUATIONS, Unterminated, end_of_piece
 
 REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
 _OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
@@ -91,7 +91,7 @@ class Lexer:
         while self._position < len(text):
             if text[self._position] in _BLANK:
                 self._position += 1
-            elif text.startswith(("\\\n", "\\\r\n"), self._position):
+            elif text.startswith(CONTINUATIONS, self._position):
                 self._position = text.index("\n", self._position) + 1
             elif text[self._position] == "#":
                 end = text.find("\n", self._position)
@@ -126,7 +126,7 @@ class Lexer:
         end: int,
         elements: tuple[Token, ...] = (),
     ) -> Token:
-        written = self._text[start:end].replace("\\\r\n", "").replace("\\\n", "")
+        written = self._text[start:end]
         return Token(kind=kind, text=written, line=self._line(start), elements=elements)
 
     def _skip_documents(self) -> None:

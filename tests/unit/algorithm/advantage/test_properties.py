@@ -40,7 +40,7 @@ every_variant = pytest.mark.parametrize(("name", "arguments"), VARIANTS)
 
 @every_variant
 @given(samples=many_samples())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_whatever_comes_the_numbers_are_finite(
     name: str, arguments: dict[str, object], samples: Samples
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_group_of_one_and_no_sample_at_all_are_fine(
 
 @pytest.mark.parametrize(("name", "arguments"), ALONE)
 @given(samples=many_samples())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_a_group_gets_the_same_alone_as_among_others(
     name: str, arguments: dict[str, object], samples: Samples
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_group_gets_the_same_alone_as_among_others(
 
 @every_variant
 @given(samples=many_samples(), random=st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_order_of_groups_does_not_matter(
     name: str, arguments: dict[str, object], samples: Samples, random: Random
 ) -> None:

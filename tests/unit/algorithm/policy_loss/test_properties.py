@@ -26,7 +26,7 @@ from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-13
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=12)
 every_loss = pytest.mark.parametrize("name", sorted(VARIANTS))
 
 

@@ -94,7 +94,7 @@ def test_equal_policies_need_no_correction() -> None:
         assert correction.metrics["rollout_corr/kl"] == pytest.approx(0.0, abs=1e-12)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(seed=seeds, chosen=choices)
 def test_order_padding_and_rubbish_outside_the_mask_play_no_part(
     seed: int, chosen: CorrectionSettings
@@ -115,7 +115,7 @@ def test_order_padding_and_rubbish_outside_the_mask_play_no_part(
     assert dict(after.metrics) == pytest.approx(dict(before.metrics), rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(seed=seeds, chosen=choices, size=st.sampled_from([20.0, 1e4]))
 def test_policies_far_apart_give_finite_numbers(
     seed: int, chosen: CorrectionSettings, size: float

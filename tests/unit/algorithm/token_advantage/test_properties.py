@@ -34,7 +34,7 @@ def all_arrays(result: TokenAdvantages) -> list[np.ndarray]:
     return [array for array in given if array is not None]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(name=names, seed=seeds, num_more=st.integers(0, 40))
 def test_padding_changes_nothing(name: str, seed: int, num_more: int) -> None:
     batch = random_batch(seed, empty_rows=True)
@@ -46,7 +46,7 @@ def test_padding_changes_nothing(name: str, seed: int, num_more: int) -> None:
     assert dict(long.metrics) == pytest.approx(dict(short.metrics), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(name=names, seed=seeds)
 def test_rows_may_come_in_any_order(name: str, seed: int) -> None:
     batch = random_batch(seed, empty_rows=True)
@@ -57,7 +57,7 @@ def test_rows_may_come_in_any_order(name: str, seed: int) -> None:
     assert dict(mixed.metrics) == pytest.approx(dict(straight.metrics), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(name=names, seed=seeds)
 def test_what_stands_outside_the_mask_plays_no_part(name: str, seed: int) -> None:
     batch = random_batch(seed, gaps=name not in READS_TOOL_TOKENS, empty_rows=True)
@@ -66,7 +66,7 @@ def test_what_stands_outside_the_mask_plays_no_part(name: str, seed: int) -> Non
         assert_close(after, before)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(name=names, seed=seeds)
 def test_tokens_that_are_not_trained_on_get_zero(name: str, seed: int) -> None:
     batch = random_batch(seed, empty_rows=True)
@@ -78,7 +78,7 @@ def test_tokens_that_are_not_trained_on_get_zero(name: str, seed: int) -> None:
         assert not result.returns_BT[~batch.mask_BT].any()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(name=names, seed=seeds)
 def test_a_batch_is_left_as_it_was(name: str, seed: int) -> None:
     batch = random_batch(seed)

@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, dict[str, float]] = {
     "clip_cov": {"clip_cov_ratio": SHARE, "clip_cov_lb": 0.05},
     "kl_cov": {"kl_cov_ratio": SHARE},
 }
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 
 
