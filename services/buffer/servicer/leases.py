@@ -1,7 +1,7 @@
 """Calls of explorers about work."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.buffer.domain.states import AssignmentKind
 from services.buffer.handlers.leasing import (
@@ -73,8 +73,11 @@ class LeaseCalls(Parts):
         )
 
         async def look() -> LeaseLook:
+            nonlocal wanted
             async with self.database.transaction() as connection:
-                return LeaseLook(await lease(connection, wanted))
+                answer = await lease(connection, wanted)
+            wanted = replace(wanted, held=None)  # what was lost is free now
+            return LeaseLook(answer)
 
         topic = work_topic(wanted.key)
         answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)

@@ -1,7 +1,5 @@
 """Statements that hand work out: which assignments, to whom, and with what."""
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +13,8 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import among, among_numbers, in_stage, one_of
-from services.buffer.store.tables import NOW, assignment, run, stage_taskset, task, version
-from trinity.types import StageKey
+from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.tables import NOW, UUID, assignment, run, stage_taskset, task, version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,35 +36,108 @@ class Grant:
     repeat_times: int
 
 
-def lease_end(seconds: float) -> sa.ColumnElement[object]:
+def lease_end(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[object]:
     """So long from now, by the database's clock."""
     return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-def _may_be_granted(stage: Stage) -> sa.ColumnElement[bool]:
-    """Work whose weights are published; an evaluation needs that very version."""
-    recorded = sa.select(version.c.version).where(in_stage(version, stage.key))
-    evaluations = sa.and_(
-        assignment.c.kind == AssignmentKind.EVAL,
-        assignment.c.required_version == sa.any_(sa.func.array(recorded.scalar_subquery())),
-    )
-    if stage.published is None:
-        return evaluations if stage.finished_step is not None else sa.false()
-    return sa.or_(
-        evaluations,
-        sa.and_(
-            assignment.c.kind == AssignmentKind.TRAIN,
-            assignment.c.required_version <= stage.published,
-        ),
-    )
+_C = assignment.c
 
+_ORDER = (
+    _C.required_version,
+    sa.case((_C.kind == AssignmentKind.TRAIN, 0), else_=1),
+    _C.explore_step,
+    _C.position,
+)
+"""Training goes before the evaluation of the same weights: the trainer works while they are
+measured. An evaluation goes before training with newer weights: the engines still hold its own."""
 
-def _newest_incarnation(key: StageKey) -> sa.ScalarSelect[int]:
-    """That published the version which an assignment needs; none if nobody has yet."""
-    newest = sa.select(sa.func.max(version.c.incarnation)).where(
-        in_stage(version, key), version.c.version == assignment.c.required_version
+_RECORDED = sa.select(version.c.version).where(in_given_stage(version)).scalar_subquery()
+
+_MAY_BE_GRANTED = sa.or_(
+    sa.and_(
+        sa.bindparam("may_evaluate", type_=sa.Boolean),
+        _C.kind == AssignmentKind.EVAL,
+        _C.required_version == sa.any_(sa.func.array(_RECORDED)),
+    ),
+    sa.and_(
+        _C.kind == AssignmentKind.TRAIN,
+        _C.required_version <= sa.bindparam("published", type_=sa.BigInteger),
+    ),
+)
+"""Work whose weights are published; an evaluation needs that very version."""
+
+_CHOSEN = (
+    sa.select(_C.assignment_id)
+    .where(
+        in_given_stage(assignment),
+        one_of(_C.state, OPEN_ASSIGNMENT),
+        sa.or_(_C.state == AssignmentState.PENDING, _C.lease_until < NOW),
+        _MAY_BE_GRANTED,
     )
-    return newest.correlate(assignment).scalar_subquery()
+    .order_by(*_ORDER)
+    .limit(sa.bindparam("max_assignments", type_=sa.Integer))
+)
+
+_NEWEST_INCARNATION = (
+    sa.select(sa.func.max(version.c.incarnation))
+    .where(in_given_stage(version), version.c.version == _C.required_version)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+"""That published the version which an assignment needs; none if nobody has yet."""
+
+_OPEN_RUNS = (
+    sa.select(run.c.run)
+    .where(
+        in_given_stage(run),
+        run.c.assignment_id == _C.assignment_id,
+        run.c.state == RunState.OPEN,
+    )
+    .order_by(run.c.run)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+
+_TASKSET_ID = (
+    sa.select(stage_taskset.c.taskset_id)
+    .where(in_given_stage(stage_taskset), stage_taskset.c.name == _C.taskset)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+
+_TASK_BODY = (
+    sa.select(task.c.body)
+    .where(
+        task.c.tenant == sa.bindparam("given_tenant"),
+        task.c.taskset_id == _TASKSET_ID,
+        task.c.index == _C.task_index,
+    )
+    .correlate(assignment)
+    .scalar_subquery()
+)
+
+_TAKE = (
+    sa.update(assignment)
+    .where(
+        in_given_stage(assignment),
+        _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
+    )
+    .values(
+        state=AssignmentState.LEASED,
+        lease_token=sa.func.gen_random_uuid(),
+        num_attempts=_C.num_attempts + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
+        leased_by=sa.bindparam("explorer_id", type_=UUID),
+        lease_until=lease_end(sa.bindparam("lease_seconds", type_=sa.Float)),
+    )
+    .returning(
+        assignment,
+        _NEWEST_INCARNATION.label("incarnation"),
+        sa.func.array(_OPEN_RUNS).label("open_runs"),
+        _TASK_BODY.label("task_body"),
+        *(place.label(f"place_{i}") for i, place in enumerate(_ORDER)),
+    )
+)
 
 
 async def take_leases(
@@ -78,112 +148,36 @@ async def take_leases(
     max_assignments: int,
     lease_seconds: float,
 ) -> list[Grant]:
-    """Lease what is pending or whose lease has run out, oldest weights first.
-
-    Training goes before the evaluation of the same weights: the trainer works while they are
-    measured. An evaluation goes before training with newer weights: the engines still hold its own.
-    """
-    c = assignment.c
-    order = (
-        c.required_version,
-        sa.case((c.kind == AssignmentKind.TRAIN, 0), else_=1),
-        c.explore_step,
-        c.position,
-    )
-    chosen = (
-        sa.select(c.assignment_id)
-        .where(
-            in_stage(assignment, stage.key),
-            one_of(c.state, OPEN_ASSIGNMENT),
-            sa.or_(c.state == AssignmentState.PENDING, c.lease_until < NOW),
-            _may_be_granted(stage),
-        )
-        .order_by(*order)
-        .limit(max_assignments)
-    )
-    taken = (
-        sa.update(assignment)
-        .where(
-            in_stage(assignment, stage.key),
-            c.assignment_id == sa.any_(sa.func.array(chosen.scalar_subquery())),
-        )
-        .values(
-            state=AssignmentState.LEASED,
-            lease_token=sa.func.gen_random_uuid(),
-            num_attempts=c.num_attempts + stage.attempts_a_lease,
-            leased_by=explorer_id,
-            lease_until=lease_end(lease_seconds),
-        )
-        .returning(
-            assignment,
-            _newest_incarnation(stage.key).label("incarnation"),
-            *(place.label(f"place_{i}") for i, place in enumerate(order)),
-        )
+    """Lease what is pending or whose lease has run out, oldest weights first."""
+    values = given(
+        stage.key,
+        published=stage.published,
+        may_evaluate=stage.published is not None or stage.finished_step is not None,
+        max_assignments=max_assignments,
+        attempts_a_lease=stage.attempts_a_lease,
+        explorer_id=explorer_id,
+        lease_seconds=lease_seconds,
     )
     rows = sorted(
-        await connection.execute(taken),
+        await connection.execute(_TAKE, values),
         key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
     )
-    return await _grants(connection, stage, rows) if rows else []
+    return [_grant(stage, row) for row in rows]
 
 
-async def _grants(
-    connection: AsyncConnection, stage: Stage, leased: Sequence[sa.Row[Any]]
-) -> list[Grant]:
-    """What an explorer needs to work on leased assignments."""
-    runs = await _open_runs(connection, stage.key, [row.assignment_id for row in leased])
-    bodies = await _task_bodies(connection, stage.key, leased)
-    return [
-        Grant(
-            assignment_id=row.assignment_id,
-            kind=AssignmentKind(row.kind),
-            explore_step=row.explore_step,
-            position=row.position,
-            taskset=row.taskset,
-            task_index=row.task_index,
-            task_json=bodies[row.taskset, row.task_index],
-            runs=tuple(runs[row.assignment_id]),
-            first_attempt=row.num_attempts - stage.attempts_a_lease,
-            lease_token=row.lease_token,
-            required_version=row.required_version,
-            required_incarnation=row.incarnation or stage.incarnation,
-            repeat_times=row.repeat_times,
-        )
-        for row in leased
-    ]
-
-
-async def _open_runs(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
-) -> dict[str, list[int]]:
-    statement = (
-        sa.select(run.c.assignment_id, run.c.run)
-        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
-        .order_by(run.c.run)
+def _grant(stage: Stage, row: sa.Row[Any]) -> Grant:
+    return Grant(
+        assignment_id=row.assignment_id,
+        kind=AssignmentKind(row.kind),
+        explore_step=row.explore_step,
+        position=row.position,
+        taskset=row.taskset,
+        task_index=row.task_index,
+        task_json=row.task_body,
+        runs=tuple(row.open_runs),
+        first_attempt=row.num_attempts - stage.attempts_a_lease,
+        lease_token=row.lease_token,
+        required_version=row.required_version,
+        required_incarnation=row.incarnation or stage.incarnation,
+        repeat_times=row.repeat_times,
     )
-    runs: dict[str, list[int]] = defaultdict(list)
-    for row in await connection.execute(statement):
-        runs[row.assignment_id].append(row.run)
-    return runs
-
-
-async def _task_bodies(
-    connection: AsyncConnection, key: StageKey, leased: Sequence[sa.Row[Any]]
-) -> dict[tuple[str, int], str]:
-    """The tasks of these assignments, by the taskset's name and their index."""
-    wanted: dict[str, set[int]] = defaultdict(set)
-    for row in leased:
-        wanted[row.taskset].add(row.task_index)
-    bodies = {}
-    for name, indexes in wanted.items():
-        own = sa.select(stage_taskset.c.taskset_id).where(
-            in_stage(stage_taskset, key), stage_taskset.c.name == name
-        )
-        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
-            task.c.tenant == key.tenant,
-            task.c.taskset_id == own.scalar_subquery(),
-            among_numbers(task.c.index, indexes),
-        )
-        for found in await connection.execute(statement):
-            bodies[name, found.row_number] = found.body
-    return bodies

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentState
-from services.buffer.store.database import in_stage, one_of, uuid_array
+from services.buffer.store.database import given, in_given_stage, in_stage, one_of
 from services.buffer.store.grants import lease_end
-from services.buffer.store.tables import NOW, assignment
+from services.buffer.store.tables import NOW, UUID, assignment
 from trinity.types import StageKey
 
 
@@ -39,12 +40,30 @@ async def release_leases(
     return await _free(connection, where)
 
 
+_IS_LEASED = sa.and_(
+    in_given_stage(assignment),
+    one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    assignment.c.state == AssignmentState.LEASED,
+)
+
+_FREE_LOST = (
+    sa.update(assignment)
+    .where(
+        _IS_LEASED,
+        assignment.c.leased_by == sa.bindparam("explorer_id", type_=UUID),
+        assignment.c.lease_token != sa.all_(sa.bindparam("held", type_=ARRAY(UUID))),
+    )
+    .values(state=AssignmentState.PENDING)
+    .returning(assignment.c.stage)
+)
+
+
 async def free_lost_leases(
     connection: AsyncConnection, key: StageKey, explorer_id: str, held: Iterable[str]
 ) -> int:
     """Make work pending again that an explorer was given and never got: not under a held token."""
-    is_lost = assignment.c.lease_token != sa.all_(uuid_array(held))
-    return await _free(connection, sa.and_(_held(key, explorer_id), is_lost))
+    values = given(key, explorer_id=explorer_id, held=list(held))
+    return len((await connection.execute(_FREE_LOST, values)).all())
 
 
 async def _free(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> int:
@@ -65,17 +84,15 @@ def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
     return sa.tuple_(assignment.c.assignment_id, assignment.c.lease_token).in_(list(tokens.items()))
 
 
+_SECONDS_UNTIL_EXPIRY = sa.select(
+    sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
+).where(_IS_LEASED, assignment.c.lease_until > NOW)
+
+
 async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
     """When the next lease runs out unless it is renewed.
 
     Work whose lease is over and that nobody was given now waits for weights, not for the clock.
     """
-    left = sa.extract("epoch", sa.func.min(assignment.c.lease_until) - NOW)
-    statement = sa.select(left).where(
-        in_stage(assignment, key),
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
-        assignment.c.state == AssignmentState.LEASED,
-        assignment.c.lease_until > NOW,
-    )
-    seconds = (await connection.execute(statement)).scalar()
+    seconds = (await connection.execute(_SECONDS_UNTIL_EXPIRY, given(key))).scalar()
     return None if seconds is None else float(seconds)

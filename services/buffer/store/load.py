@@ -5,24 +5,39 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import Load
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, ExperienceState
-from services.buffer.store.database import in_stage, one_of
-from services.buffer.store.experiences import state_count
-from services.buffer.store.tables import assignment
+from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.tables import assignment, experience
 from trinity.types import StageKey
+
+
+def _count(state: ExperienceState) -> sa.ScalarSelect[int]:
+    return (
+        sa.select(sa.func.count())
+        .select_from(experience)
+        .where(in_given_stage(experience), one_of(experience.c.state, [state]))
+        .scalar_subquery()
+    )
+
+
+_OPEN_RUNS = (
+    sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
+    .where(
+        in_given_stage(assignment),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    )
+    .scalar_subquery()
+)
+
+_COUNTS = sa.select(
+    _OPEN_RUNS.label("open_runs"),
+    _count(ExperienceState.RAW).label("raw"),
+    _count(ExperienceState.AWAITING).label("awaiting"),
+    _count(ExperienceState.READY).label("ready"),
+)
 
 
 async def current_load(connection: AsyncConnection, key: StageKey) -> Load:
     """Runs of open training assignments that have no end yet, and rows that are not batched."""
-    open_runs = sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0)).where(
-        in_stage(assignment, key),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
-    )
-    counts = sa.select(
-        open_runs.scalar_subquery().label("open_runs"),
-        state_count(key, ExperienceState.RAW).scalar_subquery().label("raw"),
-        state_count(key, ExperienceState.AWAITING).scalar_subquery().label("awaiting"),
-        state_count(key, ExperienceState.READY).scalar_subquery().label("ready"),
-    )
-    row = (await connection.execute(counts)).one()
+    row = (await connection.execute(_COUNTS, given(key))).one()
     return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=row.ready)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,6 @@ from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.store.database import (
     given,
     in_given_stage,
-    in_stage,
     key_columns,
     key_from_row,
 )
@@ -119,14 +119,24 @@ async def update_stage(
     connection: AsyncConnection, key: StageKey, **values: str | int | None
 ) -> None:
     """Change columns of a stage."""
-    await connection.execute(sa.update(stage).where(in_stage(stage, key)).values(**values))
+    new = {f"new_{name}": value for name, value in values.items()}
+    await connection.execute(_update(tuple(values)), given(key, **new))
+
+
+@lru_cache
+def _update(names: tuple[str, ...]) -> sa.Update:
+    new = {name: sa.bindparam(f"new_{name}", type_=stage.c[name].type) for name in names}
+    return sa.update(stage).where(in_given_stage(stage)).values(new)
+
+
+_TASKSETS = (
+    sa.select(stage_taskset).where(in_given_stage(stage_taskset)).order_by(stage_taskset.c.name)
+)
 
 
 async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str, StageTaskset]:
     """The stage's tasksets by name."""
-    rows = await connection.execute(
-        sa.select(stage_taskset).where(in_stage(stage_taskset, key)).order_by(stage_taskset.c.name)
-    )
+    rows = await connection.execute(_TASKSETS, given(key))
     return {
         row.name: StageTaskset(
             name=row.name,

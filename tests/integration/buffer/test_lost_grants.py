@@ -1,5 +1,6 @@
 """Grants whose answer never reached the explorer: what it does not name as held is free again."""
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -41,6 +42,7 @@ async def test_an_older_lease_of_the_same_work_is_not_the_one_that_was_granted_l
     opened: Buffer,
 ) -> None:
     [old] = (await opened.lease(1, lease_seconds=0.01)).assignments
+    await asyncio.sleep(0.02)  # it runs out
     lost = (await opened.lease()).assignments
     assert old.id in {one.id for one in lost}
     again = (await opened.lease(wait_seconds=0, held=[old])).assignments
