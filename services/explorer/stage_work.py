@@ -119,6 +119,7 @@ class StageWork:
                         self._idleness.over()
                         for assignment in assignments:
                             self._begin(assignment, tasks)
+                            await asyncio.sleep(0)  # results leave while others begin
                     case Waiting(reason):
                         self._idleness.note(reason, is_idle=not self._num_open_runs)
                     case ending:

@@ -84,6 +84,11 @@ class World:
         async with peer.changed:
             await peer.changed.wait_for(lambda: bool(peer.finished or peer.failures))
 
+    async def runs_are_in_the_engine(self, count: int) -> None:
+        """Wait until that many calls of the engine go on."""
+        while self.engine.num_active < count:  # noqa: ASYNC110 - the engine tells nobody
+            await asyncio.sleep(0.01)
+
     async def status_is(self, condition: Callable[[spb.Member], object]) -> None:
         """Wait until the explorer's heartbeat says so."""
         peer = self.synchronizer

@@ -91,8 +91,10 @@ async def test_a_lost_lease_aborts_its_runs_and_only_its_runs(world: World) -> N
     world.engine.gate = asyncio.Event()
     lost, kept = world.buffer.pending = assignments(2)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer() as stop:
+        await world.runs_are_in_the_engine(4)
         world.buffer.lost = {lost.id}
-        await world.buffer.until(lambda peer: peer.num_renewals >= 2)
+        lost_at = world.buffer.num_renewals
+        await world.buffer.until(lambda peer: peer.num_renewals >= lost_at + 2)
         world.engine.gate.set()
         await world.buffer.until(lambda peer: len(peer.complete()) == 2)
         stop.set()
@@ -127,7 +129,7 @@ async def test_a_cancelled_stage_aborts_what_runs(world: World) -> None:
     world.engine.gate = asyncio.Event()
     world.buffer.pending = assignments(2)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
-        await world.buffer.until(lambda peer: peer.num_renewals >= 1)
+        await world.runs_are_in_the_engine(4)
         world.buffer.cancel_reason = "a person said so"
         await world.buffer.change()
         await world.status_is(lambda member: member.activity == "idle" or world.engine.num_aborted)
