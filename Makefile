@@ -24,12 +24,15 @@ prepare: setup  ## Data and model of the addition example
 demo: prepare  ## A small model learns to add: the addition example from start to end
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
-test: setup  ## Every test, the fast ones first
-	$(BIN)/pytest -n 2 tests/unit
-	$(BIN)/pytest -n 2 --dist loadfile tests/e2e tests/faults tests/model_free tests/integration
+# A worker a core, at most four; a file of slow tests stays on one, and the slowest files begin.
+WORKERS := -n logical --maxprocesses 4
+
+test: test-fast  ## Every test, the fast ones first
+	$(BIN)/pytest $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		tests/e2e tests/faults tests/model_free tests/integration
 
 test-fast: setup  ## Unit tests only
-	$(BIN)/pytest -n 2 tests/unit
+	$(BIN)/pytest $(WORKERS) tests/unit
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md

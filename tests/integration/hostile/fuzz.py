@@ -18,8 +18,8 @@ from tests.integration.hostile.victim import known_values
 from tests.integration.hostile.vitals import SERVICES, ValidCalls, Vitals
 from tests.model_free.experiment import experiment_plan
 
-WARM_UP = 0.25
-"""Share of the requests after which memory is first looked at."""
+LOOKS = ("warm", "half", "most", "after")
+"""When memory is looked at: after each quarter of the requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Findings:
     codes: Counter[tuple[str, Code]]
     wrong: list[Outcome]
     vitals: dict[str, dict[str, Vitals]]
-    """Of each service `before`, `warm` (after some requests) and `after`."""
+    """Of each service `before`, and at each of the looks."""
 
     @property
     def num_requests(self) -> int:
@@ -41,14 +41,13 @@ async def attack(arena: Arena, *, num_requests: int, seed: int) -> Findings:
     """Make the requests of a seed."""
     known = await known_values(arena.at, experiment_plan(arena.root, name=f"victim-{seed}"))
     vitals = {"before": arena.vitals}
-    num_warm = int(num_requests * WARM_UP)
     begun = time.monotonic()
     async with Attack(arena.at, seed=seed, known=known) as attack:
-        await attack.go_on(num_warm)
-        vitals["warm"] = arena.vitals
-        await attack.go_on(num_requests - num_warm)
+        for place, look in enumerate(LOOKS):
+            done = num_requests * place // len(LOOKS)
+            await attack.go_on(num_requests * (place + 1) // len(LOOKS) - done)
+            vitals[look] = arena.vitals
     seconds = time.monotonic() - begun
-    vitals["after"] = arena.vitals
     return Findings(seconds=seconds, codes=attack.codes, wrong=attack.wrong, vitals=vitals)
 
 
