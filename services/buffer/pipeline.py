@@ -5,11 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from services.buffer.advantages import Advantages
 from services.buffer.domain.group import Outcome
-from services.buffer.domain.operator import Operator
+from services.buffer.domain.operator import Chain
 from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
+from services.buffer.functions import Functions
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
@@ -31,6 +31,8 @@ MARGIN_SECONDS = 0.01
 RETRY_SECONDS = 0.5
 MAX_CLAIMS = 512
 """Groups that are shaped together; more would hold the stage's lock for long."""
+MAX_READ_CLAIMS = 16
+"""The same where an operator reads what samples say, all of which is in memory then."""
 
 
 class Pipeline:
@@ -41,11 +43,11 @@ class Pipeline:
     """
 
     def __init__(
-        self, *, database: Database, listener: Listener, advantages: Advantages, waits: Waits
+        self, *, database: Database, listener: Listener, functions: Functions, waits: Waits
     ) -> None:
         self._database = database
         self._listener = listener
-        self._shaper = Shaper(database=database, advantages=advantages, waits=waits)
+        self._shaper = Shaper(database=database, functions=functions, waits=waits)
         self._waits = waits
         self._unfinished: list[Claim] = []
 
@@ -72,11 +74,11 @@ class Pipeline:
             keys = await stages_with_work(connection)
             stages = [await get_stage(connection, key) for key in keys]
         for stage in stages:
-            operator = await self._shaper.operator_of(stage)
-            if claims := await self._claim(stage, operator):
+            chain = await self._shaper.chain_of(stage)
+            if claims := await self._claim(stage, chain):
                 self._unfinished = list(claims)
                 async with self._renewed(claims):
-                    await self._work_on(stage, operator, claims)
+                    await self._work_on(stage, chain, claims)
                 self._unfinished = []
                 return True
         return False
@@ -87,12 +89,13 @@ class Pipeline:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
-    async def _claim(self, stage: Stage, operator: Operator) -> list[Claim]:
+    async def _claim(self, stage: Stage, chain: Chain) -> list[Claim]:
         async with self._database.transaction() as connection:
-            if operator.needs.whole_step:
+            if chain.needs.whole_step:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
+            limit = MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
             return await claim_groups(
-                connection, stage.key, limit=MAX_CLAIMS, claim_seconds=CLAIM_SECONDS
+                connection, stage.key, limit=limit, claim_seconds=CLAIM_SECONDS
             )
 
     @asynccontextmanager
@@ -121,29 +124,27 @@ class Pipeline:
             await hand_back(connection, self._unfinished)
         self._unfinished = []
 
-    async def _work_on(self, stage: Stage, operator: Operator, claims: Sequence[Claim]) -> None:
+    async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
         """Groups together; if something in them cannot be, each half on its own.
 
         An explore step that is shaped as a whole stays whole.
         """
         try:
-            await self._shape_and_commit(stage, operator, claims)
+            await self._shape_and_commit(stage, chain, claims)
         except Unavailable:
             raise
         except Exception as error:  # the loop's edge: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
-            if len(claims) > 1 and not operator.needs.whole_step:
+            if len(claims) > 1 and not chain.needs.whole_step:
                 middle = len(claims) // 2
-                await self._work_on(stage, operator, claims[:middle])
-                await self._work_on(stage, operator, claims[middle:])
+                await self._work_on(stage, chain, claims[:middle])
+                await self._work_on(stage, chain, claims[middle:])
                 return
             async with self._database.transaction() as connection:
                 await commit_shaped(connection, [_failed(claim, error) for claim in claims])
 
-    async def _shape_and_commit(
-        self, stage: Stage, operator: Operator, claims: Sequence[Claim]
-    ) -> None:
-        shaped = await self._shaper.shape(stage, operator, claims)
+    async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
+        shaped = await self._shaper.shape(stage, chain, claims)
         tried = {one.claim.assignment_id for one in shaped}
         async with self._database.transaction() as connection:
             await commit_shaped(connection, shaped)

@@ -23,10 +23,8 @@ class OperatorConfig(Section):
 class ExperiencePipelineConfig(Section):
     """Experiences on their way from rollout to batch."""
 
-    operators: Annotated[
-        tuple[OperatorConfig, ...], Planned("experiences get their advantages and nothing else")
-    ] = ()
-    """Operators in order."""
+    operators: tuple[OperatorConfig, ...] = ()
+    """Experience operators in order, before the advantage function."""
     save_input: Annotated[bool, NoEffect("the database keeps every experience as it came")] = True
     """Keep experiences as they came."""
     input_save_path: Annotated[
