@@ -11,7 +11,7 @@ from services.buffer.domain.samples import storable
 from services.buffer.worker_process import WorkerFailed, WorkerProcess
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
-from trinity.errors import UserError
+from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
 
 LOAD_SECONDS = 30.0
@@ -19,6 +19,10 @@ LOAD_SECONDS = 30.0
 
 class FunctionFailed(Exception):
     """The function cannot be used, or not on these samples."""
+
+
+class ServiceAway(Exception):
+    """What an operator of ours asks does not answer; the samples are not at fault."""
 
 
 class Functions:
@@ -80,6 +84,8 @@ class Functions:
 
         A part that ends the process, or takes too long, has that as its error and is the last one
         in the answer: those after it were not tried.
+
+        Raises: ServiceAway.
         """
         if operator.is_built_in:
             return [await asyncio.to_thread(_call, operator, part) for part in parts]
@@ -146,6 +152,8 @@ def _call(operator: Operator, part: Samples) -> Any:
         return KINDS[operator.kind].call(operator.name, part, operator.arguments)
     except UserError as error:
         return _sentence(str(error))
+    except Unavailable as error:
+        raise ServiceAway(str(error)) from error
     except Exception as error:  # arguments are a user's
         return _sentence(f"{type(error).__name__}: {error}")
 

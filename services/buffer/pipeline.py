@@ -5,11 +5,12 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from services.buffer.away import AwayServices
 from services.buffer.domain.group import Outcome
 from services.buffer.domain.operator import Chain
 from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
-from services.buffer.functions import Functions
+from services.buffer.functions import Functions, ServiceAway
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
@@ -50,6 +51,7 @@ class Pipeline:
         self._shaper = Shaper(database=database, functions=functions, waits=waits)
         self._waits = waits
         self._unfinished: list[Claim] = []
+        self._away = AwayServices(waits)
 
     async def run(self) -> None:
         """Work until cancelled; a claim of a worker that died is soon free."""
@@ -73,15 +75,29 @@ class Pipeline:
         async with self._database.transaction() as connection:
             keys = await stages_with_work(connection)
             stages = [await get_stage(connection, key) for key in keys]
+        self._away.keep(keys)
         for stage in stages:
+            if self._away.is_away(stage.key):
+                continue
             chain = await self._shaper.chain_of(stage)
             if claims := await self._claim(stage, chain):
                 self._unfinished = list(claims)
-                async with self._renewed(claims):
-                    await self._work_on(stage, chain, claims)
-                self._unfinished = []
-                return True
+                if await self._worked_on(stage, chain, claims):
+                    return True
         return False
+
+    async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> bool:
+        """Whether it was done; what an operator asks may not answer, and others can go on."""
+        try:
+            async with self._renewed(claims):
+                await self._work_on(stage, chain, claims)
+        except ServiceAway as error:
+            self._away.note(stage.key, str(error))
+            await self._give_up_claims()
+            return False
+        self._away.forget(stage.key)
+        self._unfinished = []
+        return True
 
     async def _seconds_to_look(self) -> float:
         """A worker that died says nothing: its claims are looked for when they end."""
@@ -131,7 +147,7 @@ class Pipeline:
         """
         try:
             await self._shape_and_commit(stage, chain, claims)
-        except Unavailable:
+        except (Unavailable, ServiceAway):
             raise
         except Exception as error:  # the loop's edge: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})

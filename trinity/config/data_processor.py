@@ -64,6 +64,7 @@ class DataProcessorConfig(Section):
     experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
     task_pipeline: Annotated[
-        TaskPipelineConfig | None, Planned("tasks are taken as they are in their files")
+        TaskPipelineConfig | None,
+        Planned("tasks are taken as they are in their files; run `dj-process` on them before"),
     ] = None
     """Tasks on their way from a file to a taskset."""

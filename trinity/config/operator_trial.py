@@ -10,7 +10,13 @@ from trinity.operators.rollouts import Rollouts
 
 
 def try_operator(name: str, args: Args) -> None:
-    """Raises: UserError when it does not take a value."""
+    """What samples say is not made up: an operator that reads it is asked for its needs alone.
+
+    Raises: UserError when it does not take a value.
+    """
     operator = OPERATORS.get(name)
-    numbers = {key: np.ones(2) for key in needs_of(operator, args).numbers}
+    needs = needs_of(operator, args)
+    if needs.content:
+        return
+    numbers = {key: np.ones(2) for key in needs.numbers}
     operator(Rollouts.of(Samples.of_groups([0.0, 1.0]), numbers=numbers), **args)

@@ -85,7 +85,8 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
     """Data that is not rolled out passes no pipeline."""
     if config.mode != "both":
         return ()
-    return resolve_operators(config.data_processor.experience_pipeline.operators, stage)
+    operators = config.data_processor.experience_pipeline.operators
+    return resolve_operators(operators, config.service, stage)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:

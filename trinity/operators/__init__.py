@@ -12,6 +12,7 @@ BUILT_IN = {
     name: f"{_HERE}.{name}.{name}"
     for name in (
         "dapo_dynamic_sampling",
+        "data_juicer",
         "invalid_reward_filter",
         "mask_response_truncated",
         "pass_rate_calculator",

@@ -93,6 +93,8 @@ class Changes:
     """[N], true where a sample is compared with others and none of its tokens is trained on."""
     rewards: FloatVector | None = None
     """[N], the rewards from here on."""
+    numbers: Mapping[str, FloatVector] = field(default_factory=dict)
+    """[N] each: what operators that follow find in `Rollouts.numbers`; NaN is unknown."""
     metrics: Mapping[str, FloatVector] = field(default_factory=dict)
     """Figures of each group, [G]. Over the groups of a batch those named `..._count` are summed up
     and those named `..._ratio` averaged; of all others mean, max and min are shown."""

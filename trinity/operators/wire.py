@@ -1,9 +1,11 @@
 """Rollouts and changes as JSON, between the buffer and the process of users' operators."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import numpy as np
 
+from trinity.algorithm.advantage.samples import FloatVector
 from trinity.algorithm.advantage.wire import Message, samples_from_json, samples_to_json
 from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.types import JsonObject, JsonValue
@@ -28,7 +30,7 @@ def rollouts_from_json(message: Message) -> Rollouts:
         is_truncated=np.array(message["is_truncated"], dtype=np.bool_),
         has_reward=np.array(message["has_reward"], dtype=np.bool_),
         response_lengths=np.array(message["response_lengths"], dtype=np.int64),
-        numbers={key: np.array(own, dtype=np.float64) for key, own in message["numbers"].items()},
+        numbers=_arrays(message["numbers"]),
         contents=[Content(**content) for content in message["contents"]],
     )
 
@@ -40,7 +42,8 @@ def changes_to_json(changes: Changes) -> JsonObject:
         "reason": str(changes.reason),
         "masked": _listed(changes.masked, np.bool_),
         "rewards": _listed(changes.rewards, np.float64),
-        "metrics": {str(name): _listed(one, np.float64) for name, one in changes.metrics.items()},
+        "numbers": _named(changes.numbers),
+        "metrics": _named(changes.metrics),
     }
 
 
@@ -52,8 +55,17 @@ def changes_from_json(message: Message) -> Changes:
         reason=message["reason"],
         masked=None if masked is None else np.array(masked, dtype=np.bool_),
         rewards=None if rewards is None else np.array(rewards, dtype=np.float64),
-        metrics={name: np.array(one, dtype=np.float64) for name, one in message["metrics"].items()},
+        numbers=_arrays(message["numbers"]),
+        metrics=_arrays(message["metrics"]),
     )
+
+
+def _named(arrays: Mapping[str, FloatVector]) -> JsonObject:
+    return {str(name): _listed(one, np.float64) for name, one in arrays.items()}
+
+
+def _arrays(message: Message) -> dict[str, FloatVector]:
+    return {name: np.array(one, dtype=np.float64) for name, one in message.items()}
 
 
 def _listed(values: object, kind: type[np.generic]) -> JsonValue:

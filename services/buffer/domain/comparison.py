@@ -66,9 +66,10 @@ class Comparison:
         if changes.left_out is not None:
             stays_N &= ~changes.left_out
         rewards = self.samples.rewards if changes.rewards is None else changes.rewards
+        numbers = {**self.samples.numbers, **changes.numbers}
         return replace(
             self,
-            samples=replace(self.samples, rewards=rewards).chosen(stays_N),
+            samples=replace(self.samples, rewards=rewards, numbers=numbers).chosen(stays_N),
             ids=[self.ids[i] for i in np.flatnonzero(stays_N)],
             operated=operated,
         )

@@ -33,6 +33,8 @@ class Operated:
         size = len(ids)
         for name in ("left_out", "masked", "rewards"):
             _check(name, getattr(changes, name), size)
+        for name, values in changes.numbers.items():
+            _check(f"numbers {name}", values, size)
         for name, figures in changes.metrics.items():
             if figures.shape != (rollouts.num_groups,):
                 raise ValueError(

@@ -6,13 +6,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
-from tests.integration.buffer.plans import rollout_plan, with_operators
+from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import experience_from_proto
 from trinity.config.plan import ResolvedOperator, StagePlan
+from trinity.data_juicer import server
 from trinity.types import FinishReason, JsonValue
 
 LIMIT_SECONDS = 0.5
@@ -207,3 +209,22 @@ async def test_groups_that_an_operator_fails_on_are_set_aside_and_the_buffer_goe
     notice = next(one.notice.text for one in events if one.HasField("notice"))
     assert notice.startswith("explore step 1: the samples of 1 tasks are left out, operator users_")
     assert reason in notice
+
+
+async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
+    buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "Session", LongEnough)
+    with served(server.Sessions()) as url:
+        pass
+    arguments: dict[str, JsonValue] = {
+        "server_url": url,
+        "operators": [{"text_length_filter": {"min_len": 5}}],
+    }
+    plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
+    plan = with_operators(plan, "data_juicer", data_juicer=arguments)
+    await buffer.finish_all(await began(buffer, plan))
+    assert (await buffer.batch(1, wait_seconds=3))[0].state == pb.BatchHead.STATE_WAITING
+    with served(server.Sessions(), int(url.rpartition(":")[2])):
+        head, rows = await buffer.batch(1)
+    assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)

@@ -108,3 +108,14 @@ def test_a_wrong_signature_is_refused_with_the_right_one(mine: str) -> None:
     assert f".name: {mine}.of_rewards` is `def of_rewards(list[float]) -> list[float]`" in said
     assert "def name(rollouts: Rollouts, *, your_argument: float = 1.0) -> Changes" in said
     assert "types of trinity.operators.rollouts" in said
+
+
+def test_data_juicers_server_stands_in_its_own_section() -> None:
+    operator = {"name": "data_juicer", "args": {"operators": [{"text_length_filter": {}}]}}
+    section = {"experience_pipeline": {"operators": [operator]}}
+    service = {"data_juicer": {"server_url": "http://127.0.0.1:8005"}}
+    [found] = stage(GRPO, data_processor=section, service=service).operators
+    assert found.args["server_url"] == "http://127.0.0.1:8005"
+    assert "`service.data_juicer.server_url`" in refusal("data_juicer", config_path="x.yaml")
+    both = refusal("data_juicer", server_url="http://127.0.0.1:1")
+    assert "give either `operators` or `config_path`" in both
