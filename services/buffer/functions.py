@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
+from trinity.threads import in_daemon_thread
 
 LOAD_SECONDS = 30.0
 
@@ -88,7 +90,7 @@ class Functions:
         Raises: ServiceAway.
         """
         if operator.is_built_in:
-            return [await asyncio.to_thread(_call, operator, part) for part in parts]
+            return [await in_daemon_thread(partial(_call, operator, part)) for part in parts]
         if not parts:
             return []
         async with self._turn:

@@ -71,6 +71,7 @@ async def test_operators_run_in_order_and_the_trainer_gets_what_they_leave(
     assert [bool(mask.any()) for mask in masks] == [True, False, True]
     assert all(len(mask) == 3 for mask in masks)
     assert [row.advantage for row in rows] == pytest.approx([-(2**-0.5), 2**-0.5, 1.0], abs=1e-5)
+    assert (await buffer.batch(1))[1] == rows, "asked again, also by another life of the trainer"
     figures = head.metrics
     assert figures["experience_pipeline/reward_filter/filtered_count"] == 3.0
     assert figures["experience_pipeline/filtered_count"] == 3.0

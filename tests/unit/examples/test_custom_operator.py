@@ -5,35 +5,42 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples.custom_operator.terse import terse
+from examples.custom_operator.near_miss import near_miss
+from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.config.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.operators import OPERATORS
-from trinity.operators.rollouts import Rollouts
+from trinity.operators.rollouts import Content, Rollouts
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "custom_operator"
 
 
 def test_it_is_short() -> None:
-    assert len((EXAMPLE / "terse.py").read_text().splitlines()) < 40
+    assert len((EXAMPLE / "near_miss.py").read_text().splitlines()) < 40
     assert len((EXAMPLE / "README.md").read_text().splitlines()) <= 13
 
 
-def test_of_two_right_answers_the_shorter_is_better() -> None:
-    samples = Samples.of_groups([1.0, 1.0, 0.0], [0.0, 0.0], [1.0])
-    lengths_N = np.array([5, 3, 1, 2, 9, 4])
-    changes = terse(Rollouts.of(samples, response_lengths=lengths_N), price=0.1)
+def test_a_wrong_sum_is_worth_its_right_digits() -> None:
+    said = ["139", "129", "9", "", "1399"]
+    contents = [
+        Content(prompt_text="<|user|>56+83=<|end|>", response_text=one, info={}, metrics={})
+        for one in said
+    ]
+    samples = Samples.of_groups([1.0, 0.0, 0.0], [0.0, 0.0])
+    changes = near_miss(Rollouts.of(samples, contents=contents), bonus=0.3)
     assert changes.rewards is not None
-    np.testing.assert_allclose(changes.rewards, [0.8, 1.0, 0.0, 0.0, 0.0, 1.0])
-    assert changes.metrics["extra_token_count"].tolist() == [2.0, 0.0, 0.0]
-    assert changes.left_out is None and OPERATORS.get("terse") is terse
+    np.testing.assert_allclose(changes.rewards, [1.0, 0.2, 0.0, 0.0, 0.3])
+    assert changes.metrics["near_miss_count"].tolist() == [1.0, 1.0]
+    assert changes.left_out is None and OPERATORS.get("near_miss") is near_miss
+    assert needs_of(near_miss, {}).content
 
 
 def test_its_arguments_reach_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     stage = plan_experiment(load_config(EXAMPLE / "custom_operator.yaml")).stages[1]
     first, second = stage.operators
-    assert first.name == "dapo_dynamic_sampling"
-    assert (second.name, second.args) == ("examples.custom_operator.terse.terse", {"price": 0.1})
+    path = "examples.custom_operator.near_miss.near_miss"
+    assert (first.name, first.args) == (path, {"bonus": 0.2})
+    assert (second.name, second.args) == ("reward_std_filter", {"threshold": 0.0})
