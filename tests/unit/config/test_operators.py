@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import GRPO, SFT, stage
+from tests.unit.config.builders import GRPO, SFT, config, stage
+from trinity.config.advice import advice
 from trinity.config.plan import ResolvedOperator, StagePlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 
@@ -67,6 +69,9 @@ def test_a_plan_with_operators_is_read_as_it_was_written() -> None:
 
 def test_data_that_is_not_rolled_out_passes_no_operator() -> None:
     assert planned({"name": "reward_filter"}, base=SFT) == ()
+    section = {"experience_pipeline": {"operators": [{"name": "reward_filter"}]}}
+    [said] = advice(plan_experiment(config(SFT, data_processor=section)))
+    assert "operators` has no effect on `sft`, which trains on data" in said
 
 
 def test_a_name_that_is_wrong_is_answered_with_the_nearest_one() -> None:
