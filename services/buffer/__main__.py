@@ -5,10 +5,10 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator
 
-from services.buffer.advantages import Advantages
 from services.buffer.background import BackgroundJobs
 from services.buffer.broker import ResultsClient
 from services.buffer.features import FeatureLibrary
+from services.buffer.functions import Functions
 from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
@@ -58,7 +58,7 @@ class Parts:
         self.poller = Poller(self.listener)
         self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes)
-        self.advantages = Advantages(settings.advantage_seconds)
+        self.functions = Functions(settings.advantage_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
@@ -68,7 +68,7 @@ class Parts:
             waits=waits,
         )
         self.pipeline = Pipeline(
-            database=self.database, listener=self.listener, advantages=self.advantages, waits=waits
+            database=self.database, listener=self.listener, functions=self.functions, waits=waits
         )
         self.jobs = BackgroundJobs(workers=workers, on_over=self.listener.wake_all, waits=waits)
         self.library = TasksetLibrary(
@@ -85,7 +85,7 @@ class Parts:
             library=self.library,
             features=self.features,
             composer=Composer(decode_sample),
-            advantages=self.advantages,
+            functions=self.functions,
             stream=self.stream,
         )
         add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
@@ -157,7 +157,7 @@ def _starting(
 @contextlib.asynccontextmanager
 async def _released(parts: Parts) -> AsyncIterator[None]:
     try:
-        async with parts.advantages:
+        async with parts.functions:
             yield
     finally:
         await parts.engine.dispose()

@@ -1,16 +1,18 @@
-"""Reads from whole samples what some advantage functions need and the narrow rows do not have."""
+"""Reads from whole samples what some functions need and the narrow rows do not have."""
 
 import hashlib
 import math
 from collections.abc import Iterable
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 
 from services.buffer.domain.group import Detail
 from trinity.algorithm.advantage.needs import Needs
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import sequence_from_proto, tensor_from_proto
+from trinity.operators.rollouts import Content
 
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:
@@ -23,6 +25,18 @@ def _detail(message: pb.Experience, needs: Needs) -> Detail:
         mean_logprob=_mean_logprob(message) if needs.mean_logprobs else math.nan,
         step_reward=_number(message, needs.step_reward_key),
         state=_state(message, needs.state_key),
+        numbers={key: _number(message, key) for key in needs.numbers},
+        content=_content(message) if needs.content else None,
+    )
+
+
+def _content(message: pb.Experience) -> Content:
+    body = message.sequence if message.HasField("sequence") else message.pair.chosen
+    return Content(
+        prompt_text=body.prompt_text,
+        response_text=body.response_text,
+        info=MessageToDict(message.info),
+        metrics={**message.metrics, **message.reward_parts},
     )
 
 
@@ -44,8 +58,9 @@ def _number(message: pb.Experience, key: str) -> float:
         if kind == "bool_value":
             return float(value.bool_value)
         return value.number_value if kind == "number_value" else math.nan
-    if key in message.metrics:
-        return message.metrics[key]
+    for numbers in (message.metrics, message.reward_parts):
+        if key in numbers:
+            return numbers[key]
     if key in message.arrays:
         data = tensor_from_proto(message.arrays[key]).data
         return float(data.sum()) if data.size == 1 else math.nan

@@ -5,11 +5,12 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from services.buffer.advantages import Advantages
+from services.buffer.away import AwayServices
 from services.buffer.domain.group import Outcome
-from services.buffer.domain.operator import Operator
+from services.buffer.domain.operator import Chain
 from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
+from services.buffer.functions import Functions, ServiceAway
 from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
@@ -31,6 +32,8 @@ MARGIN_SECONDS = 0.01
 RETRY_SECONDS = 0.5
 MAX_CLAIMS = 512
 """Groups that are shaped together; more would hold the stage's lock for long."""
+MAX_READ_CLAIMS = 16
+"""The same where an operator reads what samples say, all of which is in memory then."""
 
 
 class Pipeline:
@@ -41,13 +44,14 @@ class Pipeline:
     """
 
     def __init__(
-        self, *, database: Database, listener: Listener, advantages: Advantages, waits: Waits
+        self, *, database: Database, listener: Listener, functions: Functions, waits: Waits
     ) -> None:
         self._database = database
         self._listener = listener
-        self._shaper = Shaper(database=database, advantages=advantages, waits=waits)
+        self._shaper = Shaper(database=database, functions=functions, waits=waits)
         self._waits = waits
         self._unfinished: list[Claim] = []
+        self._away = AwayServices(waits)
 
     async def run(self) -> None:
         """Work until cancelled; a claim of a worker that died is soon free."""
@@ -71,15 +75,29 @@ class Pipeline:
         async with self._database.transaction() as connection:
             keys = await stages_with_work(connection)
             stages = [await get_stage(connection, key) for key in keys]
+        self._away.keep(keys)
         for stage in stages:
-            operator = await self._shaper.operator_of(stage)
-            if claims := await self._claim(stage, operator):
+            if self._away.is_away(stage.key):
+                continue
+            chain = await self._shaper.chain_of(stage)
+            if claims := await self._claim(stage, chain):
                 self._unfinished = list(claims)
-                async with self._renewed(claims):
-                    await self._work_on(stage, operator, claims)
-                self._unfinished = []
-                return True
+                if await self._worked_on(stage, chain, claims):
+                    return True
         return False
+
+    async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> bool:
+        """Whether it was done; what an operator asks may not answer, and others can go on."""
+        try:
+            async with self._renewed(claims):
+                await self._work_on(stage, chain, claims)
+        except ServiceAway as error:
+            self._away.note(stage.key, str(error))
+            await self._give_up_claims()
+            return False
+        self._away.forget(stage.key)
+        self._unfinished = []
+        return True
 
     async def _seconds_to_look(self) -> float:
         """A worker that died says nothing: its claims are looked for when they end."""
@@ -87,12 +105,13 @@ class Pipeline:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
-    async def _claim(self, stage: Stage, operator: Operator) -> list[Claim]:
+    async def _claim(self, stage: Stage, chain: Chain) -> list[Claim]:
         async with self._database.transaction() as connection:
-            if operator.needs.whole_step:
+            if chain.needs.whole_step:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
+            limit = MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
             return await claim_groups(
-                connection, stage.key, limit=MAX_CLAIMS, claim_seconds=CLAIM_SECONDS
+                connection, stage.key, limit=limit, claim_seconds=CLAIM_SECONDS
             )
 
     @asynccontextmanager
@@ -121,29 +140,27 @@ class Pipeline:
             await hand_back(connection, self._unfinished)
         self._unfinished = []
 
-    async def _work_on(self, stage: Stage, operator: Operator, claims: Sequence[Claim]) -> None:
+    async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
         """Groups together; if something in them cannot be, each half on its own.
 
         An explore step that is shaped as a whole stays whole.
         """
         try:
-            await self._shape_and_commit(stage, operator, claims)
-        except Unavailable:
+            await self._shape_and_commit(stage, chain, claims)
+        except (Unavailable, ServiceAway):
             raise
         except Exception as error:  # the loop's edge: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
-            if len(claims) > 1 and not operator.needs.whole_step:
+            if len(claims) > 1 and not chain.needs.whole_step:
                 middle = len(claims) // 2
-                await self._work_on(stage, operator, claims[:middle])
-                await self._work_on(stage, operator, claims[middle:])
+                await self._work_on(stage, chain, claims[:middle])
+                await self._work_on(stage, chain, claims[middle:])
                 return
             async with self._database.transaction() as connection:
                 await commit_shaped(connection, [_failed(claim, error) for claim in claims])
 
-    async def _shape_and_commit(
-        self, stage: Stage, operator: Operator, claims: Sequence[Claim]
-    ) -> None:
-        shaped = await self._shaper.shape(stage, operator, claims)
+    async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
+        shaped = await self._shaper.shape(stage, chain, claims)
         tried = {one.claim.assignment_id for one in shaped}
         async with self._database.transaction() as connection:
             await commit_shaped(connection, shaped)

@@ -27,8 +27,10 @@ class BufferSettings(ServiceSettings):
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)
-    """How long a user's advantage function may take for one call: a group, or an explore step where
-    it asks for all of it."""
+    """How long a user's advantage function or operator may take for one call: a group, or an
+    explore step where one of them asks for all of it."""
+    function_memory_bytes: int = Field(default=2 * 1024**3, ge=128 * 1024**2)
+    """Memory that the process of users' functions may take for its data."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
     taskset_roots: str = "/"

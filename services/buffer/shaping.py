@@ -1,57 +1,96 @@
-"""Shapes groups: reads their samples, calls the advantage function, says what came of them."""
+"""Shapes groups: reads their samples, calls operators and the advantage, says what came of them."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from services.buffer.advantages import AdvantageFailed, Advantages, Computed
 from services.buffer.details import read_details
 from services.buffer.domain.comparison import Comparison
 from services.buffer.domain.group import Detail, Group, Outcome
-from services.buffer.domain.operator import Operator
+from services.buffer.domain.operator import Chain, Operator
 from services.buffer.domain.stage import Stage
+from services.buffer.functions import FunctionFailed, Functions
 from services.buffer.handlers.grouping import Shaped
 from services.buffer.store.claims import Claim
 from services.buffer.store.database import Database
 from services.buffer.store.experiences import load_bodies, load_raw_samples
-from trinity.algorithm.advantage import samples as contract
+from trinity.algorithm.advantage.samples import Advantages
 from trinity.types import StageKey
 from trinity.waits import Waits
 
 SHOWN_AFTER_SECONDS = 1.0
 READ_AT_ONCE = 256
 """Whole samples in memory together."""
-NOTHING_TO_COMPARE = contract.Advantages(np.zeros(0))
+NOTHING_TO_COMPARE = Advantages(np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Groups that the function sees in one call."""
+    """Groups that functions see in one call."""
 
     claims: Sequence[Claim]
     comparison: Comparison
 
-    def shaped(self, operator: Operator, computed: Computed) -> list[Shaped]:
+    def shaped(self, chain: Chain, outcomes: Sequence[Outcome]) -> list[Shaped]:
         """What came of each; of a whole explore step all or nothing."""
-        outcomes = self._outcomes(computed)
-        error = next((outcome.error for outcome in outcomes if outcome.error), "")
-        if error and operator.needs.whole_step:
-            outcomes = [Outcome(error=error) for _ in outcomes]
+        failed = next((outcome for outcome in outcomes if outcome.error), None)
+        if failed and chain.needs.whole_step:
+            outcomes = [failed for _ in outcomes]
         return [
-            Shaped(claim=claim, operator=operator.name, outcome=outcome)
+            Shaped(claim=claim, operator=chain.advantage.name, outcome=outcome)
             for claim, outcome in zip(self.claims, outcomes, strict=True)
         ]
 
-    def _outcomes(self, computed: Computed) -> list[Outcome]:
-        if isinstance(computed, str):
-            return [Outcome(error=computed) for _ in self.claims]
-        try:
-            return self.comparison.outcomes(computed)
-        except ValueError as error:
-            return [Outcome(error=str(error)) for _ in self.claims]
+    def failed(self, chain: Chain, operator: Operator, error: str) -> list[Shaped]:
+        """Where a function gave nothing."""
+        function = operator.title if operator.kind == "operator" else ""
+        outcome = Outcome(error=error, function=function)
+        return self.shaped(chain, [outcome for _ in self.claims])
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """Parts that go from function to function, and what came of those that go no further."""
+
+    chain: Chain
+    parts: list[Part]
+    done: list[Shaped] = field(default_factory=list)
+
+    def operated(self, operator: Operator, answers: Sequence[Any]) -> None:
+        """Go on with what an operator left; parts without an answer were not tried."""
+        going = []
+        for part, answer in zip(self.parts, answers, strict=False):
+            try:
+                if isinstance(answer, str):
+                    raise ValueError(answer)
+                comparison = part.comparison.changed(operator.name, answer)
+                going.append(replace(part, comparison=comparison))
+            except ValueError as error:
+                self.done += part.failed(self.chain, operator, str(error))
+        self.parts = going
+
+    def compared(self, answers: Sequence[Any]) -> None:
+        """End with the advantages."""
+        for part, answer in zip(self.parts, answers, strict=False):
+            try:
+                if isinstance(answer, str):
+                    raise ValueError(answer)
+                self.done += part.shaped(self.chain, part.comparison.outcomes(answer))
+            except ValueError as error:
+                self.done += part.failed(self.chain, self.chain.advantage, str(error))
+        self.parts = []
+
+    def take_empty(self) -> None:
+        """What has no sample left needs no advantage."""
+        empty = [part for part in self.parts if not part.comparison.ids]
+        asked = [part for part in self.parts if part.comparison.ids]
+        self.parts = empty
+        self.compared([NOTHING_TO_COMPARE for _ in empty])
+        self.parts = asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,44 +98,46 @@ class Shaper:
     """Computes, and changes nothing in the database."""
 
     database: Database
-    advantages: Advantages
+    functions: Functions
     waits: Waits
 
-    async def operator_of(self, stage: Stage) -> Operator:
-        """The stage's function with its needs; one that cannot be loaded says so when called."""
-        operator = Operator.of(stage.plan.algorithm)
-        try:
-            needs = await self.advantages.needs(operator.name, operator.arguments)
-        except AdvantageFailed:
-            return operator
-        return replace(operator, needs=needs)
+    async def chain_of(self, stage: Stage) -> Chain:
+        """The stage's functions with their needs; one that cannot be loaded says so when called."""
+        chain = Chain.of(stage.plan)
+        operators = [await self._with_needs(one) for one in chain.operators]
+        return Chain(operators=tuple(operators), advantage=await self._with_needs(chain.advantage))
 
-    async def shape(
-        self, stage: Stage, operator: Operator, claims: Sequence[Claim]
-    ) -> list[Shaped]:
+    async def _with_needs(self, operator: Operator) -> Operator:
+        try:
+            return replace(operator, needs=await self.functions.needs(operator))
+        except FunctionFailed:
+            return operator
+
+    async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
         """What came of these groups; those that are missing in it were not tried."""
         groups = await self._load_groups(stage.key, claims)
-        details = await self._load_details(stage.key, operator, groups)
-        parts = await asyncio.to_thread(_parts, operator, claims, groups, details, stage.seed)
-        empty = [part for part in parts if not part.comparison.ids]
-        asked = [part for part in parts if part.comparison.ids]
-        with self._shown(operator, claims):
-            samples = [part.comparison.samples for part in asked]
-            computed = await self.advantages.compute(operator.name, operator.arguments, samples)
-        answers = [
-            *zip(asked, computed, strict=False),
-            *((one, NOTHING_TO_COMPARE) for one in empty),
-        ]
-        shaped = [await asyncio.to_thread(part.shaped, operator, one) for part, one in answers]
-        return [one for some in shaped for one in some]
+        details = await self._load_details(stage.key, chain, groups)
+        parts = await asyncio.to_thread(_parts, chain, claims, groups, details, stage.seed)
+        work = Work(chain=chain, parts=parts)
+        for operator in chain.steps:
+            work.take_empty()
+            samples = [part.comparison.samples for part in work.parts]
+            with self._shown(operator, claims):
+                answers = await self.functions.compute(operator, samples)
+            if operator.kind == "operator":
+                await asyncio.to_thread(work.operated, operator, answers)
+            else:
+                await asyncio.to_thread(work.compared, answers)
+        return work.done
 
     def _shown(self, operator: Operator, claims: Sequence[Claim]) -> AbstractContextManager[None]:
         what = f"{len(claims)} groups, the first of assignment {claims[0].assignment_id}"
+        kind = "experience operator" if operator.kind == "operator" else "advantage function"
         return self.waits.if_longer(
             SHOWN_AFTER_SECONDS,
-            for_="advantage function",
+            for_=kind,
             reason=f"{operator.name} to shape {what}",
-            deadline_seconds=self.advantages.limit_seconds,
+            deadline_seconds=self.functions.limit_seconds,
         )
 
     async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[Group]:
@@ -113,10 +154,10 @@ class Shaper:
         ]
 
     async def _load_details(
-        self, key: StageKey, operator: Operator, groups: Sequence[Group]
+        self, key: StageKey, chain: Chain, groups: Sequence[Group]
     ) -> dict[str, Detail]:
-        """What the function needs to know from whole samples, by experience."""
-        if not operator.needs.reads_samples:
+        """What the functions need to know from whole samples, by experience."""
+        if not chain.needs.reads_samples:
             return {}
         ids = [one.experience_id for group in groups for one in group.compared]
         details: dict[str, Detail] = {}
@@ -124,20 +165,20 @@ class Shaper:
             some = ids[first : first + READ_AT_ONCE]
             async with self.database.transaction() as connection:
                 bodies = await load_bodies(connection, key, some)
-            read = await asyncio.to_thread(read_details, bodies, operator.needs)
+            read = await asyncio.to_thread(read_details, bodies, chain.needs)
             details |= zip(some, read, strict=True)
         return details
 
 
 def _parts(
-    operator: Operator,
+    chain: Chain,
     claims: Sequence[Claim],
     groups: Sequence[Group],
     details: Mapping[str, Detail],
     seed: int,
 ) -> list[Part]:
     """One for all groups, or one for each."""
-    size = len(groups) if operator.takes_many_groups else 1
+    size = len(groups) if chain.takes_many_groups else 1
     return [
         Part(
             claims=claims[first : first + size],

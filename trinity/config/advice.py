@@ -148,7 +148,13 @@ def _ignored(stage: StagePlan) -> Iterator[str]:
         "rollout_correction": given.rollout_correction.settings.is_on,
     }
     for key in (key for key, is_there in is_given.items() if is_there):
-        yield f"`algorithm.{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
+        yield _has_no_effect(f"algorithm.{key}", stage)
+    if stage.config.data_processor.experience_pipeline.operators:
+        yield _has_no_effect("data_processor.experience_pipeline.operators", stage)
+
+
+def _has_no_effect(key: str, stage: StagePlan) -> str:
+    return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
 
 LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (

@@ -12,6 +12,7 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
+from trinity.config.arguments import complete_arguments
 from trinity.config.near import did_you_mean
 from trinity.config.section import Args
 from trinity.errors import UserError
@@ -58,20 +59,13 @@ class FoundPart:
 
         Raises: UserError naming what it does not take, or lacks.
         """
-        key, known = f"algorithm.{self.part}_args", self.signature.arguments
-        chosen = {**declared, **given}
-        for name, value in chosen.items():
-            if name not in known and not self.signature.takes_any:
-                raise UserError(
-                    f"`{self.name}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
-                )
-            if name in known and not known[name].fits(value):
-                raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
-        complete = {**({} if self.is_own else self.signature.defaults), **chosen}
-        for name, argument in known.items():
-            if argument.is_required and name not in complete:
-                raise UserError(f"`{self.name}` needs the argument `{key}.{name}`: give it")
-        return complete
+        return complete_arguments(
+            self.signature,
+            {**declared, **given},
+            function=self.name,
+            key=f"algorithm.{self.part}_args",
+            is_own=self.is_own,
+        )
 
 
 def find_part(part: Part, name: str) -> FoundPart:

@@ -23,10 +23,8 @@ class OperatorConfig(Section):
 class ExperiencePipelineConfig(Section):
     """Experiences on their way from rollout to batch."""
 
-    operators: Annotated[
-        tuple[OperatorConfig, ...], Planned("experiences get their advantages and nothing else")
-    ] = ()
-    """Operators in order."""
+    operators: tuple[OperatorConfig, ...] = ()
+    """Experience operators in order, before the advantage function."""
     save_input: Annotated[bool, NoEffect("the database keeps every experience as it came")] = True
     """Keep experiences as they came."""
     input_save_path: Annotated[
@@ -66,6 +64,7 @@ class DataProcessorConfig(Section):
     experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
     task_pipeline: Annotated[
-        TaskPipelineConfig | None, Planned("tasks are taken as they are in their files")
+        TaskPipelineConfig | None,
+        Planned("tasks are taken as they are in their files; run `dj-process` on them before"),
     ] = None
     """Tasks on their way from a file to a taskset."""

@@ -142,6 +142,14 @@ class ResolvedAlgorithm(_Derived):
         return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
+class ResolvedOperator(_Derived):
+    """An experience operator; arguments are complete, the user's over the function's own."""
+
+    name: str
+    """Name or dotted path."""
+    args: Args
+
+
 class StoredBatches(_Derived):
     """Batches that another stage of the same database has recorded."""
 
@@ -168,6 +176,8 @@ class StagePlan(_Derived):
     config: Config
     """The merged configuration of this stage, without `stages`."""
     algorithm: ResolvedAlgorithm
+    operators: tuple[ResolvedOperator, ...] = ()
+    """What shapes the explorer's experiences, in order, before the advantage function."""
     model_path: str
     """Absolute directory or hub name; a later stage starts from the weights of the one before."""
     critic_model_path: str | None

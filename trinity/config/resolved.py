@@ -19,6 +19,7 @@ OF_EXPERIMENT = (
     "checkpoint_root_dir",
     "continue_from_checkpoint",
     "log",
+    "service",
 )
 """What a stage cannot have differently."""
 

@@ -10,17 +10,17 @@ class DataJuicerServiceConfig(Section):
     """The Data-Juicer server."""
 
     server_url: str | None = None
-    """Address of one that runs."""
-    auto_start: bool = False
+    """Address of one that runs, for the experience operator `data_juicer`."""
+    auto_start: Annotated[
+        bool, Planned("start `python -m trinity.data_juicer.server` and give its `server_url`")
+    ] = False
     """Start one."""
-    port: int | None = None
+    port: Annotated[int | None, Planned("it belongs to `auto_start`")] = None
     """Port of the one that is started."""
 
 
 class ServiceConfig(Section):
     """Services of others."""
 
-    data_juicer: Annotated[
-        DataJuicerServiceConfig | None, Planned("no operator asks Data-Juicer for anything")
-    ] = None
+    data_juicer: DataJuicerServiceConfig | None = None
     """The Data-Juicer server."""

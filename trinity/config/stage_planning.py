@@ -6,8 +6,15 @@ from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
 from trinity.config.model_files import chat_template_of, located_critic, located_model
+from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
-from trinity.config.plan import ResolvedAlgorithm, ResolvedTaskset, Role, StagePlan
+from trinity.config.plan import (
+    ResolvedAlgorithm,
+    ResolvedOperator,
+    ResolvedTaskset,
+    Role,
+    StagePlan,
+)
 from trinity.config.ranks import resolve_rank_num
 from trinity.config.resolve_data import (
     check_names,
@@ -43,6 +50,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         roles=_roles(config),
         config=config,
         algorithm=algorithm,
+        operators=_operators(config, name),
         model_path=located_model(config.model, name),
         critic_model_path=located_critic(config.model, name) if algorithm.needs_critic else None,
         chat_template=chat_template_of(config.model, name),
@@ -71,6 +79,14 @@ def plan_stage(stage: Stage) -> StagePlan:
 
 def _roles(config: Config) -> tuple[Role, ...]:
     return ("trainer", "explorer") if config.mode == "both" else ("trainer",)
+
+
+def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
+    """Data that is not rolled out passes no pipeline."""
+    if config.mode != "both":
+        return ()
+    operators = config.data_processor.experience_pipeline.operators
+    return resolve_operators(operators, config.service, stage)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:

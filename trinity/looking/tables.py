@@ -166,6 +166,7 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         ("task", f"{record.taskset}:{record.task_index}"),
         ("state", f"{name_of_state(record.state)}{reason}"),
         ("reward", _number(record.reward) if record.HasField("reward") else NONE),
+        ("shaped reward", _shaped_reward(record)),
         ("metrics", _named(dict(record.metrics) | dict(answer.run_metrics))),
         ("advantage", _number(record.advantage) if record.HasField("advantage") else NONE),
         ("weights", versions(record)),
@@ -176,6 +177,13 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
         if value:
             facts.add_row(name, Text(value))
     return facts
+
+
+def _shaped_reward(record: query_pb2.ExperienceRecord) -> str:
+    """What an operator made of the reward, if one did."""
+    content = record.content
+    is_shaped = record.revision > 0 and content.HasField("reward")
+    return _number(content.reward) if is_shaped and content.reward != record.reward else ""
 
 
 def _named(metrics: dict[str, float]) -> str:

@@ -1,15 +1,17 @@
-"""From the rows of groups to the arrays that an advantage function takes, and back."""
+"""From the rows of groups to the arrays that functions take, and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from services.buffer.domain.answer import Answer
-from services.buffer.domain.group import Detail, Group, LeftOut, NewRow, Outcome
+from services.buffer.domain.group import Detail, Group, LeftOut, NewRow, Outcome, Sample
 from services.buffer.domain.lots import draw_lots
+from services.buffer.domain.operated import Operated
 from trinity.algorithm.advantage.order import places_within
-from trinity.algorithm.advantage.samples import Advantages, IntVector, Samples
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
+from trinity.operators.rollouts import Changes, Rollouts
 
 UNKNOWN = Detail()
 COPIED = "; a copy of another sample stands in for it"
@@ -23,9 +25,12 @@ class Comparison:
     """
 
     groups: Sequence[Group]
-    samples: Samples
+    samples: Rollouts
+    """Those that no operator has left out."""
     ids: Sequence[str]
     """The experience of each entry."""
+    operated: Operated = field(default_factory=Operated)
+    """What operators have done so far."""
 
     @classmethod
     def of(cls, groups: Sequence[Group], details: Mapping[str, Detail], seed: int) -> "Comparison":
@@ -48,7 +53,26 @@ class Comparison:
             step_rewards=np.array([one.step_reward for one in known], dtype=np.float64),
             states=_numbered(one.state for one in known),
         )
-        return cls(groups=groups, samples=samples, ids=[one.experience_id for _, one in rows])
+        rollouts = _rollouts(samples, [one for _, one in rows], known)
+        return cls(groups=groups, samples=rollouts, ids=[one.experience_id for _, one in rows])
+
+    def changed(self, operator: str, changes: Changes) -> "Comparison":
+        """What an operator leaves, and what it did.
+
+        Raises: ValueError for arrays that are no answer; numbers that are none fail their group.
+        """
+        operated = self.operated.after(operator, self.samples, self.ids, changes)
+        stays_N = ~np.isin(self.samples.groups, list(operated.failures))
+        if changes.left_out is not None:
+            stays_N &= ~changes.left_out
+        rewards = self.samples.rewards if changes.rewards is None else changes.rewards
+        numbers = {**self.samples.numbers, **changes.numbers}
+        return replace(
+            self,
+            samples=replace(self.samples, rewards=rewards, numbers=numbers).chosen(stays_N),
+            ids=[self.ids[i] for i in np.flatnonzero(stays_N)],
+            operated=operated,
+        )
 
     def outcomes(self, advantages: Advantages) -> list[Outcome]:
         """What comes of each group.
@@ -57,29 +81,57 @@ class Comparison:
         """
         answer = Answer.of(self.samples, advantages)
         outcomes = [Outcome.begun(group) for group in self.groups]
+        for number, left_out in self.operated.left_out:
+            outcomes[number].left_out.append(left_out)
+        for number, figures in self.operated.metrics.items():
+            outcomes[number].metrics |= figures
         for i, number in enumerate(self.samples.groups.tolist()):
             self._add(outcomes[number], answer, i)
         for number in set(self.samples.groups.tolist()):
             outcomes[number].metrics |= answer.metrics_of(number)
         for number, reason in answer.failures.items():
             outcomes[number] = Outcome(error=reason)
-        return [outcome.counted() for outcome in outcomes]
+        for number, failed in self.operated.failures.items():
+            outcomes[number] = failed
+        return [outcome if outcome.error else outcome.counted() for outcome in outcomes]
 
     def _add(self, outcome: Outcome, answer: Answer, i: int) -> None:
         if not answer.is_left_out[i]:
-            row = NewRow(parent_id=self.ids[i], ordinal=0, advantage=answer.values[i])
-            outcome.rows.append(row)
+            outcome.rows.append(self._row(i, 0, answer.values[i]))
             return
         source = answer.copies_of[i]
         reason = answer.reason + (COPIED if source >= 0 else "")
         outcome.left_out.append(LeftOut(experience_id=self.ids[i], reason=reason))
         if source >= 0:
-            row = NewRow(
-                parent_id=self.ids[source],
-                ordinal=answer.ordinals[i],
-                advantage=answer.values[source],
-            )
-            outcome.rows.append(row)
+            outcome.rows.append(self._row(source, answer.ordinals[i], answer.values[source]))
+
+    def _row(self, i: int, ordinal: int, advantage: float) -> NewRow:
+        own_id = self.ids[i]
+        return NewRow(
+            parent_id=own_id,
+            ordinal=ordinal,
+            advantage=advantage,
+            reward=self.operated.rewards.get(own_id),
+            is_masked=own_id in self.operated.masked,
+        )
+
+
+def _rollouts(samples: Samples, rows: Sequence[Sample], known: Sequence[Detail]) -> Rollouts:
+    """The same samples, with what else is known of them."""
+    keys = next((one.numbers.keys() for one in known if one.numbers), ())
+    contents = [one.content for one in known if one.content is not None]
+    return Rollouts.of(
+        samples,
+        is_truncated=np.array([one.is_truncated for one in rows], dtype=np.bool_),
+        has_reward=np.array([one.reward is not None for one in rows], dtype=np.bool_),
+        response_lengths=np.array([one.response_length for one in rows], dtype=np.int64),
+        numbers={key: _numbers(key, known) for key in keys},
+        contents=contents if len(contents) == len(rows) else (),
+    )
+
+
+def _numbers(key: str, known: Iterable[Detail]) -> FloatVector:
+    return np.array([one.numbers.get(key, np.nan) for one in known], dtype=np.float64)
 
 
 def _steps(groups_N: IntVector, runs_N: IntVector) -> IntVector:

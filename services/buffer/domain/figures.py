@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 PREFIX = "experience_pipeline"
-COUNT, RATIO = "_count", "_ratio"
+SUMMED = ("_count", "dropped_all_correct", "dropped_all_wrong")
+RATIO = "_ratio"
 
 
 def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Counts are summed up and ratios averaged; of everything else mean, min and max."""
+    """Counts are summed up, ratios averaged; of everything else mean, min and max."""
     values: dict[str, list[float]] = defaultdict(list)
     for figures in groups:
         for name, value in figures.items():
@@ -23,7 +24,7 @@ def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _merged(name: str, values: list[float]) -> dict[str, float]:
-    if name.endswith(COUNT):
+    if name.endswith(SUMMED):
         return {name: float(np.sum(values))}
     if name.endswith(RATIO):
         return {name: float(np.mean(values))}

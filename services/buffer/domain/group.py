@@ -1,9 +1,10 @@
 """One task's samples in an explore step, and which of them are compared with one another."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trinity.operators.rollouts import Content
 from trinity.types import FinishReason
 
 
@@ -15,6 +16,7 @@ class Sample:
     run: int
     reward: float | None
     finish_reason: str
+    response_length: int = 0
 
     @property
     def score(self) -> float:
@@ -23,6 +25,11 @@ class Sample:
         if self.finish_reason == FinishReason.PROMPT_TRUNCATED or self.reward is None:
             return 0.0
         return self.reward
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the token limit ended the response."""
+        return self.finish_reason == FinishReason.LENGTH
 
     @property
     def why_not_compared(self) -> str:
@@ -42,6 +49,9 @@ class Detail:
     step_reward: float = math.nan
     state: str = ""
     """Equal texts are equal states; empty is unknown."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What lies under the keys that were asked for, as far as it is a number."""
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,10 @@ class NewRow:
     parent_id: str
     ordinal: int
     advantage: float
+    reward: float | None = None
+    """Where an operator has changed it."""
+    is_masked: bool = False
+    """Whether none of its tokens is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +97,8 @@ class Outcome:
     left_out: list[LeftOut] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str = ""
+    function: str = ""
+    """The operator that the error is of; empty for the advantage function."""
 
     @classmethod
     def begun(cls, group: Group) -> "Outcome":

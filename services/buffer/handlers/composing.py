@@ -45,6 +45,7 @@ from services.buffer.store.experiences import (
     set_states,
 )
 from services.buffer.store.feedback import count_held
+from services.buffer.store.pace import losses
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
@@ -192,7 +193,8 @@ def _next_step(stage: Stage, step: int) -> str:
 
 async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
     """What became of the rows that a step lacks, as an end of the sentence that says so."""
-    failure = await commonest_failure(connection, stage.key)
+    lost = await losses(connection, stage)
+    failure = lost.reason or await commonest_failure(connection, stage.key)
     why = f"; most often: {failure}" if failure else ""
     if stage.num_stale:
         why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"

@@ -41,6 +41,8 @@ class Shaped:
                 experience_id=derived_id(row.parent_id, self.operator, row.ordinal),
                 parent_id=row.parent_id,
                 advantage=row.advantage,
+                reward=row.reward,
+                is_masked=row.is_masked,
             )
             for row in self.outcome.rows
         ]
@@ -87,26 +89,27 @@ async def _commit_errors(
     connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
 ) -> None:
     """Let the scopes be tried again, or leave those out that had their last try."""
-    alike: dict[tuple[ScopeState, str], list[Claim]] = defaultdict(list)
+    alike: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
     for one in shaped:
         state = ScopeState.DEAD if one.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
-        alike[state, one.outcome.error].append(one.claim)
-    for (state, error), claims in alike.items():
+        alike[state, one.outcome.function, one.outcome.error].append(one.claim)
+    for (state, function, error), claims in alike.items():
         held = await end_claims(connection, claims, state, error)
         if held and state is ScopeState.DEAD:
-            await _leave_out(connection, stage, sorted(held), error)
+            own = function or f"advantage function {stage.plan.algorithm.advantage_fn}"
+            await _leave_out(connection, stage, sorted(held), own, error)
         elif held:
             await notify(connection, SCOPES_TOPIC)
 
 
 async def _leave_out(
-    connection: AsyncConnection, stage: Stage, ids: Sequence[str], error: str
+    connection: AsyncConnection, stage: Stage, ids: Sequence[str], function: str, error: str
 ) -> None:
-    await filter_raw(connection, stage.key, ids, f"the pipeline failed: {error}")
+    await filter_raw(connection, stage.key, ids, f"the pipeline failed: {function}: {error}")
     step = await first_explore_step(connection, stage.key, ids)
     text = (
-        f"explore step {step}: the samples of {len(ids)} tasks are left out, advantage "
-        f"function {stage.plan.algorithm.advantage_fn} cannot be used on them: {error}"
+        f"explore step {step}: the samples of {len(ids)} tasks are left out, "
+        f"{function} cannot be used on them: {error}"
     )
     await log_event(connection, stage.key, Notice(text=text))
 

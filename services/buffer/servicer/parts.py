@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import grpc
 
-from services.buffer.advantages import Advantages
 from services.buffer.features import FeatureLibrary
+from services.buffer.functions import Functions
 from services.buffer.handlers.composing import Composer
 from services.buffer.servicer.polling import Poller
 from services.buffer.servicer.uploads import UploadRoom
@@ -26,6 +26,6 @@ class Parts:
     library: TasksetLibrary
     features: FeatureLibrary
     composer: Composer
-    advantages: Advantages
+    functions: Functions
     stream: RunStream
     uploads: UploadRoom = field(default_factory=UploadRoom)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.advantages import AdvantageFailed
-from services.buffer.domain.operator import Operator
+from services.buffer.domain.operator import Chain
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
+from services.buffer.functions import FunctionFailed
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
 from services.buffer.servicer.convert import key_of, name_of, sentence_of, uuid_of
@@ -82,11 +82,10 @@ class StageCalls(Parts):
 
     async def _check_parts(self, plan: StagePlan) -> None:
         """What the pipeline will call must be there before anything is rolled out."""
-        name = Operator.of(plan.algorithm).name
         try:
-            await self.advantages.load(name)
-        except AdvantageFailed as error:
-            raise PreconditionFailed(f"advantage_fn {name}: {error}") from error
+            await self.functions.load(Chain.of(plan).steps)
+        except FunctionFailed as error:
+            raise PreconditionFailed(str(error)) from error
 
     async def CancelStage(
         self, request: pb.CancelStageRequest, _: Context

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -13,6 +14,7 @@ from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AttemptState, ExperienceState
+from services.buffer.revision import revised
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among,
@@ -86,7 +88,7 @@ async def insert_experiences(
 
 
 _RAW_SAMPLES = (
-    sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason)
+    sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason, C.response_length)
     .where(
         in_given_stage(experience),
         among_given(C.assignment_id),
@@ -108,6 +110,7 @@ async def load_raw_samples(
                 run=row.run,
                 reward=row.reward,
                 finish_reason=row.finish_reason,
+                response_length=row.response_length,
             )
         )
     return samples
@@ -120,10 +123,21 @@ class Derived:
     experience_id: str
     parent_id: str
     advantage: float
+    reward: float | None = None
+    """Where an operator has changed it."""
+    is_masked: bool = False
 
 
 NOT_COPIED = {"ready_number", "created_at", "reason"}
-CHANGED = {"experience_id", "parent_id", "revision", "advantage", "state"}
+CHANGED = {
+    "experience_id",
+    "parent_id",
+    "revision",
+    "advantage",
+    "state",
+    "shaped_reward",
+    "is_masked",
+}
 COPIED = [column for column in experience.c if column.name not in NOT_COPIED | CHANGED]
 
 
@@ -132,8 +146,18 @@ _NEW = (
         sa.bindparam("ids", type_=ARRAY(C.experience_id.type)),
         sa.bindparam("parents", type_=ARRAY(C.experience_id.type)),
         sa.bindparam("advantages", type_=ARRAY(sa.Float)),
+        sa.bindparam("rewards", type_=ARRAY(sa.Float)),
+        sa.bindparam("masked", type_=ARRAY(sa.Boolean)),
     )
-    .table_valued("experience_id", "parent_id", "advantage", with_ordinality="place", name="new")
+    .table_valued(
+        "experience_id",
+        "parent_id",
+        "advantage",
+        "shaped_reward",
+        "is_masked",
+        with_ordinality="place",
+        name="new",
+    )
     .render_derived()
 )
 _DERIVED_VALUES = {
@@ -142,6 +166,8 @@ _DERIVED_VALUES = {
     "revision": C.revision + 1,
     "advantage": _NEW.c.advantage,
     "state": sa.literal(ExperienceState.READY.value),
+    "shaped_reward": _NEW.c.shaped_reward,
+    "is_masked": _NEW.c.is_masked,
 }
 _INSERT_DERIVED = sa.insert(experience).from_select(
     [*(column.name for column in COPIED), *_DERIVED_VALUES],
@@ -164,6 +190,8 @@ async def insert_derived(
         ids=[one.experience_id for one in derived],
         parents=parents,
         advantages=[one.advantage for one in derived],
+        rewards=[one.reward for one in derived],
+        masked=[one.is_masked for one in derived],
     )
     await connection.execute(_INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
@@ -319,9 +347,9 @@ async def won_metrics(
     return {(row.assignment_id, row.run): decode_numbers(row.metrics) for row in rows}
 
 
-_PLACES_OF_PAYLOADS = sa.select(C.experience_id, C.segment_id, C.payload_id).where(
-    in_given_stage(experience), among_given(C.experience_id)
-)
+_PLACES_OF_PAYLOADS = sa.select(
+    C.experience_id, C.segment_id, C.payload_id, C.shaped_reward, C.is_masked
+).where(in_given_stage(experience), among_given(C.experience_id))
 _BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
     in_given_stage(payload),
     payload.c.segment_id == sa.bindparam("segment"),
@@ -332,16 +360,22 @@ _BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
 async def load_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> list[bytes]:
-    """Wire bytes of experiences, in the order of `ids`."""
-    rows = list(await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids)))
+    """Wire bytes of experiences as operators left them, in the order of `ids`."""
+    rows: list[sa.Row[Any]] = list(
+        await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids))
+    )
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = given(key, ids=own, segment=segment_id)
         for row in await connection.execute(_BODIES, values):
             bodies[row.payload_id] = bytes(row.body)
-    payload_of = {row.experience_id: row.payload_id for row in rows}
-    return [bodies[payload_of[one]] for one in ids]
+    row_of = {row.experience_id: row for row in rows}
+    return [_revised(bodies[row_of[one].payload_id], row_of[one]) for one in ids]
+
+
+def _revised(body: bytes, row: sa.Row[Any]) -> bytes:
+    return revised(body, reward=row.shaped_reward, is_masked=row.is_masked)
 
 
 async def run_scores(

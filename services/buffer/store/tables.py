@@ -267,6 +267,8 @@ experience = sa.Table(
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
     sa.Column("ready_number", sa.BigInteger, sa.Identity(), nullable=False),
     _moment("created_at"),
+    sa.Column("shaped_reward", sa.Float),
+    _flag("is_masked"),
 )
 sa.Index(
     "experience_waiting_ix",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.unit.config.builders import SFT, stage
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedOperator, StagePlan
 from trinity.types import JsonValue
 
 REPEAT_TIMES = 2
@@ -67,6 +67,12 @@ def with_advantage(
         "advantage_in_trainer": in_trainer,
     }
     return plan.model_copy(update={"algorithm": plan.algorithm.model_copy(update=changed)})
+
+
+def with_operators(plan: StagePlan, *names: str, **arguments: Mapping[str, JsonValue]) -> StagePlan:
+    """The same plan with experience operators; `arguments` are by name."""
+    operators = [ResolvedOperator(name=one, args=dict(arguments.get(one, {}))) for one in names]
+    return plan.model_copy(update={"operators": tuple(operators)})
 
 
 def fresh_plan(directory: Path, *, max_staleness: int, **sizes: int) -> StagePlan:

@@ -36,6 +36,16 @@ def test_one_sample_is_shown_with_every_token() -> None:
     assert '"judge": "fine"' in text
 
 
+def test_a_reward_that_an_operator_changed_stands_beside_the_one_that_came() -> None:
+    one = record()
+    assert "shaped reward" not in shown(
+        whole_sample(query_pb2.GetExperienceResponse(experience=one))
+    )
+    one.revision, one.content.reward = 1, 0.25
+    lines = shown(whole_sample(query_pb2.GetExperienceResponse(experience=one))).splitlines()
+    assert ["shaped", "reward", "0.25"] in [line.split() for line in lines]
+
+
 def test_a_deleted_sample_says_that_its_content_is_gone() -> None:
     answer = query_pb2.GetExperienceResponse(experience=record(with_content=False))
     assert "its content is deleted" in shown(whole_sample(answer))

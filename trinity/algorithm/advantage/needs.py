@@ -32,11 +32,33 @@ class Needs:
     """Where samples keep `Samples.step_rewards`: a key of their info, metrics or arrays."""
     state_key: str = ""
     """Where they keep `Samples.states`; what lies there is only compared."""
+    numbers: tuple[str, ...] = ()
+    """Keys of `Rollouts.numbers`, for experience operators: of their info, metrics, reward parts or
+    arrays."""
+    content: bool = False
+    """`Rollouts.contents`, for experience operators."""
 
     @property
     def reads_samples(self) -> bool:
         """Whether something is needed that only the whole samples have."""
-        return self.mean_logprobs or bool(self.step_reward_key or self.state_key)
+        keys = (self.step_reward_key, self.state_key, self.numbers)
+        return self.mean_logprobs or self.content or any(keys)
+
+    def also(self, other: "Needs") -> "Needs":
+        """What both need; of keys of which there can be one, this one's goes first."""
+        return Needs(
+            whole_step=self.whole_step or other.whole_step,
+            mean_logprobs=self.mean_logprobs or other.mean_logprobs,
+            step_reward_key=self.step_reward_key or other.step_reward_key,
+            state_key=self.state_key or other.state_key,
+            numbers=tuple(dict.fromkeys((*self.numbers, *other.numbers))),
+            content=self.content or other.content,
+        )
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> "Needs":
+        """From the fields as JSON has them."""
+        return cls(**{**message, "numbers": tuple(message["numbers"])})
 
 
 NOTHING = Needs()

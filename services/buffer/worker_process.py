@@ -1,0 +1,90 @@
+"""The process that calls users' functions: started when first needed, killed when it is silent."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from typing import Any
+
+from trinity.local.identity import OWN_IDENTITY
+
+MODULE = "trinity.operators.worker"
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class WorkerFailed(Exception):
+    """It ended or was ended; the next request starts another one."""
+
+
+class WorkerProcess:
+    """One at a time, for one who asks at a time.
+
+    await worker.send({"kind": "operator", ...})
+    answer = await worker.receive(limit_seconds=10.0)
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._process: Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is there, and knows what it was told."""
+        return self._process is not None
+
+    async def send(self, request: Mapping[str, Any]) -> None:
+        """Ask for something; what does not fit into the pipe is written while it reads."""
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def receive(self, limit_seconds: float) -> dict[str, Any]:
+        """Its next answer.
+
+        Raises: WorkerFailed.
+        """
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(limit_seconds):
+                line = await _next_line(self._process)
+        except TimeoutError as error:
+            await self.end()
+            raise WorkerFailed(f"it did not answer within {limit_seconds:g} s") from error
+        except BaseException:
+            # Answers that nobody waits for must not be taken for those of others.
+            await self.end()
+            raise
+        if not line:
+            await self.end()
+            raise WorkerFailed("the process that calls it ended")
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("is_last"):
+            await self.end()
+            raise WorkerFailed(answer["error"])
+        return answer
+
+    async def _start(self) -> Process:
+        argv = [sys.executable, "-m", MODULE, str(self._memory_bytes)]
+        command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES
+        )
+        return self._process
+
+    async def end(self) -> None:
+        """Kill it."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _next_line(process: Process) -> bytes:
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        await process.stdin.drain()
+        return await process.stdout.readline()
+    except (ConnectionError, ValueError):
+        return b""

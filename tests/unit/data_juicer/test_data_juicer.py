@@ -1,0 +1,97 @@
+"""Samples go through a server like Data-Juicer's and come back; so does what is wrong with it.
+
+With TRINITY_TEST_DATA_JUICER, the Python of an environment that has py-data-juicer, the same is
+tried with Data-Juicer itself.
+"""
+
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data_juicer_server import LongEnough, served
+from trinity.algorithm.advantage.samples import Samples
+from trinity.data_juicer import server
+from trinity.data_juicer.client import DataJuicer
+from trinity.errors import Unavailable, UserError
+from trinity.json_values import JsonValue
+from trinity.operators.data_juicer import data_juicer
+from trinity.operators.rollouts import Changes, Content, Rollouts
+
+ROOT = Path(__file__).parents[3]
+PYTHON = os.environ.get("TRINITY_TEST_DATA_JUICER", "")
+TEXTS = ("a sentence that is long enough", "short", "another sentence of some length")
+START_SECONDS = 120.0
+NO_OPERATOR: list[dict[str, JsonValue]] = [{"no_such_filter": {}}]
+
+
+def at_least(length: int) -> list[dict[str, JsonValue]]:
+    return [{"text_length_filter": {"min_len": length}}]
+
+
+def rollouts() -> Rollouts:
+    contents = [Content(prompt_text="p", response_text=one, info={}, metrics={}) for one in TEXTS]
+    return Rollouts.of(Samples.of_groups([1.0, 0.0], [1.0]), contents=contents)
+
+
+def check(changes: Changes) -> None:
+    assert changes.left_out is not None and changes.left_out.tolist() == [False, True, False]
+    np.testing.assert_array_equal(changes.numbers["text_len"], [30.0, np.nan, 31.0])
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> server.Sessions:
+    monkeypatch.setattr(server, "Session", LongEnough)
+    return server.Sessions()
+
+
+@pytest.fixture
+def url(sessions: server.Sessions) -> Iterator[str]:
+    with served(sessions) as address:
+        yield address
+
+
+def test_what_is_filtered_is_left_out_and_what_is_measured_goes_on(url: str) -> None:
+    check(data_juicer(rollouts(), server_url=url, operators=at_least(10)))
+    nothing = data_juicer(rollouts(), server_url=url, operators=at_least(99))
+    assert nothing.left_out is not None and nothing.left_out.all() and not nothing.numbers
+
+
+def test_a_server_that_was_started_again_is_told_anew(url: str, sessions: server.Sessions) -> None:
+    check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
+    sessions._sessions.clear()
+    check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
+
+
+def test_what_the_server_refuses_is_said(url: str) -> None:
+    with pytest.raises(UserError, match=r"answers 400: KeyError: .*no_such_filter"):
+        data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)
+    with pytest.raises(UserError, match="answers 500: ArrowInvalid"):
+        DataJuicer(url, {"operators": at_least(1)}).process(b"no arrow")  # type: ignore[dict-item]
+
+
+def test_a_server_that_is_not_there_is_no_fault_of_the_samples(sessions: server.Sessions) -> None:
+    with served(sessions) as gone:
+        pass
+    with pytest.raises(Unavailable, match="does not answer"):
+        data_juicer(rollouts(), server_url=gone, operators=at_least(10))
+
+
+@pytest.mark.skipif(not PYTHON, reason="TRINITY_TEST_DATA_JUICER names no Python")
+def test_the_same_with_data_juicer_itself() -> None:
+    command = [PYTHON, "-m", "trinity.data_juicer.server", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert select.select([process.stdout], [], [], START_SECONDS)[0]
+            url = process.stdout.readline().strip()
+            check(data_juicer(rollouts(), server_url=url, operators=at_least(10)))
+            with pytest.raises(UserError, match="answers 400: KeyError: 'no_such_filter'"):
+                data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)
+        finally:
+            process.kill()

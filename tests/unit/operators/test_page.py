@@ -1,0 +1,18 @@
+"""The page about the buffer has every operator, with its arguments."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.algorithm.signature import read_signature
+from trinity.operators import BUILT_IN
+
+PAGE = Path(__file__).parents[3] / "docs" / "buffer.md"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_operator_is_on_the_page_with_its_arguments(name: str) -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
+    [row] = rows
+    for argument in read_signature(BUILT_IN[name]).arguments:
+        assert f"`{argument}" in row

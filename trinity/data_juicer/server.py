@@ -1,0 +1,158 @@
+"""Data-Juicer's operators over HTTP; runs with the Python of the environment that has them.
+
+    pip install py-data-juicer          # there
+    PYTHON_THERE -m trinity.data_juicer.server --port 8005
+
+GET /health; POST /create (JSON) opens a session with operators, POST /process_experience (a form
+with `session_id` and `arrow_data`, an Arrow stream) answers an Arrow stream and figures in the
+header X-Metrics, POST /close ends the session. 400 is a wrong request, 404 an unknown session, 500
+what an operator raised. It imports nothing of ours but this package, and has no password: it
+listens on this machine alone unless it is told otherwise.
+"""
+
+import argparse
+import email.parser
+import email.policy
+import json
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from trinity.data_juicer.processing import BadRequest, Session
+
+MAX_BODY_BYTES = 256 * 1024 * 1024
+MAX_SESSIONS = 64
+Answer = tuple[bytes, Mapping[str, str]]
+
+
+class UnknownSession(Exception):
+    """It was closed, or the server was started again."""
+
+
+class Sessions:
+    """Operators by session; one call at a time, as operators start processes of their own."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._turn = threading.Lock()
+
+    def create(self, body: bytes, _: str) -> Answer:
+        with self._turn:
+            if len(self._sessions) >= MAX_SESSIONS:
+                self._sessions.pop(next(iter(self._sessions)))
+            session_id = str(uuid.uuid4())
+            self._sessions[session_id] = Session.of(_json(body))
+        return _answer({"session_id": session_id})
+
+    def process_experience(self, body: bytes, content_type: str) -> Answer:
+        form = _form(body, content_type)
+        if "arrow_data" not in form:
+            raise BadRequest("the form has no file arrow_data")
+        with self._turn:
+            session = self._get(form.get("session_id", b"").decode())
+            table, metrics = session.process(form["arrow_data"])
+        head = {"Content-Type": "application/octet-stream", "X-Metrics": json.dumps(metrics)}
+        return table, head
+
+    def close(self, body: bytes, _: str) -> Answer:
+        with self._turn:
+            self._get(str(_json(body).get("session_id")))
+            self._sessions.pop(str(_json(body).get("session_id")))
+        return _answer({"message": "closed"})
+
+    def _get(self, session_id: str) -> Session:
+        if session_id not in self._sessions:
+            raise UnknownSession(f"there is no session {session_id!r}")
+        return self._sessions[session_id]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    sessions: Sessions
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._send(200, _answer({"status": "healthy"}))
+        else:
+            self._send(404, _answer({"error": f"there is nothing at {self.path}"}))
+
+    def do_POST(self) -> None:
+        calls: dict[str, Callable[[bytes, str], Answer]] = {
+            "/create": self.sessions.create,
+            "/process_experience": self.sessions.process_experience,
+            "/close": self.sessions.close,
+        }
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.path not in calls or length > MAX_BODY_BYTES:
+            self._send(404, _answer({"error": f"there is nothing at {self.path}, or it is large"}))
+            return
+        body = self.rfile.read(length)
+        try:
+            answer = calls[self.path](body, self.headers.get("Content-Type", ""))
+        except BadRequest as error:
+            self._send(400, _answer({"error": str(error)}))
+        except UnknownSession as error:
+            self._send(404, _answer({"error": str(error)}))
+        except Exception as error:  # whatever an operator of Data-Juicer raises
+            self._send(500, _answer({"error": f"{type(error).__name__}: {error}"}))
+        else:
+            self._send(200, answer)
+
+    def _send(self, status: int, answer: Answer) -> None:
+        body, head = answer
+        self.send_response(status)
+        for name, value in head.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _answer(values: Mapping[str, Any]) -> Answer:
+    return json.dumps(values).encode(), {"Content-Type": "application/json"}
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        values = json.loads(body)
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise BadRequest("the body is not a JSON object")
+    return values
+
+
+def _form(body: bytes, content_type: str) -> dict[str, bytes]:
+    """The parts of multipart/form-data by name."""
+    head = f"Content-Type: {content_type}\r\n\r\n".encode()
+    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    parts: dict[str, bytes] = {}
+    for part in message.iter_parts() if message.is_multipart() else ():
+        name = part.get_param("name", header="content-disposition")
+        content = part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            parts[name] = content
+    return parts
+
+
+def main() -> int:
+    """Serve until stopped; the first line says where."""
+    parser = argparse.ArgumentParser(description="Data-Juicer's operators over HTTP.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8005)
+    arguments = parser.parse_args()
+    handler = type("BoundHandler", (Handler,), {"sessions": Sessions()})
+    with ThreadingHTTPServer((arguments.host, arguments.port), handler) as server:
+        host, port = server.server_address[:2]
+        sys.stdout.write(f"http://{host!s}:{port}\n")
+        sys.stdout.flush()
+        server.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""Keeps the groups that are neither all right nor all wrong."""
+
+import numpy as np
+
+from trinity.algorithm.advantage.needs import Arguments, Needs, needs
+from trinity.operators.rollouts import Changes, Rollouts
+
+
+def _needs(arguments: Arguments) -> Needs:
+    return Needs(numbers=(str(arguments.get("metric_key", "accuracy")),))
+
+
+@needs(_needs)
+def dapo_dynamic_sampling(
+    rollouts: Rollouts, *, metric_key: str = "accuracy", correct_threshold: float = 0.0
+) -> Changes:
+    """Keeps groups with 0 < c < n, where c of a group's n samples are correct.
+
+    Correct is what lies under metric_key, or the reward where nothing does, if it is greater than
+    correct_threshold; of a group of one nothing can be learned. Other tasks are drawn for those
+    that go (https://arxiv.org/abs/2503.14476). Figures, in groups: `dropped_all_correct`,
+    `dropped_all_wrong`.
+    """
+    known_N = rollouts.numbers[metric_key]
+    scores_N = np.where(np.isnan(known_N), rollouts.rewards, known_N)
+    correct_G = rollouts.group_sums((scores_N > correct_threshold).astype(float))
+    has_none_G, has_all_G = correct_G == 0, correct_G == rollouts.group_sizes
+    return Changes(
+        left_out=(has_none_G | has_all_G)[rollouts.groups],
+        reason="the samples of its group are all correct or all wrong",
+        metrics={
+            "dropped_all_correct": (has_all_G & ~has_none_G).astype(float),
+            "dropped_all_wrong": (has_none_G & ~has_all_G).astype(float),
+        },
+    )

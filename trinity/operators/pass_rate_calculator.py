@@ -1,0 +1,30 @@
+"""Measures how many tasks are neither solved nor out of reach."""
+
+import numpy as np
+
+from trinity.operators.rollouts import Changes, Rollouts
+
+FEW, MOST = 1 / 16, 15 / 16
+
+
+def pass_rate_calculator(rollouts: Rollouts) -> Changes:
+    """p is the mean reward of a group; changes nothing.
+
+    Figures, as shares of the groups: `selection/valid_ratio` (0 < p < 1), `strict_valid_ratio`
+    (1/16 < p < 15/16), and one for each of these bounds. The selector `difficulty_based` hears of
+    pass rates whether or not this operator is there.
+    """
+    rates_G = rollouts.group_means(rollouts.rewards)
+    shares = {
+        "valid_ratio": (rates_G > 0) & (rates_G < 1),
+        "strict_valid_ratio": (rates_G > FEW) & (rates_G < MOST),
+        "<1_ratio": rates_G < 1,
+        ">0_ratio": rates_G > 0,
+        "<15_16_ratio": rates_G < MOST,
+        ">1_16_ratio": rates_G > FEW,
+    }
+    return Changes(
+        metrics={
+            f"selection/{name}": share_G.astype(np.float64) for name, share_G in shares.items()
+        }
+    )

@@ -1,0 +1,77 @@
+"""Adds to rewards, or multiplies them by, numbers that workflows noted of their samples."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trinity.algorithm.advantage.needs import Arguments, Needs, needs
+from trinity.algorithm.advantage.samples import FloatVector
+from trinity.errors import UserError
+from trinity.json_values import JsonValue
+from trinity.operators.rollouts import Changes, Rollouts
+
+_OPERATIONS: Mapping[str, Callable[[FloatVector, FloatVector], FloatVector]] = {
+    "ADD": np.add,
+    "SUB": np.subtract,
+    "MUL": np.multiply,
+    "DIV": np.divide,
+}
+_FORM = "{stats_key: TEXT, op_type: ADD|SUB|MUL|DIV, weight: NUMBER}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    key: str
+    operation: str
+    weight: float
+
+    def applied(self, rewards_N: FloatVector, numbers_N: FloatVector) -> FloatVector:
+        others_N = self.weight * numbers_N
+        is_known_N = np.isfinite(others_N)
+        if self.operation == "DIV":
+            is_known_N &= others_N != 0
+        others_N = np.where(is_known_N, others_N, 1.0)
+        return np.where(is_known_N, _OPERATIONS[self.operation](rewards_N, others_N), rewards_N)
+
+
+def _needs(arguments: Arguments) -> Needs:
+    rules = _rules(arguments.get("reward_shaping_configs"))
+    return Needs(numbers=tuple(dict.fromkeys(rule.key for rule in rules)))
+
+
+@needs(_needs)
+def reward_shaping_mapper(
+    rollouts: Rollouts, *, reward_shaping_configs: list[dict[str, JsonValue]]
+) -> Changes:
+    """r = r op weight x, one rule after the other, where x lies under stats_key.
+
+    x is a number of the sample's info, metrics, reward parts or arrays; where there is none, or
+    DIV would divide by 0, the reward stays. Figure: `reward_diff`, the mean change of a group.
+    """
+    rewards_N = rollouts.rewards
+    for rule in _rules(reward_shaping_configs):
+        rewards_N = rule.applied(rewards_N, rollouts.numbers[rule.key])
+    differences_G = rollouts.group_means(rewards_N - rollouts.rewards)
+    return Changes(rewards=rewards_N, metrics={"reward_diff": differences_G})
+
+
+def _rules(given: JsonValue | list[dict[str, JsonValue]]) -> list[_Rule]:
+    """Raises: UserError naming the rule that is none."""
+    if not isinstance(given, list):
+        raise UserError(f"reward_shaping_configs must be a list of {_FORM}")
+    return [_rule(i, one) for i, one in enumerate(given)]
+
+
+def _rule(number: int, given: JsonValue) -> _Rule:
+    where = f"reward_shaping_configs[{number}]"
+    if not isinstance(given, dict) or set(given) - {"stats_key", "op_type", "weight"}:
+        raise UserError(f"{where} is {given!r}, where {_FORM} is expected")
+    key, kind, weight = given.get("stats_key"), given.get("op_type", "ADD"), given.get("weight", 1)
+    if not isinstance(key, str) or not key:
+        raise UserError(f"{where}.stats_key is {key!r}: name what lies in the samples' info")
+    if not isinstance(kind, str) or kind.upper() not in _OPERATIONS:
+        raise UserError(f"{where}.op_type is {kind!r}: give one of {', '.join(_OPERATIONS)}")
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise UserError(f"{where}.weight is {weight!r}, not a number")
+    return _Rule(key, kind.upper(), float(weight))

@@ -1,0 +1,73 @@
+"""Rollouts and changes as JSON, between the buffer and the process of users' operators."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from trinity.algorithm.advantage.samples import FloatVector
+from trinity.algorithm.advantage.wire import Message, samples_from_json, samples_to_json
+from trinity.operators.rollouts import Changes, Content, Rollouts
+from trinity.types import JsonObject, JsonValue
+
+
+def rollouts_to_json(rollouts: Rollouts) -> JsonObject:
+    """A list for each array."""
+    return {
+        "samples": samples_to_json(rollouts),
+        "is_truncated": rollouts.is_truncated.tolist(),
+        "has_reward": rollouts.has_reward.tolist(),
+        "response_lengths": rollouts.response_lengths.tolist(),
+        "numbers": {key: values.tolist() for key, values in rollouts.numbers.items()},
+        "contents": [asdict(content) for content in rollouts.contents],
+    }
+
+
+def rollouts_from_json(message: Message) -> Rollouts:
+    """What `rollouts_to_json` wrote."""
+    return Rollouts.of(
+        samples_from_json(message["samples"]),
+        is_truncated=np.array(message["is_truncated"], dtype=np.bool_),
+        has_reward=np.array(message["has_reward"], dtype=np.bool_),
+        response_lengths=np.array(message["response_lengths"], dtype=np.int64),
+        numbers=_arrays(message["numbers"]),
+        contents=[Content(**content) for content in message["contents"]],
+    )
+
+
+def changes_to_json(changes: Changes) -> JsonObject:
+    """A list for each array that there is; arrays may be whatever numpy makes one of."""
+    return {
+        "left_out": _listed(changes.left_out, np.bool_),
+        "reason": str(changes.reason),
+        "masked": _listed(changes.masked, np.bool_),
+        "rewards": _listed(changes.rewards, np.float64),
+        "numbers": _named(changes.numbers),
+        "metrics": _named(changes.metrics),
+    }
+
+
+def changes_from_json(message: Message) -> Changes:
+    """What `changes_to_json` wrote."""
+    left_out, masked, rewards = (message[name] for name in ("left_out", "masked", "rewards"))
+    return Changes(
+        left_out=None if left_out is None else np.array(left_out, dtype=np.bool_),
+        reason=message["reason"],
+        masked=None if masked is None else np.array(masked, dtype=np.bool_),
+        rewards=None if rewards is None else np.array(rewards, dtype=np.float64),
+        numbers=_arrays(message["numbers"]),
+        metrics=_arrays(message["metrics"]),
+    )
+
+
+def _named(arrays: Mapping[str, FloatVector]) -> JsonObject:
+    return {str(name): _listed(one, np.float64) for name, one in arrays.items()}
+
+
+def _arrays(message: Message) -> dict[str, FloatVector]:
+    return {name: np.array(one, dtype=np.float64) for name, one in message.items()}
+
+
+def _listed(values: object, kind: type[np.generic]) -> JsonValue:
+    listed: JsonValue = None if values is None else np.asarray(values, dtype=kind).tolist()
+    return listed
