@@ -114,9 +114,9 @@ def use_to_proto(use: Use) -> query_pb2.BatchUse:
 
 
 def record_to_proto(
-    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None
+    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
-    """A stored sample on the wire, with its content if there is any."""
+    """A stored sample on the wire, with its content if there is any, or why there is none."""
     place = one.cursor
     record = query_pb2.ExperienceRecord(
         id=one.experience_id,
@@ -146,6 +146,7 @@ def record_to_proto(
         metrics=one.metrics,
         unix_millis=int(one.created_at.timestamp() * 1000),
         uses=[use_to_proto(use) for use in uses],
+        content_removed="" if body is not None else removed,
     )
     if body is not None:
         record.content.MergeFromString(body)
