@@ -13,7 +13,7 @@ import psutil
 
 from tests.faults.arena import Arena
 from tests.faults.crash import DEATHS
-from tests.faults.points import POINTS
+from tests.faults.points import CAMPAIGN, POINTS
 from tests.faults.recovery import KINDS, Kind, Recovery
 
 TIMES_A_KIND = 4
@@ -43,7 +43,7 @@ def targets(random_: random.Random, kills: int) -> list[str]:
     """Whom to kill, in which order: every kind at least once, as many points as there is room."""
     deck: list[str] = []
     while len(deck) < kills:
-        whole = [*POINTS, *(list(KINDS) * (TIMES_A_KIND - 1))]
+        whole = [*CAMPAIGN, *(list(KINDS) * (TIMES_A_KIND - 1))]
         random_.shuffle(whole)
         deck += [*KINDS, *whole]
     chosen = deck[:kills]

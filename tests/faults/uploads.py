@@ -18,8 +18,6 @@ NUM_ROWS = 1_100
 ROWS_A_MESSAGE = 100
 CUT_AFTER = 700
 """Rows, after which the first attempt ends without a word."""
-EVERY = 10
-"""Visits between one upload and the next."""
 NOT_A_TASK = "[]"
 
 
@@ -30,32 +28,30 @@ def row(name: str, number: int) -> str:
 
 @dataclass
 class Uploader:
-    """Brings one taskset after the other; every second one is a queue, every third is deleted."""
+    """Brings one taskset after the other; every second one is a queue, some are deleted."""
 
     folder: FaultsFolder
     buffer: str
     tenant: str
     experiment_id: str
     _request_ids: dict[str, str] = field(default_factory=dict)
-    _ended: set[str] = field(default_factory=set)
+    _num_brought: int = 0
 
-    async def bring(self, visit: int) -> None:
-        """Go on with the taskset of this visit, if there is one."""
-        number = visit // EVERY
+    async def bring(self) -> None:
+        """The next taskset, or the one that did not come to its end the last time."""
+        number = self._num_brought
         name = f"visit-{self.experiment_id[:8]}-{number}"
-        if name in self._ended:
-            return
         async with open_channel(self.buffer) as channel:
             await self._submit(BufferServiceStub(channel), name, is_queue=number % 2 == 1)
             look = TasksetServiceStub(channel)
             if number % 2 == 1:
                 closing = taskset_pb2.CloseQueueRequest(tenant=self.tenant, taskset=name)
                 await look.CloseQueue(closing, timeout=CALL_SECONDS)
-            if number % 3 == 2:
+            if number % 3 == 1:
                 deleting = taskset_pb2.DeleteTasksetRequest(tenant=self.tenant, taskset=name)
                 await look.DeleteTaskset(deleting, timeout=CALL_SECONDS)
                 self._note(TASKSET_DELETED, name)
-        self._ended.add(name)
+        self._num_brought += 1
 
     async def _submit(self, stub: BufferServiceStub, name: str, *, is_queue: bool) -> None:
         is_first = name not in self._request_ids
@@ -66,9 +62,7 @@ class Uploader:
         if is_first:
             await self._cut_off(stub, header)
         answer = await stub.SubmitTaskset(_messages(header, NUM_ROWS), timeout=CALL_SECONDS)
-        self._note(
-            UPLOADED, name, taskset_id=answer.taskset_id, num_rows=answer.num_stored, is_whole=True
-        )
+        self._note(UPLOADED, name, taskset_id=answer.taskset_id, num_rows=answer.num_stored)
 
     async def _cut_off(self, stub: BufferServiceStub, header: buffer_pb2.TasksetHeader) -> None:
         call = stub.SubmitTaskset(timeout=CALL_SECONDS)

@@ -5,8 +5,8 @@ ends as one that is not. What the visitor is told it writes down, for the checks
 """
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -23,6 +23,7 @@ from trinity.rpc.channel import open_channel
 REWARDED, EXCLUDED, DELETED = "rewarded", "excluded", "deleted"
 CALL_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
+UPLOAD_PAUSE_SECONDS = 0.3
 AWAITING = pb.ExperienceFilter(states=[pb.EXPERIENCE_STATE_AWAITING])
 REASON = "the visitor's word"
 
@@ -46,14 +47,12 @@ class Visitor:
 
     async def stay(self) -> None:
         """Judge what waits, delete a sample, bring tasksets, again and again."""
-        uploader = Uploader(self.folder, self.buffer, self.tenant, self.experiment_id)
-        async with open_channel(self.buffer) as channel:
+        async with asyncio.TaskGroup() as acts, open_channel(self.buffer) as channel:
             stub = QueryServiceStub(channel)
-            for number in itertools.count():
-                for act in (self._judge, self._delete):
-                    await _tried(lambda act=act: act(stub))  # type: ignore[misc]
-                await _tried(lambda number=number: uploader.bring(number))  # type: ignore[misc]
-                await asyncio.sleep(PAUSE_SECONDS)
+            acts.create_task(_again_and_again(lambda: self._judge(stub), PAUSE_SECONDS))
+            acts.create_task(_again_and_again(lambda: self._delete(stub), PAUSE_SECONDS))
+            uploader = Uploader(self.folder, self.buffer, self.tenant, self.experiment_id)
+            await _again_and_again(uploader.bring, UPLOAD_PAUSE_SECONDS)
 
     @property
     def _key(self) -> buffer_pb2.StageKey:
@@ -117,9 +116,9 @@ def _score(response: str) -> float:
     return sum(LettersReward()(response=response).values())
 
 
-async def _tried(act: Callable[[], Awaitable[None]]) -> None:
+async def _again_and_again(act: Callable[[], Awaitable[None]], pause_seconds: float) -> None:
     """What does not work while something is dead, or too early, is done the next time."""
-    try:
-        await act()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        return
+    while True:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await act()
+        await asyncio.sleep(pause_seconds)

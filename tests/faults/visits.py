@@ -10,7 +10,7 @@ from tests.faults.uploads import TASKSET_DELETED, UPLOADED, row
 from tests.faults.visitor import DELETED, EXCLUDED, REWARDED
 
 ROWS = """
-    SELECT body FROM task JOIN taskset USING (tenant, taskset_id) WHERE name = %s ORDER BY index
+    SELECT body FROM task WHERE taskset_id = %s ORDER BY index
 """
 
 
@@ -34,15 +34,19 @@ def _tasksets(
     connection: psycopg.Connection[dict[str, Any]], folder: FaultsFolder, experiment_id: str
 ) -> tuple[s.Taskset, ...]:
     own = {"experiment_id": experiment_id}
-    told = {line["name"]: line["num_rows"] for line in folder.read(UPLOADED, **own)}
+    uploaded = {line["name"]: line for line in folder.read(UPLOADED, **own)}
+    told = {name: line["num_rows"] for name, line in uploaded.items()}
     told |= {line["name"]: -1 for line in folder.read(TASKSET_DELETED, **own)}
-    return tuple(_taskset(connection, name, number) for name, number in told.items())
+    return tuple(
+        _taskset(connection, name, uploaded[name]["taskset_id"], number)
+        for name, number in told.items()
+    )
 
 
 def _taskset(
-    connection: psycopg.Connection[dict[str, Any]], name: str, told_rows: int
+    connection: psycopg.Connection[dict[str, Any]], name: str, taskset_id: str, told_rows: int
 ) -> s.Taskset:
-    bodies = [one["body"] for one in connection.execute(ROWS, [name]).fetchall()]
+    bodies = [one["body"] for one in connection.execute(ROWS, [taskset_id]).fetchall()]
     right = [body == row(name, place) for place, body in enumerate(bodies)]
     return s.Taskset(
         name=name,

@@ -85,9 +85,12 @@ async def remove_retired(connection: AsyncConnection) -> int:
     for one in found:
         name = partition(one.segment_id)
         if one.is_attached:
-            how = "FINALIZE" if one.is_pending else "CONCURRENTLY"
-            await connection.execute(sa.text(f"ALTER TABLE payload DETACH PARTITION {name} {how}"))
+            await _detach(connection, name, "FINALIZE" if one.is_pending else "CONCURRENTLY")
         await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
         gone = sa.update(segment).where(segment.c.segment_id == one.segment_id)
         await connection.execute(gone.values(removed_at=NOW))
     return len(found)
+
+
+async def _detach(connection: AsyncConnection, name: str, how: str) -> None:
+    await connection.execute(sa.text(f"ALTER TABLE payload DETACH PARTITION {name} {how}"))

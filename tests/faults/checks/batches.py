@@ -4,7 +4,6 @@ from collections import Counter
 
 from tests.faults.snapshot import Sample, Snapshot
 
-
 TRAINED = ("batched", "deleted")
 """States of rows of batches; what is deleted may have been in one, and stays there as a row."""
 
