@@ -29,7 +29,8 @@ def _short_logprobs(result: RunResult) -> None:
 
 
 def _short_mask(result: RunResult) -> None:
-    result.experiences[0].sequence.action_mask.data = b"\x01"
+    mask = result.experiences[0].sequence.action_mask
+    mask.data, mask.shape[:] = b"\x01", [1]
 
 
 def _long_prompt(result: RunResult) -> None:
@@ -53,7 +54,7 @@ BAD: list[tuple[Spoil, str]] = [
     (_reward(float("nan")), "the reward nan is not a finite number"),
     (_reward(float("-inf")), "the reward -inf is not a finite number"),
     (_no_reward, "an experience has no reward and awaits none"),
-    (_short_logprobs, "rollout_logprobs"),
+    (_short_logprobs, "a tensor of shape [3] needs 12 bytes, has 4"),
     (_short_mask, "action_mask"),
     (_long_prompt, "prompt_length"),
     (_odd_logprob, "rollout_logprobs"),
