@@ -26,6 +26,7 @@ from tests.model_free.experiment import (
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan import ExperimentPlan
 from trinity.local.messages import EventKind
 from trinity.local.secret_files import SecretFiles
 from trinity.local.stack import LocalStack
@@ -60,6 +61,8 @@ class Arena:
     stack: LocalStack
     restarts: list[tuple[str, float]] = field(default_factory=list)
     """Which process was started again, and when."""
+    plans: dict[str, ExperimentPlan] = field(default_factory=dict)
+    """Of the experiments so far, by their labels."""
 
     def secret(self, name: str) -> str:
         """An address with its password."""
@@ -102,6 +105,13 @@ class Arena:
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
         )
+        return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
+
+    async def run_plan(
+        self, plan: ExperimentPlan, *, end_seconds: float = END_SECONDS, visited: bool = False
+    ) -> pb.Experiment:
+        """The same for a plan that is made already."""
+        self.plans[plan.label] = plan
         address = self.stack.addresses.synchronizer
         async with asyncio.timeout(end_seconds):
             while True:

@@ -172,3 +172,14 @@ def forget_count(_: Function) -> Function:
         return None
 
     return do_nothing
+
+
+def shuffle_items(original: Function) -> Function:
+    """Copy a stored batch in any order."""
+
+    async def load_items(*args: Any, **more: Any) -> list[Any]:
+        items = await original(*args, **more)
+        random.shuffle(items)
+        return list(items)
+
+    return load_items

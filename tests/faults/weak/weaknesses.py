@@ -60,5 +60,6 @@ WEAKNESSES = (
     _weakness("deletion", "buffer", "handlers.setting_aside:delete_content", "keep_content"),
     _weakness("upload-count", "buffer", "handlers.uploading:grow_upload", "forget_count"),
     _weakness("upload-rows-deleted", "buffer", "store.catalogue:delete_tasks", "forget_count"),
+    _weakness("stored-order", "buffer", "handlers.retraining:load_items", "shuffle_items"),
     _weakness("files-before-row", "rank", "checkpoints:CheckpointStore.write", "promise_files"),
 )
