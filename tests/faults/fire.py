@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -47,8 +47,8 @@ class Outcome:
         return [one.target for one in self.deaths if one.back_seconds is None]
 
 
-async def open_fire(root: Path, *, kills: int, seed: int) -> Outcome:
-    """A campaign: so many kills, in an order that the seed decides."""
+async def open_fire(root: Path, *, kills: int, seed: int, points: Sequence[str] = ()) -> Outcome:
+    """A campaign: so many kills, at these points and else as the seed decides."""
     chance = random.Random(seed)
     async with arena_in(root) as arena:
         expected = {
@@ -57,7 +57,7 @@ async def open_fire(root: Path, *, kills: int, seed: int) -> Outcome:
         }
         nemesis = Nemesis(arena, chance)
         working = asyncio.create_task(_work(arena, nemesis, expected))
-        striking = asyncio.create_task(nemesis.strike(targets(chance, kills)))
+        striking = asyncio.create_task(nemesis.strike(targets(chance, kills, points)))
         try:
             await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
             if working.done():  # only by an error
