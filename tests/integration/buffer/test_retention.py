@@ -106,6 +106,17 @@ async def test_what_lies_before_the_oldest_kept_checkpoint_goes_and_its_rows_sta
     assert len(rows) == ROWS
 
 
+async def test_a_partition_is_full_by_its_bytes_too(
+    own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path
+) -> None:
+    own_process.kill()
+    own_process.extra = {"TRINITY_BUFFER_SEGMENT_MAX_BYTES": "1"}
+    await own_process.start()
+    await begin(own_buffer, rollout_plan(tmp_path, **WANTED))
+    await train(own_buffer, 1)
+    assert there(own_process, own_buffer) == [1, 2]
+
+
 async def test_a_resume_from_the_oldest_kept_checkpoint_gets_every_batch_after_it(
     own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path
 ) -> None:
