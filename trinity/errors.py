@@ -6,6 +6,7 @@ TrinityError
 ├── ManifestError         files do not match their manifest
 └── RpcError              an answer of a service other than success
     ├── InvalidRequest        the request is malformed; do not retry
+    │   └── TooLarge              something in it is larger than the limit that the text names
     ├── NotFound              what it names does not exist
     ├── PreconditionFailed    the state does not allow it; a person must change something
     ├── Superseded            another one has taken the caller's place; it must stop
@@ -35,6 +36,10 @@ class RpcError(TrinityError):
 
 class InvalidRequest(RpcError):
     """The request is malformed or contradicts itself; do not retry."""
+
+
+class TooLarge(InvalidRequest):
+    """Something in the request is larger than the limit that the text names."""
 
 
 class NotFound(RpcError):

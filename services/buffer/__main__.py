@@ -16,6 +16,7 @@ from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.readiness import Needs
+from services.buffer.retention import keep_contents_few
 from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.catalogue import TasksetServicer
 from services.buffer.servicer.polling import Poller
@@ -62,7 +63,7 @@ class Parts:
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
-            settler=Settler(settings.segment_max_rows),
+            settler=Settler(settings.segment_max_rows, settings.segment_max_bytes),
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
@@ -133,6 +134,8 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
                 loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
+                retaining = keep_contents_few(parts.database, parts.listener)
+                loops.create_task(retaining, name="retention")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
 

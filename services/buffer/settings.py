@@ -33,6 +33,8 @@ class BufferSettings(ServiceSettings):
     """Memory that the process of users' functions may take for its data."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
+    segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)
+    """The same in bytes. A partition is the smallest part that `buffer.keep_steps` removes."""
     taskset_roots: str = "/"
     """Directories that tasksets may be read from, separated by colons; links that lead out of them
     are not followed."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from datetime import timedelta
 
 from services.buffer.handlers.feedback import end_overdue
+from services.buffer.store.abandoned import lock_abandoned
+from services.buffer.store.catalogue import delete_taskset
 from services.buffer.store.database import Database
 from services.buffer.store.reports import forget_old
 from services.buffer.store.stages import list_unfinished
@@ -12,21 +13,33 @@ from trinity.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 3600.0
-KEPT = timedelta(days=1)
+PAUSE_SECONDS = 600.0
 FEEDBACK_SECONDS = 5.0
 """How late an overdue sample may be noticed."""
 
 
 async def keep_small(database: Database) -> None:
-    """Clear up every hour, until cancelled."""
+    """Clear up now and then, until cancelled."""
     while True:
         try:
             async with database.transaction() as connection:
-                await forget_old(connection, KEPT)
+                await forget_old(connection)
+            await delete_abandoned(database)
         except Unavailable as error:
-            logger.warning("old reports stay for now", extra={"why": str(error)})
+            logger.warning("what is old stays for now", extra={"why": str(error)})
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def delete_abandoned(database: Database) -> None:
+    """Delete tasksets that nobody refers to; one a transaction, as each may have many rows."""
+    while True:
+        async with database.transaction() as connection:
+            found = await lock_abandoned(connection)
+            if found is None:
+                return
+            await delete_taskset(connection, found.tenant, found.taskset_id)
+        extra = {"tenant": found.tenant, "taskset": found.name}
+        logger.info("a taskset that nobody refers to is deleted", extra=extra)
 
 
 async def end_waits_for_feedback(database: Database) -> None:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from tests.faults.folder import VARIABLE, FaultsFolder
 from tests.faults.records import read_snapshot
 from tests.faults.snapshot import Snapshot
+from tests.faults.visitor import Visitor
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import (
     GRPO,
@@ -25,6 +26,7 @@ from tests.model_free.experiment import (
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan import ExperimentPlan
 from trinity.local.messages import EventKind
 from trinity.local.secret_files import SecretFiles
 from trinity.local.stack import LocalStack
@@ -32,6 +34,9 @@ from trinity.local.stack import LocalStack
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 MANY = 10_000
 RETRY_SECONDS = 0.1
+SEGMENT_MAX_ROWS = "4"
+"""Of contents that are removed together: half of what a step takes."""
+LATER_REWARD = "tests.model_free.later_reward.LaterReward"
 END_SECONDS = 60.0
 LEARNING_SELECTOR: dict[str, JsonValue] = {
     "selector_type": "difficulty_based",
@@ -56,6 +61,8 @@ class Arena:
     stack: LocalStack
     restarts: list[tuple[str, float]] = field(default_factory=list)
     """Which process was started again, and when."""
+    plans: dict[str, ExperimentPlan] = field(default_factory=dict)
+    """Of the experiments so far, by their labels."""
 
     def secret(self, name: str) -> str:
         """An address with its password."""
@@ -72,8 +79,11 @@ class Arena:
         end_seconds: float = END_SECONDS,
         algorithm: Mapping[str, JsonValue] = GRPO,
         buffer: Mapping[str, JsonValue] | None = None,
+        visited: bool = False,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
+
+        With a visitor its rewards come later, some of its samples are taken out, and tasksets come.
 
         Raises: TimeoutError when it does not end in time.
         """
@@ -84,12 +94,24 @@ class Arena:
             algorithm=algorithm,
             buffer={
                 "total_steps": num_steps,
-                "explorer_input": {"taskset": {"data_selector": LEARNING_SELECTOR}},
+                "keep_steps": 0,
+                "explorer_input": {
+                    "taskset": {"data_selector": LEARNING_SELECTOR},
+                    **({"default_workflow_type": LATER_REWARD} if visited else {}),
+                },
+                "await_feedback": visited,
                 **(buffer or {}),
             },
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
         )
+        return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
+
+    async def run_plan(
+        self, plan: ExperimentPlan, *, end_seconds: float = END_SECONDS, visited: bool = False
+    ) -> pb.Experiment:
+        """The same for a plan that is made already."""
+        self.plans[plan.label] = plan
         address = self.stack.addresses.synchronizer
         async with asyncio.timeout(end_seconds):
             while True:
@@ -100,11 +122,31 @@ class Arena:
                 ):  # it may have begun all the same: asking again finds it
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
-                    return await wait_until_ended(address, begun.id)
+                    async with self._visited(begun, visited):
+                        return await wait_until_ended(address, begun.id)
 
-    async def undisturbed(self, *, num_steps: int, seed: int = 7) -> str:
+    @asynccontextmanager
+    async def _visited(self, experiment: pb.Experiment, visited: bool) -> AsyncIterator[None]:
+        visitor = Visitor(
+            folder=self.folder,
+            buffer=self.stack.addresses.buffer,
+            experiment_id=experiment.id,
+            tenant=experiment.tenant,
+            stage=experiment.stages[0].name,
+        )
+        staying = asyncio.create_task(visitor.stay()) if visited else None
+        try:
+            yield
+        finally:
+            if staying is not None:
+                staying.cancel()
+                with suppress(asyncio.CancelledError):
+                    await staying
+
+    async def undisturbed(self, *, num_steps: int, seed: int = 7, visited: bool = False) -> str:
         """The weights that it ends with when nothing is killed."""
-        ended = await self.run("undisturbed", num_steps=num_steps, seed=seed)
+        name = "undisturbed-visited" if visited else "undisturbed"
+        ended = await self.run(name, num_steps=num_steps, seed=seed, visited=visited)
         assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
         return final_weights(ended)
 
@@ -149,7 +191,7 @@ async def arena_in(
         modules={name: f"tests.faults.processes.{name}" for name in SERVICES},
         environment={
             "synchronizer": common,
-            "buffer": common,
+            "buffer": {**common, "TRINITY_BUFFER_SEGMENT_MAX_ROWS": SEGMENT_MAX_ROWS},
             "trainer": {
                 **common,
                 STEP_SECONDS_VARIABLE: "0.02",

@@ -16,6 +16,10 @@ class Control:
     zombie: bool = False
     drops: str = ""
     """A constraint that would hide it."""
+    visited: bool = False
+    """Whether somebody gives rewards, takes samples out and brings tasksets meanwhile."""
+    keeps_all: bool = False
+    """Whether contents stay that nobody needs, which would be gone in any case."""
 
 
 CONTROLS = (
@@ -42,4 +46,11 @@ CONTROLS = (
     ),
     Control(off="one-winner", drops=UNIQUE_WINNER, check="one_attempt_a_run"),
     Control(off="one-winner", drops=UNIQUE_WINNER, check="whole_groups"),
+    Control(off="needed-contents", check="contents_are_there"),
+    Control(off="heard-once", check="ends_in_the_same_weights"),
+    Control(off="rewards-stored", visited=True, check="rewards_are_kept"),
+    Control(off="exclusion", visited=True, check="excluded_is_not_trained"),
+    Control(off="deletion", visited=True, keeps_all=True, check="deleted_is_gone"),
+    Control(off="upload-count", visited=True, check="tasksets_are_whole"),
+    Control(off="upload-rows-deleted", visited=True, check="tasksets_are_whole"),
 )

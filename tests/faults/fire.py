@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -46,14 +47,17 @@ class Outcome:
         return [one.target for one in self.deaths if one.back_seconds is None]
 
 
-async def open_fire(root: Path, *, kills: int, seed: int) -> Outcome:
-    """A campaign: so many kills, in an order that the seed decides."""
+async def open_fire(root: Path, *, kills: int, seed: int, points: Sequence[str] = ()) -> Outcome:
+    """A campaign: so many kills, at these points and else as the seed decides."""
     chance = random.Random(seed)
     async with arena_in(root) as arena:
-        expected = await arena.undisturbed(num_steps=NUM_STEPS)
+        expected = {
+            visited: await arena.undisturbed(num_steps=NUM_STEPS, visited=visited)
+            for visited in (False, True)
+        }
         nemesis = Nemesis(arena, chance)
         working = asyncio.create_task(_work(arena, nemesis, expected))
-        striking = asyncio.create_task(nemesis.strike(targets(chance, kills)))
+        striking = asyncio.create_task(nemesis.strike(targets(chance, kills, points)))
         try:
             await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
             if working.done():  # only by an error
@@ -75,16 +79,25 @@ async def open_fire(root: Path, *, kills: int, seed: int) -> Outcome:
         )
 
 
-async def _work(arena: Arena, nemesis: Nemesis, expected: str) -> tuple[dict[str, Findings], int]:
-    """Experiments until the nemesis is done; the last one ends in peace."""
+async def _work(
+    arena: Arena, nemesis: Nemesis, expected: Mapping[bool, str]
+) -> tuple[dict[str, Findings], int]:
+    """Experiments until the nemesis is done; the last one ends in peace.
+
+    Every second one has a visitor: `expected` are the weights of those with and without one.
+    """
     found: dict[str, Findings] = {}
     num_repeated = 0
     for number in count(1):
         nemesis.experiment = f"under-fire-{number}"
+        visited = number % 2 == 1
         ended = await arena.run(
-            nemesis.experiment, num_steps=NUM_STEPS, end_seconds=UNDER_FIRE_SECONDS
+            nemesis.experiment,
+            num_steps=NUM_STEPS,
+            end_seconds=UNDER_FIRE_SECONDS,
+            visited=visited,
         )
-        snapshot = await asyncio.to_thread(arena.snapshot_when_up, ended, expected)
+        snapshot = await asyncio.to_thread(arena.snapshot_when_up, ended, expected[visited])
         found[nemesis.experiment] = findings(snapshot)
         reports = [one for one in snapshot.commits if one.what == "report"]
         num_repeated += len(reports) - len({one.number for one in reports})

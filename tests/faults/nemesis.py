@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ import psutil
 
 from tests.faults.arena import Arena
 from tests.faults.crash import DEATHS
-from tests.faults.points import POINTS
+from tests.faults.points import CAMPAIGN, POINTS
 from tests.faults.recovery import KINDS, Kind, Recovery
 
 TIMES_A_KIND = 4
@@ -39,11 +39,14 @@ class Death:
     """None when it was not back in time: a stall."""
 
 
-def targets(random_: random.Random, kills: int) -> list[str]:
-    """Whom to kill, in which order: every kind at least once, as many points as there is room."""
-    deck: list[str] = []
+def targets(random_: random.Random, kills: int, points: Sequence[str] = ()) -> list[str]:
+    """Whom to kill, in which order: every kind at least once, as many points as there is room.
+
+    These `points` are among them.
+    """
+    deck: list[str] = list(points)
     while len(deck) < kills:
-        whole = [*POINTS, *(list(KINDS) * (TIMES_A_KIND - 1))]
+        whole = [*CAMPAIGN, *(list(KINDS) * (TIMES_A_KIND - 1))]
         random_.shuffle(whole)
         deck += [*KINDS, *whole]
     chosen = deck[:kills]

@@ -25,6 +25,8 @@ class Point:
     target: str
     when: Literal["before", "after"] = "after"
     counts: Callable[[Any], bool] = _always
+    in_campaign: bool = True
+    """Whether the experiments of a campaign come to it."""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,14 @@ def _is_batch(found: tuple[Any, Any]) -> bool:
 
 def _has_batch(answer: Any) -> bool:
     return answer.batch is not None
+
+
+def _is_retired(retired: Any) -> bool:
+    return bool(retired.num_segments > 0)
+
+
+def _is_batch_head(answer: Any) -> bool:
+    return type(answer).__name__ == "BatchHead"
 
 
 def _buffer(moment: str, target: str, **more: Any) -> Point:
@@ -82,6 +92,30 @@ ALL = (
     # A batch: recorded, committed, answered.
     _buffer("batch-recorded", "handlers.composing:_record"),
     _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),
+    # A taskset that a client brings: rows stored, all of it committed and not answered, taken away.
+    _buffer("upload-stored", "servicer.tasksets:store_rows"),
+    _buffer("upload-ended", "servicer.tasksets:end_upload"),
+    _buffer("taskset-submitted", "servicer.tasksets:TasksetCalls.SubmitTaskset"),
+    _buffer("queue-closed", "servicer.catalogue:TasksetServicer.CloseQueue"),
+    _buffer("taskset-deleted", "servicer.catalogue:delete_taskset"),
+    # Rewards that come later, samples that are taken out: in the transaction, and not answered yet.
+    _buffer("reward-stored", "handlers.feedback:store_reward"),
+    _buffer("feedback-given", "servicer.steering:SteeringCalls.GiveFeedback"),
+    _buffer("samples-excluded", "handlers.setting_aside:exclude"),
+    _buffer("exclusion-committed", "servicer.steering:SteeringCalls.ExcludeExperiences"),
+    _buffer("contents-deleted", "handlers.setting_aside:delete_content"),
+    # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
+    _buffer("contents-given-up", "retention:retire_contents", counts=_is_retired),
+    _buffer("partition-to-go", "store.segments:_detach", when="before"),
+    _buffer("partition-detached", "store.segments:_detach"),
+    _buffer("partitions-removed", "retention:remove_retired", counts=bool),
+    # A batch that is trained again: copied, not committed.
+    _buffer(
+        "batch-copied",
+        "handlers.composing:compose_stored",
+        counts=_is_batch_head,
+        in_campaign=False,
+    ),
     # What the trainer says: committed, not yet answered.
     _buffer("incarnation-begun", f"{CALLS}.BeginIncarnation"),
     _buffer("version-recorded", f"{CALLS}.RecordVersion"),
@@ -116,3 +150,4 @@ ALL = (
     _synchronizer("role-finished", "operations:Operations.finish_role"),
 )
 POINTS = {point.name: point for point in ALL}
+CAMPAIGN = [point.name for point in ALL if point.in_campaign]

@@ -1,7 +1,7 @@
 """Reads what is on record of an experiment into a snapshot."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from services.buffer.domain.stage import parse_plan
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
 from tests.faults.journals import BATCHES, LOADS, TOLD, is_intact
+from tests.faults.visits import read_visit
 
 Row = Mapping[str, Any]
 OF_EXPERIMENT = "WHERE experiment_id = %s"
@@ -31,7 +32,9 @@ def read_snapshot(
         buffer = _Table(connection, experiment_id)
         published = _published(synchronizer_dsn, experiment_id)
         stage = buffer.rows("stage")[0]
-        samples = tuple(_sample(row) for row in buffer.rows("experience"))
+        let_go = {one["segment_id"] for one in buffer.rows("segment") if one["retired_at"]}
+        there = buffer.payload_ids()
+        samples = tuple(_sample(row, let_go, there) for row in buffer.rows("experience"))
         payloads = {one.id: one.payload_id for one in samples}
         return s.Snapshot(
             stage=_stage(stage),
@@ -53,6 +56,7 @@ def read_snapshot(
             told=tuple(_told(line) for line in folder.read(TOLD, experiment_id=experiment_id)),
             seen=tuple(_seen(line) for line in folder.read(BATCHES, experiment_id=experiment_id)),
             loads=_loads(folder, stage),
+            visit=read_visit(connection, folder, experiment_id),
             weights=_final_weights(published, stage["finished_step"]),
             expected_weights=expected_weights,
         )
@@ -67,6 +71,12 @@ class _Table:
         """All rows of the experiment in a table."""
         query = f"SELECT * FROM {name} {OF_EXPERIMENT}"
         return self._connection.execute(query, [self._experiment_id]).fetchall()
+
+    def payload_ids(self) -> set[str]:
+        """Contents that are there."""
+        query = f"SELECT payload_id FROM payload {OF_EXPERIMENT}"
+        rows = self._connection.execute(query, [self._experiment_id])
+        return {str(row["payload_id"]) for row in rows}
 
 
 def _published(dsn: str, experiment_id: str) -> tuple[s.Version, ...]:
@@ -112,7 +122,8 @@ def _attempt(row: Row) -> s.Attempt:
     )
 
 
-def _sample(row: Row) -> s.Sample:
+def _sample(row: Row, let_go: Container[int], there: Container[str]) -> s.Sample:
+    """A content that was written anew with its reward is still the sample's that it was before."""
     return s.Sample(
         id=str(row["experience_id"]),
         assignment_id=str(row["assignment_id"]),
@@ -122,7 +133,10 @@ def _sample(row: Row) -> s.Sample:
         attempt=row["attempt"],
         revision=row["revision"],
         parent_id=str(row["parent_id"]) if row["parent_id"] else None,
-        payload_id=str(row["payload_id"]),
+        payload_id=str(row["parent_id"] or row["experience_id"]),
+        reward=row["reward"],
+        has_content=str(row["payload_id"]) in there,
+        is_let_go=row["segment_id"] in let_go,
         state=row["state"],
         reason=row["reason"],
         is_replaced=row["reason"].endswith(COPIED),

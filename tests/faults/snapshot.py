@@ -69,6 +69,11 @@ class Sample:
     """Left out, with a copy of another sample in its place."""
     versions: tuple[int | None, int | None]
     content_hash: str
+    reward: float | None = None
+    has_content: bool = True
+    """Whether what it holds is there."""
+    is_let_go: bool = False
+    """Whether the buffer says that it needs its content no more."""
 
 
 BatchRow = tuple[str, float]
@@ -157,6 +162,36 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarded:
+    """What somebody was told who gave rewards; all of them were set then, if they are new."""
+
+    rewards: dict[str, float]
+    are_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taskset:
+    """A taskset that a client brought: what it was told, and what is stored."""
+
+    name: str
+    told_rows: int
+    """-1 when it was told last that it is deleted."""
+    right_rows: int
+    """Rows that are what was sent, in order, from the first on."""
+    stored_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """What was done to an experiment while it went on, as those were told who did it."""
+
+    rewarded: tuple[Rewarded, ...] = ()
+    excluded: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    tasksets: tuple[Taskset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """All of it, for one stage of one experiment."""
 
@@ -175,6 +210,7 @@ class Snapshot:
     told: tuple[Told, ...]
     seen: tuple[SeenBatch, ...]
     loads: tuple[Load, ...]
+    visit: Visit = Visit()
     weights: str
     """What the stage ended with."""
     expected_weights: str

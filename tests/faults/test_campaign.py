@@ -8,12 +8,13 @@ from tests.faults.fire import open_fire
 from tests.faults.recovery import KINDS
 
 KILLS = 10
+POINTS = ("buffer.upload-stored", "buffer.reward-stored", "buffer.partition-detached")
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 
 async def test_whatever_dies_nothing_is_lost_and_the_weights_are_the_same(tmp_path: Path) -> None:
-    outcome = await open_fire(tmp_path, kills=KILLS, seed=3)
+    outcome = await open_fire(tmp_path, kills=KILLS, seed=3, points=POINTS)
     assert outcome.violations == []
     assert outcome.stalls == []
     assert {*KINDS} <= {death.target for death in outcome.deaths}

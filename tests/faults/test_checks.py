@@ -107,6 +107,34 @@ AGED = replace(
     seen=(replace(GOOD.seen[0], rows=ROWS[:1]),),
 )
 """A row that was ready and grew too old."""
+
+
+def gone(one: s.Sample, **changes: object) -> s.Sample:
+    return replace(one, has_content=False, **changes)  # type: ignore[arg-type]
+
+
+def visited(**what: object) -> s.Visit:
+    return s.Visit(**what)  # type: ignore[arg-type]
+
+
+FIRST_REWARD = s.Rewarded(rewards={"a": 0.5}, are_new=True)
+SCORED = tuple(replace(one, reward=0.5) if one.payload_id == "a" else one for one in GOOD.samples)
+VISITED = replace(
+    GOOD,
+    samples=(*SCORED, sample("c", 1, state="excluded"), gone(sample("d", 1, state="deleted"))),
+    visit=visited(
+        rewarded=(FIRST_REWARD, replace(FIRST_REWARD, are_new=False)),
+        excluded=("c",),
+        deleted=("d",),
+        tasksets=(
+            s.Taskset(name="whole", told_rows=2, right_rows=2, stored_rows=2),
+            s.Taskset(name="deleted", told_rows=-1, right_rows=0, stored_rows=0),
+        ),
+    ),
+)
+"""Rewards came later, one sample was excluded, one was deleted, tasksets came and went."""
+LET_GO = replace(GOOD, samples=tuple(gone(one, is_let_go=True) for one in GOOD.samples))
+"""Everything is older than the checkpoint."""
 BEYOND: list[tuple[str, s.Snapshot, dict[str, object]]] = [
     ("nothing_is_lost", COPIED, {"samples": COPIED.samples[:3]}),
     ("nothing_is_lost", COPIED, {"samples": (*COPIED.samples, sample("c", 1))}),
@@ -183,10 +211,56 @@ BAD: list[tuple[str, dict[str, object]]] = [
         {"published": (*GOOD.published, replace(GOOD.published[0], incarnation=2, at=at(2)))},
     ),
     ("ends_in_the_same_weights", {"expected_weights": "x"}),
+    ("contents_are_there", {"samples": (*GOOD.samples[:3], gone(GOOD.samples[3]))}),
+    (
+        "contents_are_there",
+        {
+            "samples": (*GOOD.samples[:3], gone(GOOD.samples[3], is_let_go=True)),
+            "checkpoints": (),
+        },
+    ),
+    (
+        "contents_are_there",
+        {"samples": (*GOOD.samples, gone(sample("c", 1, state="awaiting"), is_let_go=True))},
+    ),
+    *(
+        ("rewards_are_kept", {"visit": visit, "samples": (*samples,)})
+        for visit, samples in (
+            (visited(rewarded=(FIRST_REWARD, FIRST_REWARD)), SCORED),
+            (visited(rewarded=(FIRST_REWARD,)), GOOD.samples),
+            (visited(rewarded=(FIRST_REWARD,)), (SCORED[0], *GOOD.samples[1:])),
+        )
+    ),
+    ("excluded_is_not_trained", {"visit": visited(excluded=("a",))}),
+    (
+        "excluded_is_not_trained",
+        {
+            "visit": visited(excluded=("c",)),
+            "samples": (*GOOD.samples, sample("c", 1, state="awaiting")),
+        },
+    ),
+    ("excluded_is_not_trained", {"visit": visited(excluded=("nowhere",))}),
+    ("deleted_is_gone", {"visit": visited(deleted=("a'",))}),
+    (
+        "deleted_is_gone",
+        {
+            "visit": visited(deleted=("a'",)),
+            "samples": (replace(GOOD.samples[2], state="deleted"), *GOOD.samples[:2]),
+        },
+    ),
+    *(
+        ("tasksets_are_whole", {"visit": visited(tasksets=(taskset,))})
+        for taskset in (
+            s.Taskset(name="twice", told_rows=2, right_rows=2, stored_rows=4),
+            s.Taskset(name="mixed up", told_rows=2, right_rows=0, stored_rows=2),
+            s.Taskset(name="short", told_rows=2, right_rows=1, stored_rows=1),
+            s.Taskset(name="deleted", told_rows=-1, right_rows=2, stored_rows=2),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("record", [GOOD, COPIED, MIXED, AGED])
+@pytest.mark.parametrize("record", [GOOD, COPIED, MIXED, AGED, VISITED, LET_GO])
 def test_nothing_is_found_where_all_is_in_order(record: s.Snapshot) -> None:
     assert findings(record) == {}
 

@@ -30,13 +30,18 @@ class Range:
 
     arena: Arena
     expected: str
+    expected_of_visited: str
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shooting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Range]:
     root = tmp_path_factory.mktemp("controls")
     async with arena_in(root) as arena:
-        yield Range(arena, await arena.undisturbed(num_steps=NUM_STEPS))
+        yield Range(
+            arena,
+            await arena.undisturbed(num_steps=NUM_STEPS),
+            await arena.undisturbed(num_steps=NUM_STEPS, visited=True),
+        )
 
 
 async def test_with_all_protections_nothing_is_found(shooting: Range) -> None:
@@ -47,6 +52,16 @@ async def test_with_all_protections_nothing_is_found(shooting: Range) -> None:
     ended = await running
     assert taken == []
     assert findings(arena.snapshot(ended, shooting.expected)) == {}
+
+
+async def test_with_all_protections_nothing_is_found_of_a_visit(shooting: Range) -> None:
+    arena = shooting.arena
+    ended = await arena.run("visited", num_steps=NUM_STEPS, visited=True)
+    snapshot = arena.snapshot(ended, shooting.expected_of_visited)
+    assert findings(snapshot) == {}
+    visit = snapshot.visit
+    assert visit.rewarded and visit.excluded and visit.deleted
+    assert any(one.told_rows > 0 for one in visit.tasksets)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda one: f"{one.off}-{one.check}")
@@ -62,7 +77,14 @@ async def test_without_its_protection_each_check_finds_something(
         arena.folder.arm(control.dies)
     try:
         name = f"{control.off}-{control.check}"
-        running = asyncio.create_task(arena.run(name, num_steps=NUM_STEPS))
+        running = asyncio.create_task(
+            arena.run(
+                name,
+                num_steps=NUM_STEPS,
+                visited=control.visited,
+                buffer={"keep_steps": None} if control.keeps_all else None,
+            )
+        )
         if control.zombie:
             assert await _haunt(arena), "the zombie was refused, though nobody asks who it is"
         ended = await running

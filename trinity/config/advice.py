@@ -135,6 +135,16 @@ def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _contents_kept_anyway(stage: StagePlan) -> Iterator[str]:
+    """A resume from the oldest checkpoint needs every batch since."""
+    keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
+    if keep_steps is not None and trainer.save_interval and not trainer.max_checkpoints_to_keep:
+        yield (
+            f"`buffer.keep_steps: {keep_steps}` removes nothing newer than the first checkpoint: "
+            "all checkpoints are kept, see `trainer.max_checkpoints_to_keep`"
+        )
+
+
 def _ignored(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data inherits or gives, and nothing reads."""
     if stage.needs_rollout:
@@ -166,5 +176,6 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _repeats_of_its_own,
     _evaluated_less_often,
     _workflow_is_guessed,
+    _contents_kept_anyway,
     _ignored,
 )

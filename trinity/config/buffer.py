@@ -76,6 +76,9 @@ class BufferConfig(Section):
     else it is left out."""
     feedback_timeout: float = Field(default=0.0, ge=0)
     """Seconds after which such a sample is left out; 0 waits as long as it takes."""
+    keep_steps: NonNegative | None = None
+    """Newest train steps whose samples keep their contents (tokens, texts, log-probabilities); what
+    the oldest kept checkpoint or unfinished work needs is kept in any case. None keeps all."""
     short_batch: Literal["train", "fail"] = "train"
     """What becomes of a batch that stays short after that."""
     explorer_output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None

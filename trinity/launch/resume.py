@@ -14,6 +14,7 @@ PLAN_FILE = "config.json"
 # and how it is watched, not what has been computed so far.
 CHANGEABLE = (
     "buffer.feedback_timeout",
+    "buffer.keep_steps",
     "checkpoint_root_dir",
     "continue_from_checkpoint",
     "explorer.max_retry_times",

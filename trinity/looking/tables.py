@@ -101,7 +101,7 @@ def _one_line(record: query_pb2.ExperienceRecord) -> Text:
     if record.reason and not record.uses:
         return Text(f"({record.reason})", style="italic")
     if not record.HasField("content"):
-        return Text("")
+        return Text("(content removed)" if record.content_removed else "", style="italic")
     content = record.content
     side = content.sequence if content.HasField("sequence") else content.pair.chosen
     return Text(json.dumps(side.response_text, ensure_ascii=False)[1:-1])
@@ -132,7 +132,8 @@ def whole_sample(answer: query_pb2.GetExperienceResponse) -> RenderableType:
     record = answer.experience
     parts: list[RenderableType] = [_facts(answer)]
     if not record.HasField("content"):
-        return Group(*parts, Text("its content is deleted", style="italic"))
+        why = record.content_removed or "deleted"
+        return Group(*parts, Text(f"its content is {why}", style="italic"))
     sample = experience_from_proto(record.content)
     if sample.info:
         parts.append(Text(f"info  {json.dumps(sample.info, ensure_ascii=False)}"))

@@ -8,10 +8,12 @@ from trinity.errors import (
     PreconditionFailed,
     RpcError,
     Superseded,
+    TooLarge,
     Unavailable,
 )
 
 STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
+    TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
     PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
@@ -19,7 +21,6 @@ STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 ERROR_TYPES = {code: error for error, code in STATUS_CODES.items()} | {
-    grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequest,
     grpc.StatusCode.UNIMPLEMENTED: PreconditionFailed,
 }
 

@@ -9,6 +9,7 @@ from services.buffer.store.batches import BatchHead, BatchItem, find_batch, inse
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.lineage import load_items
 from services.buffer.store.progress import log_event
+from services.buffer.store.retention import count_retired
 from services.buffer.store.set_aside import count_deleted
 from services.buffer.store.stages import find_stage, get_stage, lock_stage, update_stage
 from services.buffer.store.training import Checkpoint, Version, kept_checkpoints, versions_of
@@ -46,7 +47,18 @@ async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBa
             f"{gone} samples of the batches of steps {stored.first_step}..{stored.last_step} were "
             "deleted: choose steps without them"
         )
+    await _check_kept(connection, source, stored)
     return source
+
+
+async def _check_kept(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
+    gone, last = await count_retired(connection, source, stored.first_step, stored.last_step)
+    if gone:
+        raise PreconditionFailed(
+            f"the contents of {gone} samples of the batches of steps {stored.first_step}.."
+            f"{stored.last_step} were removed (`buffer.keep_steps: "
+            f"{source.plan.config.buffer.keep_steps}`): choose steps from {last + 1} on"
+        )
 
 
 async def _check_start(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:

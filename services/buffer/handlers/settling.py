@@ -50,6 +50,7 @@ class Settler:
     """Settles a bunch of results in the caller's transaction."""
 
     segment_max_rows: int
+    segment_max_bytes: int
 
     async def settle(self, connection: AsyncConnection, results: Sequence[Result]) -> list[Verdict]:
         """Judge and store results; everything that follows from them happens with them."""
@@ -102,7 +103,7 @@ class Settler:
             return
         num_bytes = sum(len(one.body) for result, _ in stored for one in result.experiences)
         held = await grow_segment(connection, stage.key, stage.segment_id, num_rows, num_bytes)
-        if held >= self.segment_max_rows:
+        if held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes:
             segment_id = await open_segment(connection, stage.key)
             await update_stage(connection, stage.key, segment_id=segment_id)
 

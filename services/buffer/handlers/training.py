@@ -20,7 +20,7 @@ from services.buffer.store.batches import (
     store_feedback,
     was_trained_before,
 )
-from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage, update_stage
@@ -180,6 +180,7 @@ async def commit_checkpoint(
     if num_kept:
         for old in (await kept_checkpoints(connection, stage))[num_kept:]:
             await drop_checkpoint(connection, stage, old)
+    await notify(connection, RETENTION_TOPIC)
     return await tell_dropped(connection, stage, new)
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, TooLarge
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 
@@ -24,9 +24,9 @@ NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
 def key_of(message: pb.StageKey) -> StageKey:
     """Raises: InvalidRequest when the key is incomplete."""
     return StageKey(
-        tenant=subject_part_of(message.tenant, "tenant"),
-        experiment_id=uuid_of(message.experiment_id, "experiment_id"),
-        stage=subject_part_of(message.stage, "stage"),
+        tenant=subject_part_of(message.tenant, "key.tenant"),
+        experiment_id=uuid_of(message.experiment_id, "key.experiment_id"),
+        stage=subject_part_of(message.stage, "key.stage"),
     )
 
 
@@ -67,9 +67,9 @@ def uuid_of(text: str, name: str) -> str:
 
 
 def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
-    """Raises: InvalidRequest when there are too many."""
+    """Raises: TooLarge when there are too many."""
     if len(items) > most:
-        raise InvalidRequest(f"{name}: at most {most} are taken at once, there are {len(items)}")
+        raise TooLarge(f"{name}: at most {most} are taken at once, there are {len(items)}")
     return items
 
 
@@ -95,9 +95,9 @@ def lease_seconds_of(seconds: float) -> float:
 
 
 def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Raises: InvalidRequest when there are too many or a name is too long."""
+    """Raises: TooLarge when there are too many, InvalidRequest when a name is too long."""
     if len(metrics) > MAX_LISTED:
-        raise InvalidRequest(f"metrics: at most {MAX_LISTED} are taken, there are {len(metrics)}")
+        raise TooLarge(f"metrics: at most {MAX_LISTED} are taken, there are {len(metrics)}")
     if any(len(name.encode()) > MAX_NAME_BYTES for name in metrics):
         raise InvalidRequest(f"metrics: a name has more than {MAX_NAME_BYTES} bytes")
     return dict(metrics)
@@ -106,10 +106,12 @@ def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
 def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
     """Lease tokens by assignment.
 
-    Raises: InvalidRequest when there are too many or one has not the form of a lease.
+    Raises: TooLarge when there are too many, InvalidRequest for what has not the form of a lease.
     """
     return {
-        uuid_of(lease.assignment_id, "assignment_id"): uuid_of(lease.lease_token, "lease_token")
+        uuid_of(lease.assignment_id, "leases.assignment_id"): uuid_of(
+            lease.lease_token, "leases.lease_token"
+        )
         for lease in few_of(leases, "leases")
     }
 
@@ -117,23 +119,25 @@ def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
 def version_of(message: pb.PublishedVersion) -> Version:
     """Raises: InvalidRequest when it cannot be."""
     if message.version < 0:
-        raise InvalidRequest(f"version {message.version} is negative")
+        raise InvalidRequest(f"version.version {message.version} is negative")
     return Version(
         version=message.version,
         incarnation=message.incarnation,
-        weights_sha256=hash_of(message.weights_sha256, "weights_sha256"),
+        weights_sha256=hash_of(message.weights_sha256, "version.weights_sha256"),
     )
 
 
 def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
     """Raises: InvalidRequest when it cannot be."""
     if message.step < 0 or not message.path or len(message.path) > MAX_TEXT_LENGTH:
-        raise InvalidRequest("a checkpoint needs a step and a path, which is not too long")
+        raise InvalidRequest(
+            f"checkpoint needs a step from 0 on, and a path of at most {MAX_TEXT_LENGTH} characters"
+        )
     return Checkpoint(
         step=message.step,
         incarnation=message.incarnation,
-        path=text_of(message.path, "path"),
-        manifest_sha256=hash_of(message.manifest_sha256, "manifest_sha256"),
+        path=text_of(message.path, "checkpoint.path"),
+        manifest_sha256=hash_of(message.manifest_sha256, "checkpoint.manifest_sha256"),
     )
 
 

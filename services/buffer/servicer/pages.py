@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.servicer.records import says
 from services.buffer.store.database import Database
-from services.buffer.store.experiences import load_bodies
+from services.buffer.store.experiences import find_bodies
 from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
 from trinity.types import StageKey
 
@@ -70,10 +70,11 @@ class Pages:
     async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
         ids = [row.experience_id for row in rows if row.experience_id in sizes]
         async with self.database.transaction() as connection:
-            bodies = dict(zip(ids, await load_bodies(connection, self.key, ids), strict=True))
+            bodies = await find_bodies(connection, self.key, ids)
         end = rows[-1].cursor
         if self.wanted.text:
-            rows = [row for row in rows if says(bodies[row.experience_id], self.wanted.text)]
+            own = {one: body for one, body in bodies.items() if says(body, self.wanted.text)}
+            rows = [row for row in rows if row.experience_id in own]
         return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
 
 

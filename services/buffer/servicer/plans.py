@@ -9,7 +9,7 @@ from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
 from services.buffer.servicer.convert import name_of, text_of
 from trinity.config.plan import ResolvedTaskset, StagePlan
 from trinity.config.selecting import ANCHORS
-from trinity.errors import InvalidRequest, UserError
+from trinity.errors import InvalidRequest, TooLarge, UserError
 
 MAX_PLAN_LENGTH = 1024 * 1024
 MAX_PATH_BYTES = 1_000
@@ -23,7 +23,7 @@ MAX_TIMES = 10_000
 def plan_of(text: str) -> StagePlan:
     """Raises: InvalidRequest naming what is wrong with it."""
     if len(text) > MAX_PLAN_LENGTH:
-        raise InvalidRequest(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
+        raise TooLarge(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
     try:
         plan = parse_plan(text)
     except ValidationError as error:

@@ -1,11 +1,12 @@
 """The calls of QueryService: what is stored, and which samples moved which step."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import ExperienceState
 from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
 from services.buffer.servicer.pages import Pages, Part
 from services.buffer.servicer.parts import Context
@@ -19,7 +20,7 @@ from services.buffer.servicer.records import (
 )
 from services.buffer.store.batches import BatchHead, find_batch
 from services.buffer.store.database import Database
-from services.buffer.store.experiences import load_bodies
+from services.buffer.store.experiences import find_bodies
 from services.buffer.store.inventory import StoredStage, count_by_reason, stored_stages
 from services.buffer.store.lineage import (
     Item,
@@ -30,7 +31,8 @@ from services.buffer.store.lineage import (
     newest_version_up_to,
     times_trained,
 )
-from services.buffer.store.queries import find_by_prefix, load_experiences, sizes_of
+from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
+from services.buffer.store.retention import retired_segments
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import stage_key_to_proto
@@ -78,7 +80,7 @@ class LookingCalls:
         if request.limit < 0:
             raise InvalidRequest(f"limit is {request.limit}: 0 is for all")
         async with self.database.transaction() as connection:
-            await get_stage(connection, key)
+            stage = await get_stage(connection, key)
         pages = Pages(
             database=self.database,
             key=key,
@@ -88,17 +90,16 @@ class LookingCalls:
         )
         left = request.limit or UNLIMITED
         async for part in pages.parts(cursor_of(request.cursor)):
-            yield await self._page(key, part, left)
+            yield await self._page(stage, part, left)
             left -= len(part.rows)
             if left <= 0:
                 return
 
-    async def _page(
-        self, key: StageKey, part: Part, most: int
-    ) -> query_pb2.ListExperiencesResponse:
-        rows = part.rows[:most]
+    async def _page(self, stage: Stage, part: Part, most: int) -> query_pb2.ListExperiencesResponse:
+        key, rows = stage.key, part.rows[:most]
         async with self.database.transaction() as connection:
             uses = await load_uses(connection, key, [row.experience_id for row in rows])
+            removed = await _removed(connection, stage, rows)
         end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
         return query_pb2.ListExperiencesResponse(
             experiences=[
@@ -107,6 +108,7 @@ class LookingCalls:
                     row,
                     uses.get(row.experience_id, []),
                     part.bodies.get(row.experience_id),
+                    removed.get(row.experience_id, ""),
                 )
                 for row in rows
             ],
@@ -119,17 +121,17 @@ class LookingCalls:
         """Give one sample, whole."""
         key = key_of(request.key)
         async with self.database.transaction() as connection:
-            await get_stage(connection, key)
+            stage = await get_stage(connection, key)
             own_id = await _only(connection, key, request.experience_id)
             one = (await load_experiences(connection, key, [own_id]))[own_id]
-            is_there = own_id in await sizes_of(connection, key, [one])
-            [body] = await load_bodies(connection, key, [own_id]) if is_there else [None]
+            body = (await find_bodies(connection, key, [own_id])).get(own_id)
+            removed = (await _removed(connection, stage, [one])).get(own_id, "")
             uses = await load_uses(connection, key, [own_id])
             seconds, metrics = await load_attempt(
                 connection, key, one.assignment_id, one.cursor.run, one.attempt
             )
         return query_pb2.GetExperienceResponse(
-            experience=record_to_proto(key.stage, one, uses.get(own_id, []), body),
+            experience=record_to_proto(key.stage, one, uses.get(own_id, []), body, removed),
             run_seconds=seconds,
             run_metrics=metrics,
         )
@@ -168,6 +170,17 @@ async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
     if not found:
         raise NotFound(f"stage {key.stage} holds no sample {prefix}")
     return found[0]
+
+
+async def _removed(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> dict[str, str]:
+    """Why the contents of some samples are gone although nobody deleted them."""
+    retired = await retired_segments(connection, stage.key)
+    kept = stage.plan.config.buffer.keep_steps
+    text = f"removed as older than all that is kept (`buffer.keep_steps: {kept}`)"
+    gone = [one for one in rows if one.segment_id in retired]
+    return {one.experience_id: text for one in gone if one.state is not ExperienceState.DELETED}
 
 
 async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:

@@ -16,7 +16,7 @@ from services.buffer.store.lineage import Use
 from services.buffer.store.queries import StoredExperience
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, TooLarge
 from trinity.types import FinishReason
 
 MAX_FILTER_TEXT = 1_000
@@ -54,7 +54,7 @@ def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
         if not math.isfinite(value) or abs(value) > MOST:
             raise InvalidRequest(f"filter.{name} is {value}, which is no number to compare with")
     if len(message.text) > MAX_FILTER_TEXT:
-        raise InvalidRequest(f"filter.text has more than {MAX_FILTER_TEXT} characters")
+        raise TooLarge(f"filter.text has more than {MAX_FILTER_TEXT} characters")
     ids = few_of(message.experience_ids, "filter.experience_ids")
     return Filter(
         kind=KINDS[message.kind],
@@ -114,9 +114,9 @@ def use_to_proto(use: Use) -> query_pb2.BatchUse:
 
 
 def record_to_proto(
-    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None
+    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
-    """A stored sample on the wire, with its content if there is any."""
+    """A stored sample on the wire, with its content if there is any, or why there is none."""
     place = one.cursor
     record = query_pb2.ExperienceRecord(
         id=one.experience_id,
@@ -146,6 +146,7 @@ def record_to_proto(
         metrics=one.metrics,
         unix_millis=int(one.created_at.timestamp() * 1000),
         uses=[use_to_proto(use) for use in uses],
+        content_removed="" if body is not None else removed,
     )
     if body is not None:
         record.content.MergeFromString(body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.buffer.servicer.convert import hash_of, subject_part_of
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest, Unavailable
+from trinity.errors import InvalidRequest, TooLarge, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES
 
 MAX_BLOB_BYTES = 64 * 1024 * 1024
@@ -40,7 +40,8 @@ class UploadRoom:
     async def receive(self, requests: AsyncIterator[pb.UploadBlobRequest]) -> AsyncIterator[Upload]:
         """The whole content.
 
-        Raises: InvalidRequest for what is no upload, Unavailable when there is no room.
+        Raises: InvalidRequest for what is no upload, TooLarge for what may not be stored,
+        Unavailable when there is no room.
         """
         body = bytearray()
         try:
@@ -72,9 +73,9 @@ class UploadRoom:
 
     def _take(self, chunk: bytes, body: bytearray) -> None:
         if len(chunk) > CHUNK_BYTES:
-            raise InvalidRequest(f"a chunk is longer than {CHUNK_BYTES} bytes")
+            raise TooLarge(f"a chunk is longer than {CHUNK_BYTES} bytes")
         if len(body) + len(chunk) > MAX_BLOB_BYTES:
-            raise InvalidRequest(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
+            raise TooLarge(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
         if len(chunk) > self._left_bytes:
             raise Unavailable("too many uploads at once: try again after a pause")
         self._left_bytes -= len(chunk)

@@ -44,6 +44,15 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
 
+    @contextlib.asynccontextmanager
+    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
+        """For statements that cannot be part of a transaction: each is one of its own."""
+        if not self._is_open:
+            raise Unavailable("the buffer is starting: the database is not ready yet")
+        with map_database_errors():
+            async with self._engine.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
 
 @lru_cache(maxsize=1024)
 def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
@@ -197,6 +206,8 @@ def producer_topic(producer: str) -> str:
 
 
 SCOPES_TOPIC = "scopes"
+RETENTION_TOPIC = "retention"
+"""Changes when old contents may have lost the last one who could need them."""
 
 
 def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:

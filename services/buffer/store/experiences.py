@@ -29,6 +29,7 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.tables import experience, payload, run_attempt
+from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
@@ -360,7 +361,23 @@ _BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
 async def load_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> list[bytes]:
-    """Wire bytes of experiences as operators left them, in the order of `ids`."""
+    """Wire bytes of experiences as operators left them, in the order of `ids`.
+
+    Raises: PreconditionFailed when some of them are gone.
+    """
+    found = await find_bodies(connection, key, ids)
+    if missing := sum(one not in found for one in ids):
+        raise PreconditionFailed(
+            f"the contents of {missing} samples of stage {key.stage} are gone: they were deleted, "
+            "or removed as older than all that is kept (`buffer.keep_steps`)"
+        )
+    return [found[one] for one in ids]
+
+
+async def find_bodies(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> dict[str, bytes]:
+    """Wire bytes of those experiences that still have them, by id, as operators left them."""
     rows: list[sa.Row[Any]] = list(
         await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids))
     )
@@ -370,8 +387,11 @@ async def load_bodies(
         values = given(key, ids=own, segment=segment_id)
         for row in await connection.execute(_BODIES, values):
             bodies[row.payload_id] = bytes(row.body)
-    row_of = {row.experience_id: row for row in rows}
-    return [_revised(bodies[row_of[one].payload_id], row_of[one]) for one in ids]
+    return {
+        row.experience_id: _revised(bodies[row.payload_id], row)
+        for row in rows
+        if row.payload_id in bodies
+    }
 
 
 def _revised(body: bytes, row: sa.Row[Any]) -> bytes:

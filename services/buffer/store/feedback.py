@@ -20,6 +20,7 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.experiences import CODEC, SCHEMA_VERSION
+from services.buffer.store.segments import grow_segment
 from services.buffer.store.tables import NOW, experience, payload, pipeline_scope
 from trinity.types import StageKey
 
@@ -99,6 +100,7 @@ async def store_reward(connection: AsyncConnection, stage: Stage, one: Rewarded)
         "body": one.body,
     }
     await copy_rows(connection, payload, [own])
+    await grow_segment(connection, stage.key, stage.segment_id, 1, len(one.body))
     await connection.execute(
         sa.update(experience)
         .where(in_stage(experience, stage.key), E.experience_id == one.experience_id)

@@ -26,6 +26,10 @@ MAX_BODY_BYTES = 64 * 1024
 """Of what a dead letter keeps."""
 MAX_SUBJECT_LENGTH = 500
 """It stands in an index."""
+TOLD = timedelta(hours=1)
+"""How long a producer can ask what became of a result without sending it again."""
+TAKEN = timedelta(days=1)
+"""How long it is known that a blob was taken out."""
 ABANDONED = timedelta(days=7)
 """A blob that nobody referred to for so long is forgotten; messages wait a much shorter time."""
 
@@ -203,20 +207,18 @@ async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> 
     return bytes(found.body or b"")
 
 
-async def forget_old(connection: AsyncConnection, age: timedelta) -> None:
-    """Forget what producers were told, and which blobs were taken out, longer ago than this.
-
-    Blobs that nobody ever took are kept for longer.
+async def forget_old(connection: AsyncConnection) -> None:
+    """Forget what producers were told, and what became of blobs, long ago.
 
     A producer that still asks sends its result again and is told the same.
     """
     await connection.execute(
-        sa.delete(commit_report).where(commit_report.c.reported_at < NOW - age)
+        sa.delete(commit_report).where(commit_report.c.reported_at < NOW - TOLD)
     )
     await connection.execute(
         sa.delete(blob).where(
             sa.or_(
-                sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - age),
+                sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - TAKEN),
                 blob.c.stored_at < NOW - ABANDONED,
             )
         )

@@ -1,11 +1,24 @@
 """Segments: partitions of the payload table, so that old payloads can be dropped whole."""
 
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import in_stage, key_columns
-from services.buffer.store.tables import segment
+from services.buffer.store.tables import NOW, segment
 from trinity.types import StageKey
+
+REMOVERS_LOCK = 0x7365676D
+"""Of the one process that removes partitions: Postgres detaches one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a segment holds."""
+
+    num_rows: int
+    num_bytes: int
 
 
 async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
@@ -15,7 +28,7 @@ async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
     """
     statement = sa.insert(segment).values(key_columns(key)).returning(segment.c.segment_id)
     segment_id = int((await connection.execute(statement)).scalar_one())
-    name = f"payload_{segment_id}"
+    name = partition(segment_id)
     await connection.execute(sa.text(f"CREATE TABLE {name} (LIKE payload INCLUDING ALL)"))
     await connection.execute(
         sa.text(f"ALTER TABLE payload ATTACH PARTITION {name} FOR VALUES IN ({segment_id})")
@@ -23,14 +36,61 @@ async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
     return segment_id
 
 
+def partition(segment_id: int) -> str:
+    """Name of a segment's table."""
+    return f"payload_{segment_id}"
+
+
 async def grow_segment(
     connection: AsyncConnection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
-) -> int:
-    """Count what was stored; answers the rows that the segment holds now."""
+) -> Held:
+    """Count what was stored; answers what the segment holds now."""
     statement = (
         sa.update(segment)
         .where(in_stage(segment, key), segment.c.segment_id == segment_id)
         .values(num_rows=segment.c.num_rows + num_rows, num_bytes=segment.c.num_bytes + num_bytes)
-        .returning(segment.c.num_rows)
+        .returning(segment.c.num_rows, segment.c.num_bytes)
     )
-    return int((await connection.execute(statement)).scalar_one())
+    row = (await connection.execute(statement)).one()
+    return Held(row.num_rows, row.num_bytes)
+
+
+async def try_to_remove_alone(connection: AsyncConnection) -> bool:
+    """Whether this connection may remove partitions, until it says `let_others_remove`."""
+    asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
+    return bool((await connection.execute(asked)).scalar_one())
+
+
+async def let_others_remove(connection: AsyncConnection) -> None:
+    """End what `try_to_remove_alone` began."""
+    await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
+
+
+_UNREMOVED = sa.text(
+    "SELECT s.segment_id, i.inhrelid IS NOT NULL AS is_attached,"
+    " coalesce(i.inhdetachpending, false) AS is_pending FROM segment s"
+    " LEFT JOIN pg_inherits i ON i.inhrelid = to_regclass('payload_' || s.segment_id)"
+    " WHERE s.retired_at IS NOT NULL AND s.removed_at IS NULL"
+    " ORDER BY is_pending DESC, s.segment_id"
+)
+
+
+async def remove_retired(connection: AsyncConnection) -> int:
+    """Drop the partitions of segments that are given up; answers how many.
+
+    Each statement is a transaction of its own, and who dies between two of them is followed by
+    somebody who goes on where they were. Readers and writers of other partitions wait for none.
+    """
+    found = (await connection.execute(_UNREMOVED)).all()
+    for one in found:
+        name = partition(one.segment_id)
+        if one.is_attached:
+            await _detach(connection, name, "FINALIZE" if one.is_pending else "CONCURRENTLY")
+        await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
+        gone = sa.update(segment).where(segment.c.segment_id == one.segment_id)
+        await connection.execute(gone.values(removed_at=NOW))
+    return len(found)
+
+
+async def _detach(connection: AsyncConnection, name: str, how: str) -> None:
+    await connection.execute(sa.text(f"ALTER TABLE payload DETACH PARTITION {name} {how}"))

@@ -153,7 +153,14 @@ segment = sa.Table(
     _number("num_rows"),
     _number("num_bytes"),
     _moment("opened_at"),
+    sa.Column("retired_at", TIME),
+    sa.Column("removed_at", TIME),
     sa.UniqueConstraint("segment_id"),
+)
+sa.Index(
+    "segment_unremoved_ix",
+    *(segment.c[name] for name in (*STAGE_KEY, "segment_id")),
+    postgresql_where=segment.c.removed_at.is_(None),
 )
 
 payload = sa.Table(

@@ -3,12 +3,19 @@
 from collections.abc import Callable, Mapping
 
 from tests.faults.checks.batches import batches_never_change, no_row_twice, nothing_is_lost
+from tests.faults.checks.contents import contents_are_there
 from tests.faults.checks.lives import ends_in_the_same_weights, only_the_newest_life_commits
 from tests.faults.checks.results import (
     one_attempt_a_run,
     stored_once,
     told_is_stored,
     whole_groups,
+)
+from tests.faults.checks.visits import (
+    deleted_is_gone,
+    excluded_is_not_trained,
+    rewards_are_kept,
+    tasksets_are_whole,
 )
 from tests.faults.checks.weights import (
     checkpoints_are_whole,
@@ -33,6 +40,11 @@ ALL = (
     checkpoints_are_whole,
     only_the_newest_life_commits,
     ends_in_the_same_weights,
+    contents_are_there,
+    rewards_are_kept,
+    excluded_is_not_trained,
+    deleted_is_gone,
+    tasksets_are_whole,
 )
 CHECKS: Mapping[str, Check] = {check.__name__: check for check in ALL}
 Findings = Mapping[str, list[str]]

@@ -4,6 +4,9 @@ from collections import Counter
 
 from tests.faults.snapshot import Sample, Snapshot
 
+TRAINED = ("batched", "deleted")
+"""States of rows of batches; what is deleted may have been in one, and stays there as a row."""
+
 
 def batches_never_change(snapshot: Snapshot) -> list[str]:
     """Whoever asked for a batch, and whenever, got the rows on record."""
@@ -21,7 +24,7 @@ def no_row_twice(snapshot: Snapshot) -> list[str]:
     Rows of data come again once all have had their turn, and not before.
     """
     rows = Counter(one for batch in snapshot.batches for one in batch.experience_ids)
-    made = Counter(one.payload_id for one in snapshot.samples if one.state == "batched")
+    made = Counter(one.payload_id for one in snapshot.samples if one.state in TRAINED)
     trained = Counter(one for batch in snapshot.batches for one in batch.payloads)
     drawn = Counter(one for batch in snapshot.batches for one in batch.data)
     return [
@@ -70,7 +73,7 @@ def _lost_rows(snapshot: Snapshot) -> list[str]:
     children = Counter(one.parent_id for one in snapshot.samples if one.parent_id)
     found = []
     for one in snapshot.samples:
-        if (one.state == "batched") != (one.id in batched):
+        if one.state != "deleted" and (one.state == "batched") != (one.id in batched):
             found.append(f"sample {one.id} is {one.state}, and in a batch: {one.id in batched}")
         if one.state == "filtered" and not one.reason:
             found.append(f"sample {one.id} was left out without a reason")
@@ -108,7 +111,7 @@ def _lost_groups(snapshot: Snapshot) -> list[str]:
         *(
             f"sample {one.id} is {one.state} and was passed over"
             for one in passed
-            if one.state in ("raw", "ready")
+            if one.state in ("awaiting", "raw", "ready")
         ),
         *(f"assignment {one.id} is {one.state} and was passed over" for one in open_before),
     ]

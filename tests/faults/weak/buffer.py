@@ -6,8 +6,11 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+import sqlalchemy as sa
+
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
+from services.buffer.handlers.feedback import Given
 from services.buffer.store.reports import Report, insert_reports
 from services.buffer.wire import open_parcel
 from tests.faults.patching import Function
@@ -103,3 +106,80 @@ def shuffle_rows(original: Function) -> Function:
 def let_pass(_: Function) -> Function:
     """Ask nobody who they are."""
     return lambda *_args: None
+
+
+def need_nothing(_: Function) -> Function:
+    """Take contents for needless that somebody may ask for."""
+
+    async def needed_segments(*_args: Any) -> set[int]:
+        return set()
+
+    return needed_segments
+
+
+def hear_again(_: Function) -> Function:
+    """Let a selector learn from the same groups each time it draws."""
+
+    async def mark_heard(*_args: Any) -> None:
+        return None
+
+    return mark_heard
+
+
+def promise_rewards(original: Function) -> Function:
+    """Say the first time that rewards are set which are not."""
+    promised: set[str] = set()
+
+    async def give_feedback(connection: Any, key: Any, feedback: Any, write: Any) -> Any:
+        ids = {one.experience_id for one in feedback}
+        if ids <= promised:
+            return await original(connection, key, feedback, write)
+        promised.update(ids)
+        return Given(num_set=len(ids))
+
+    return give_feedback
+
+
+def score_instead(original: Function) -> Function:
+    """Leave samples in that were to be excluded."""
+
+    async def exclude(connection: Any, key: Any, rows: Any, reason: str) -> int:
+        number: int = await original(connection, key, rows, reason)
+        ids = [row.experience_id for row in rows]
+        query = "UPDATE experience SET state = 'raw', reason = '', reward = 0 WHERE "
+        chosen = sa.text(f"{query} experience_id = ANY(CAST(:ids AS uuid[]))")
+        await connection.execute(chosen, {"ids": ids})
+        return number
+
+    return exclude
+
+
+def keep_content(original: Function) -> Function:
+    """Say that contents are deleted which are there."""
+
+    async def delete_content(connection: Any, key: Any, rows: Any, reason: str) -> int:
+        nowhere = [replace(row, segment_id=-1) for row in rows]
+        number: int = await original(connection, key, nowhere, reason)
+        return number
+
+    return delete_content
+
+
+def forget_count(_: Function) -> Function:
+    """Leave something undone that belongs to the same transaction."""
+
+    async def do_nothing(*_args: Any, **_more: Any) -> None:
+        return None
+
+    return do_nothing
+
+
+def shuffle_items(original: Function) -> Function:
+    """Copy a stored batch in any order."""
+
+    async def load_items(*args: Any, **more: Any) -> list[Any]:
+        items = await original(*args, **more)
+        random.shuffle(items)
+        return list(items)
+
+    return load_items

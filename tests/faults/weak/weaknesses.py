@@ -53,5 +53,13 @@ WEAKNESSES = (
     _weakness("manifest", "rank", "weights:WeightsStore.write", "write_damaged"),
     _weakness("exact-version", "explorer", "weights:Requirement.is_met_by", "take_any"),
     _weakness("seeds", "explorer", "seeds:SeedBase.seed_of_call", "draw_anew"),
+    _weakness("needed-contents", "buffer", "handlers.retaining:needed_segments", "need_nothing"),
+    _weakness("heard-once", "buffer", "handlers.task_feedback:mark_heard", "hear_again"),
+    _weakness("rewards-stored", "buffer", "servicer.steering:give_feedback", "promise_rewards"),
+    _weakness("exclusion", "buffer", "handlers.setting_aside:exclude", "score_instead"),
+    _weakness("deletion", "buffer", "handlers.setting_aside:delete_content", "keep_content"),
+    _weakness("upload-count", "buffer", "handlers.uploading:grow_upload", "forget_count"),
+    _weakness("upload-rows-deleted", "buffer", "store.catalogue:delete_tasks", "forget_count"),
+    _weakness("stored-order", "buffer", "handlers.retraining:load_items", "shuffle_items"),
     _weakness("files-before-row", "rank", "checkpoints:CheckpointStore.write", "promise_files"),
 )

@@ -13,7 +13,6 @@ from nats.js.errors import APIError
 from psycopg import sql
 
 from services.buffer.store.reports import forget_old
-from services.buffer.upkeep import KEPT
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
@@ -188,7 +187,7 @@ async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_whe
             " WHERE producer = :producer AND sequence = 1"
         )
         await connection.execute(aged, {"producer": buffer.explorer_id})
-        await forget_old(connection, KEPT)
+        await forget_old(connection)
     await engine.dispose()
     assert [one.sequence for one in await buffer.watched(1, 2)] == [2]
     [told] = await buffer.settle(results[0])

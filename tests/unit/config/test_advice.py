@@ -61,3 +61,11 @@ def test_keys_that_do_nothing_on_data_are_told() -> None:
         "stage `main`: `algorithm.bypass_old_logprobs` has no effect on `sft`, "
         "which trains on data",
     )
+
+
+def test_retention_that_every_kept_checkpoint_stands_in_the_way_of_is_told() -> None:
+    asked = {"keep_steps": 5}
+    (kept,) = said(buffer=asked, trainer={"save_interval": 10})
+    assert "`buffer.keep_steps: 5` removes nothing newer than the first checkpoint" in kept
+    few = {"save_interval": 10, "max_checkpoints_to_keep": 2}
+    assert said(buffer=asked, trainer=few) == said(buffer=asked) == ()

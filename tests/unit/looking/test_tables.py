@@ -51,6 +51,14 @@ def test_a_deleted_sample_says_that_its_content_is_gone() -> None:
     assert "its content is deleted" in shown(whole_sample(answer))
 
 
+def test_a_sample_whose_content_was_removed_says_by_what() -> None:
+    one = record(with_content=False)
+    one.content_removed = "removed as older than all that is kept (`buffer.keep_steps: 5`)"
+    answer = query_pb2.GetExperienceResponse(experience=one)
+    assert f"its content is {one.content_removed}" in shown(whole_sample(answer))
+    assert "(content removed)" in shown(sample_table([one]))
+
+
 def test_a_step_shows_its_rows_of_both_kinds() -> None:
     sample = record()
     rows = [

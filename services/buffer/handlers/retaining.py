@@ -1,0 +1,92 @@
+"""Gives up the contents that a stage need not keep any more, a segment at a time."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice
+from services.buffer.domain.retention import last_step_let_go
+from services.buffer.domain.stage import Stage, first_unbatched_step
+from services.buffer.store.progress import log_event
+from services.buffer.store.retention import (
+    old_segments,
+    retire_segments,
+    retired_segments,
+    segments_batched,
+    segments_evaluated,
+    segments_reopened,
+    segments_waiting,
+)
+from services.buffer.store.set_aside import oldest_kept_step
+from services.buffer.store.stages import list_unfinished, lock_stage
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What was given up."""
+
+    num_segments: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+
+
+async def retire_contents(connection: AsyncConnection, key: StageKey) -> Retired:
+    """Give up every old segment in which nothing is needed.
+
+    The stage's lock is held: whoever takes rows, or begins to train them again, comes before or
+    after. What is given up once is never needed again, so that it may be dropped any time later.
+    """
+    stage = await lock_stage(connection, key)
+    if stage.plan.config.buffer.keep_steps is None:
+        return Retired()
+    old = await old_segments(connection, stage)
+    unneeded = old and old - await needed_segments(connection, stage)
+    if not unneeded:
+        return Retired()
+    is_first = not await retired_segments(connection, key)
+    rows = await retire_segments(connection, key, unneeded)
+    if is_first:
+        await _say_so(connection, stage)
+    return Retired(
+        num_segments=len(rows),
+        num_rows=sum(row.num_rows for row in rows),
+        num_bytes=sum(row.num_bytes for row in rows),
+    )
+
+
+async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
+    """Segments with contents that somebody may still ask for.
+
+    They are samples that may come into a batch, in batches that are or may be trained again, of
+    evaluations that go on, or of groups that get another chance when the stage is opened again.
+    """
+    key = stage.key
+    let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
+    return {
+        *await segments_waiting(connection, key),
+        *await segments_batched(connection, stage, let_go + 1, stage.recorded_step),
+        *await segments_evaluated(connection, key),
+        *await segments_reopened(connection, key, first_unbatched_step(stage)),
+        *await _trained_again(connection, stage),
+    }
+
+
+async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
+    """Those of batches that another stage, not finished yet, takes from this one."""
+    found: set[int] = set()
+    for other in await list_unfinished(connection, stage.key.tenant, ""):
+        stored = other.plan.stored_batches
+        if stored is not None and other.samples_key == stage.key:
+            first, last = stored.first_step, stored.last_step
+            found |= await segments_batched(connection, stage, first, last)
+    return found
+
+
+async def _say_so(connection: AsyncConnection, stage: Stage) -> None:
+    kept = stage.plan.config.buffer.keep_steps
+    text = (
+        f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "
+        "they were, and the batches they were in, stays known"
+    )
+    await log_event(connection, stage.key, Notice(text=text))

@@ -1,0 +1,28 @@
+"""A segment knows when its contents were given up, and when they were gone."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+
+revision = "0008"
+down_revision: str | None = "0006"
+
+MOMENTS = ("retired_at", "removed_at")
+UNREMOVED = ("segment_unremoved_ix", "segment")
+
+
+def upgrade() -> None:
+    for name in MOMENTS:
+        op.add_column("segment", sa.Column(name, TIMESTAMP(timezone=True), nullable=True))
+    # Few at any time, however many have gone before.
+    op.create_index(
+        *UNREMOVED,
+        ["tenant", "experiment_id", "stage", "segment_id"],
+        postgresql_where=sa.text("removed_at IS NULL"),
+    )
+
+
+def downgrade() -> None:
+    op.drop_index(*UNREMOVED)
+    for name in reversed(MOMENTS):
+        op.drop_column("segment", name)

@@ -1,0 +1,54 @@
+"""Removes contents that nobody can need any more: first decided, then dropped, partition-wise."""
+
+import logging
+
+from services.buffer.handlers.retaining import retire_contents
+from services.buffer.store.database import RETENTION_TOPIC, Database
+from services.buffer.store.retention import stages_with_old_segments
+from services.buffer.store.segments import (
+    let_others_remove,
+    remove_retired,
+    try_to_remove_alone,
+)
+from trinity.errors import Unavailable
+from trinity.notifications import Listener
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+"""How long what nobody told of stays: a checkpoint tells."""
+
+
+async def keep_contents_few(database: Database, listener: Listener) -> None:
+    """Look after each checkpoint, and now and then, until cancelled."""
+    with listener.subscribe(RETENTION_TOPIC) as changes:
+        while True:
+            try:
+                await retain_once(database)
+            except Unavailable as error:
+                logger.warning("old contents stay for now", extra={"why": str(error)})
+            await changes.wait(LOOK_SECONDS)
+
+
+async def retain_once(database: Database) -> None:
+    """Give up what every stage can do without, and drop what is given up."""
+    async with database.transaction() as connection:
+        keys = await stages_with_old_segments(connection)
+    for key in keys:
+        async with database.transaction() as connection:
+            retired = await retire_contents(connection, key)
+        if retired.num_segments:
+            extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
+            logger.info("old contents are given up", extra=extra)
+    await _remove(database)
+
+
+async def _remove(database: Database) -> None:
+    """Another replica may be at it: then it is done there."""
+    async with database.autocommit() as connection:
+        if not await try_to_remove_alone(connection):
+            return
+        try:
+            await remove_retired(connection)
+        finally:
+            await let_others_remove(connection)

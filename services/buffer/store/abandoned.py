@@ -1,0 +1,56 @@
+"""Statements on tasksets that nobody refers to, and nobody will."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.store.tables import NOW, stage_taskset, taskset, taskset_upload
+
+ABANDONED = timedelta(days=7)
+"""How long an upload may stand still, or what was read from files be without a stage."""
+T = taskset.c
+
+
+_IS_USED = sa.exists().where(
+    stage_taskset.c.tenant == T.tenant, stage_taskset.c.taskset_id == T.taskset_id
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A taskset to delete."""
+
+    tenant: str
+    taskset_id: str
+    name: str
+
+
+async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
+    """One of them, which no stage can take before the transaction ends.
+
+    An upload that never came to its end, or rows of files, which can be read again. What a client
+    brought whole stays until somebody deletes it.
+    """
+    is_coming = sa.exists().where(
+        taskset_upload.c.tenant == T.tenant,
+        taskset_upload.c.taskset_id == T.taskset_id,
+        taskset_upload.c.begun_at >= NOW - ABANDONED,
+    )
+    is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~is_coming)
+    old = T.created_at < NOW - ABANDONED
+    statement = (
+        sa.select(T.tenant, T.taskset_id, T.name, T.source)
+        .where(old, ~_IS_USED, sa.or_(T.source.is_not(None), is_cut_off))
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    # A stage may have taken it before the lock was ours, and cannot any more.
+    own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
+    if (await connection.execute(sa.select(_IS_USED).select_from(taskset).where(own))).scalar_one():
+        return None
+    return Abandoned(row.tenant, row.taskset_id, row.name or row.source)

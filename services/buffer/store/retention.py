@@ -1,0 +1,148 @@
+"""Statements on which segments of contents somebody may still need."""
+
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import AssignmentKind, EvaluationState, ExperienceState
+from services.buffer.domain.states import ScopeState as Scope
+from services.buffer.store.database import among, in_stage, key_from_row, one_of
+from services.buffer.store.tables import (
+    NOW,
+    STAGE_KEY,
+    assignment,
+    batch_item,
+    evaluation,
+    experience,
+    pipeline_scope,
+    segment,
+)
+from trinity.types import StageKey
+
+E, S = experience.c, segment.c
+WAITING = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+"""Samples that may still come into a batch."""
+IDS_AT_ONCE = 20_000
+
+
+async def stages_with_old_segments(connection: AsyncConnection) -> list[StageKey]:
+    """Stages that have filled a segment which is still there."""
+    columns = [segment.c[name] for name in STAGE_KEY]
+    statement = (
+        sa.select(*columns)
+        .where(S.removed_at.is_(None), S.retired_at.is_(None))
+        .group_by(*columns)
+        .having(sa.func.count() > 1)
+    )
+    return [key_from_row(row) for row in await connection.execute(statement)]
+
+
+async def old_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
+    """Segments with contents into which nothing is written any more."""
+    statement = sa.select(S.segment_id).where(
+        in_stage(segment, stage.key),
+        S.removed_at.is_(None),
+        S.retired_at.is_(None),
+        S.segment_id < stage.segment_id,
+    )
+    return set((await connection.execute(statement)).scalars())
+
+
+async def segments_waiting(connection: AsyncConnection, key: StageKey) -> set[int]:
+    """Those with samples that may still come into a batch."""
+    return await _segments(connection, key, one_of(E.state, WAITING))
+
+
+async def segments_evaluated(connection: AsyncConnection, key: StageKey) -> set[int]:
+    """Those with samples of evaluations that go on."""
+    versions = sa.select(evaluation.c.version).where(
+        in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN
+    )
+    measured = sa.select(assignment.c.assignment_id).where(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.EVAL,
+        assignment.c.explore_step.in_(versions),
+    )
+    ids = list((await connection.execute(measured)).scalars())
+    return await _segments(connection, key, among(E.assignment_id, ids)) if ids else set()
+
+
+async def segments_reopened(
+    connection: AsyncConnection, key: StageKey, first_step: int
+) -> set[int]:
+    """Those with groups that could not be shaped, and are tried again if the stage goes on."""
+    dead = sa.select(pipeline_scope.c.assignment_id).where(
+        in_stage(pipeline_scope, key),
+        pipeline_scope.c.state == Scope.DEAD,
+        pipeline_scope.c.explore_step >= first_step,
+    )
+    ids = list((await connection.execute(dead)).scalars())
+    return await _segments(connection, key, among(E.assignment_id, ids)) if ids else set()
+
+
+async def segments_batched(
+    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+) -> set[int]:
+    """Those with the samples of these train steps' batches."""
+    c = batch_item.c
+    statement = sa.select(c.experience_id).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step.between(first_step, last_step),
+        c.experience_id.is_not(None),
+    )
+    ids = list((await connection.execute(statement)).scalars())
+    found: set[int] = set()
+    for first in range(0, len(ids), IDS_AT_ONCE):
+        some = ids[first : first + IDS_AT_ONCE]
+        found |= await _segments(connection, stage.samples_key, among(E.experience_id, some))
+    return found
+
+
+async def _segments(
+    connection: AsyncConnection, key: StageKey, chosen: sa.ColumnElement[bool]
+) -> set[int]:
+    statement = sa.select(E.segment_id).distinct().where(in_stage(experience, key), chosen)
+    return set((await connection.execute(statement)).scalars())
+
+
+async def retire_segments(
+    connection: AsyncConnection, key: StageKey, ids: Iterable[int]
+) -> Sequence[sa.Row[tuple[int, int]]]:
+    """Give up what segments hold; answers rows and bytes of each."""
+    statement = (
+        sa.update(segment)
+        .where(in_stage(segment, key), S.segment_id.in_(list(ids)))
+        .values(retired_at=NOW)
+        .returning(S.num_rows, S.num_bytes)
+    )
+    return (await connection.execute(statement)).all()
+
+
+async def retired_segments(connection: AsyncConnection, key: StageKey) -> set[int]:
+    """Segments whose contents are given up, whether or not they are gone yet."""
+    statement = sa.select(S.segment_id).where(in_stage(segment, key), S.retired_at.is_not(None))
+    return set((await connection.execute(statement)).scalars())
+
+
+async def count_retired(
+    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+) -> tuple[int, int]:
+    """Samples in the batches of these steps whose contents are given up; the last such step."""
+    c = batch_item.c
+    same = sa.and_(*(E[name] == c[name] for name in (*STAGE_KEY, "experience_id")))
+    retired = await retired_segments(connection, stage.key)
+    statement = (
+        sa.select(sa.func.count(), sa.func.max(c.step))
+        .join_from(batch_item, experience, same)
+        .where(
+            in_stage(batch_item, stage.key),
+            c.line == stage.line,
+            c.step.between(first_step, last_step),
+            E.segment_id.in_(retired),
+        )
+    )
+    number, last = (await connection.execute(statement)).one()._tuple()
+    return int(number), int(last or 0)

@@ -1,0 +1,93 @@
+"""What cannot be stored is put away with the reason, and its producer is told the same."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.made import Made
+from tests.integration.buffer.plans import rollout_plan
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.experience_pb2 import RunResult
+
+Spoil = Callable[[RunResult], None]
+LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
+
+
+def _reward(value: float) -> Spoil:
+    def spoil(result: RunResult) -> None:
+        result.experiences[0].reward = value
+
+    return spoil
+
+
+def _short_logprobs(result: RunResult) -> None:
+    result.experiences[0].sequence.rollout_logprobs.data = bytes(4)
+
+
+def _short_mask(result: RunResult) -> None:
+    mask = result.experiences[0].sequence.action_mask
+    mask.data, mask.shape[:] = b"\x01", [1]
+
+
+def _long_prompt(result: RunResult) -> None:
+    result.experiences[0].sequence.prompt_length = 10_000
+
+
+def _odd_logprob(result: RunResult) -> None:
+    own = result.experiences[0].sequence.rollout_logprobs
+    own.data = b"\x00\x00\xc0\x7f" * (len(own.data) // 4)
+
+
+def _no_reward(result: RunResult) -> None:
+    result.experiences[0].ClearField("reward")
+
+
+def _foreign(result: RunResult) -> None:
+    result.experiences[0].experiment_id = str(uuid.uuid4())
+
+
+BAD: list[tuple[Spoil, str]] = [
+    (_reward(float("nan")), "the reward nan is not a finite number"),
+    (_reward(float("-inf")), "the reward -inf is not a finite number"),
+    (_no_reward, "an experience has no reward and awaits none"),
+    (_short_logprobs, "a tensor of shape [3] needs 12 bytes, has 4"),
+    (_short_mask, "action_mask"),
+    (_long_prompt, "prompt_length"),
+    (_odd_logprob, "rollout_logprobs"),
+    (_foreign, "an experience belongs to another assignment"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), BAD)
+async def test_a_bad_result_is_put_away_with_the_reason_that_its_producer_hears(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path, spoil: Spoil, reason: str
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    first = (await buffer.lease()).assignments[0]
+    bad = buffer.complete(first, 0, Made(reward=1.0))
+    spoil(bad)
+    told, good = await buffer.settle(bad, buffer.complete(first, 1))
+    assert told.state == pb.CommitReport.STATE_REJECTED
+    assert reason in told.reason
+    assert good.state == pb.CommitReport.STATE_COMMITTED
+    with psycopg.connect(shared_dsn) as connection:
+        kept = connection.execute(LETTERS, [buffer.explorer_id]).fetchall()
+    assert kept == [(told.reason,)]
+
+
+async def test_a_result_of_an_unknown_experiment_is_put_away(
+    buffer: Buffer, shared_dsn: str
+) -> None:
+    nobodys = pb.Assignment(id=str(uuid.uuid4()))
+    [told] = await buffer.settle(buffer.fail(nobodys, 0, 0))
+    assert told.state == pb.CommitReport.STATE_REJECTED
+    assert told.reason == f"stage rft of experiment {buffer.key.experiment_id} is not open"
+    with psycopg.connect(shared_dsn) as connection:
+        kept = connection.execute(LETTERS, [buffer.explorer_id]).fetchall()
+    assert kept == [(told.reason,)]

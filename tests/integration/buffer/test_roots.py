@@ -1,0 +1,82 @@
+"""Tasksets are read from the allowed roots alone, whatever a plan names."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.plans import rollout_plan, write_tasks
+from tests.integration.buffer.process import BufferProcess
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
+    """Reads from `tmp_path/allowed` alone."""
+    roots = {"TRINITY_BUFFER_TASKSET_ROOTS": str(tmp_path / "allowed")}
+    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", roots)
+    try:
+        await process.start()
+        async with talk_to(process) as calls:
+            yield calls
+    finally:
+        process.kill()
+
+
+def _outside(allowed: Path) -> str:
+    return write_tasks(allowed.parent / "secret.jsonl", 4)
+
+
+def _link(allowed: Path) -> str:
+    (allowed / "link.jsonl").symlink_to(write_tasks(allowed.parent / "secret.jsonl", 4))
+    return str(allowed / "link.jsonl")
+
+
+def _fifo(allowed: Path) -> str:
+    os.mkfifo(allowed / "pipe.jsonl")
+    return str(allowed / "pipe.jsonl")
+
+
+def _device(allowed: Path) -> str:
+    (allowed / "zero.jsonl").symlink_to("/dev/zero")
+    return str(allowed / "zero.jsonl")
+
+
+def _in_directory(allowed: Path) -> str:
+    (allowed / "many").mkdir()
+    write_tasks(allowed / "many" / "a.jsonl", 4)
+    (allowed / "many" / "b.jsonl").symlink_to(write_tasks(allowed.parent / "secret.jsonl", 4))
+    return str(allowed / "many")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (_outside, "lies outside of"),
+        (_link, "lies outside of"),
+        (_fifo, "is a FIFO"),
+        (_device, "lies outside of"),
+        (_in_directory, "lies outside of"),
+    ],
+)
+async def test_what_lies_elsewhere_or_is_no_file_is_refused_by_name(
+    buffer: Buffer, tmp_path: Path, place: Callable[[Path], str], said: str
+) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    path = place(allowed)
+    taskset = {"explorer_input": {"taskset": {"name": "train", "path": path}}}
+    with pytest.raises(grpc.aio.AioRpcError, match=said) as error:
+        await buffer.open(rollout_plan(tmp_path, **taskset))  # type: ignore[arg-type]
+    assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert Path(path).name in str(error.value.details())
+
+
+async def test_what_lies_there_is_read(buffer: Buffer, tmp_path: Path) -> None:
+    (tmp_path / "allowed").mkdir()
+    opened = await buffer.open(rollout_plan(tmp_path / "allowed"))
+    assert opened.total_train_steps == 4

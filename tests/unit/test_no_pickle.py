@@ -1,0 +1,113 @@
+"""Nothing that runs code when it is read goes over a wire or into a database: no pickle, anywhere.
+
+Our own code is looked at, all of it; what libraries do inside one process is theirs.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [
+    file
+    for folder in ("trinity", "services")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+    if not file.name.endswith(("_pb2.py", "_pb2_grpc.py"))
+]
+FORBIDDEN = frozenset(
+    ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
+)
+CARRIERS = frozenset(("Queue", "SimpleQueue", "JoinableQueue", "Pipe", "Pool", "Manager"))
+"""Of multiprocessing: what goes through them is pickled."""
+OBJECTS = ("_object", "_object_list")
+"""How the collectives of torch.distributed end that pickle."""
+
+
+def found_in(source: str) -> list[str]:
+    """What would pickle, or read a pickle."""
+    return [text for node in ast.walk(ast.parse(source)) for text in _found(node)]
+
+
+def _found(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from _imported(node)
+    elif isinstance(node, ast.Call):
+        yield from _called(node)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+    names = [alias.name for alias in node.names]
+    for name in [module, *names] if module else names:
+        if name.split(".")[0] in FORBIDDEN:
+            yield f"import of {name}"
+    if module == "concurrent.futures" and "ProcessPoolExecutor" in names:
+        yield "ProcessPoolExecutor"
+    if module.startswith("multiprocessing"):
+        yield from (f"multiprocessing.{name}" for name in names if name in CARRIERS)
+
+
+def _called(node: ast.Call) -> Iterator[str]:
+    name = ast.unparse(node.func)
+    given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    last = name.rpartition(".")[2]
+    if name == "torch.load" and given.get("weights_only") != "True":
+        yield "torch.load without weights_only=True"
+    if given.get("allow_pickle") not in (None, "False"):
+        yield "allow_pickle"
+    if name.split(".")[0] in ("multiprocessing", "mp") and last in CARRIERS:
+        yield name
+    if last == "ProcessPoolExecutor":
+        yield name
+    if last.endswith(OBJECTS) and name.split(".")[0] in ("torch", "dist", "distributed"):
+        yield name
+    by_name = name in ("__import__", "importlib.import_module", "import_module") and node.args
+    if by_name and ast.unparse(node.args[0]).strip("'\"").split(".")[0] in FORBIDDEN:
+        yield f"import of {ast.unparse(node.args[0])}"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_code_of_ours_pickles(file: Path) -> None:
+    assert found_in(file.read_text()) == []
+
+
+def test_all_of_it_is_looked_at() -> None:
+    assert len(SOURCES) > 300
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from cloudpickle import dumps",
+        "import os, dill as d",
+        "__import__('marshal')",
+        "import importlib; importlib.import_module('shelve')",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(file, allow_pickle=True)",
+        "np.save(file, rows, allow_pickle=allowed)",
+        "from multiprocessing import Queue",
+        "multiprocessing.Pool(4)",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "dist.broadcast_object_list(rows)",
+        "torch.distributed.all_gather_object(rows, row)",
+    ],
+)
+def test_whatever_pickles_would_be_found(source: str) -> None:
+    assert found_in(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "torch.load(p, weights_only=True)",
+        "np.load(f, allow_pickle=False)",
+        "import json",
+        "f.load()",
+    ],
+)
+def test_what_does_not_pickle_is_no_finding(source: str) -> None:
+    assert found_in(source) == []
