@@ -15,6 +15,7 @@ from services.buffer.ingest import Ingest
 from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
+from services.buffer.priorities import Priorities
 from services.buffer.readiness import Needs
 from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.catalogue import TasksetServicer
@@ -59,6 +60,7 @@ class Parts:
         self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes)
         self.advantages = Advantages(settings.advantage_seconds)
+        self.priorities = Priorities(settings.priority_seconds)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
@@ -84,8 +86,9 @@ class Parts:
             poller=self.poller,
             library=self.library,
             features=self.features,
-            composer=Composer(decode_sample),
+            composer=Composer(decode_sample, self.priorities),
             advantages=self.advantages,
+            priorities=self.priorities,
             stream=self.stream,
         )
         add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
@@ -157,7 +160,7 @@ def _starting(
 @contextlib.asynccontextmanager
 async def _released(parts: Parts) -> AsyncIterator[None]:
     try:
-        async with parts.advantages:
+        async with parts.advantages, parts.priorities:
             yield
     finally:
         await parts.engine.dispose()

@@ -29,6 +29,8 @@ class BufferSettings(ServiceSettings):
     advantage_seconds: float = Field(default=10.0, gt=0)
     """How long a user's advantage function may take for one call: a group, or an explore step where
     it asks for all of it."""
+    priority_seconds: float = Field(default=10.0, gt=0)
+    """How long a user's priority function may take for all samples that wait for one batch."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
     taskset_roots: str = "/"

@@ -58,20 +58,24 @@ class FoundPart:
 
         Raises: UserError naming what it does not take, or lacks.
         """
-        key, known = f"algorithm.{self.part}_args", self.signature.arguments
-        chosen = {**declared, **given}
-        for name, value in chosen.items():
-            if name not in known and not self.signature.takes_any:
-                raise UserError(
-                    f"`{self.name}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
-                )
-            if name in known and not known[name].fits(value):
-                raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
-        complete = {**({} if self.is_own else self.signature.defaults), **chosen}
-        for name, argument in known.items():
-            if argument.is_required and name not in complete:
-                raise UserError(f"`{self.name}` needs the argument `{key}.{name}`: give it")
-        return complete
+        key, chosen = f"algorithm.{self.part}_args", {**declared, **given}
+        check_arguments(self.name, self.signature, key, chosen)
+        return {**({} if self.is_own else self.signature.defaults), **chosen}
+
+
+def check_arguments(function: str, signature: Signature, key: str, chosen: Args) -> None:
+    """Raises: UserError naming what the function does not take, or lacks; `key` holds them."""
+    known = signature.arguments
+    for name, value in chosen.items():
+        if name not in known and not signature.takes_any:
+            raise UserError(
+                f"`{function}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
+            )
+        if name in known and not known[name].fits(value):
+            raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
+    for name, argument in known.items():
+        if argument.is_required and name not in chosen:
+            raise UserError(f"`{function}` needs the argument `{key}.{name}`: give it")
 
 
 def find_part(part: Part, name: str) -> FoundPart:

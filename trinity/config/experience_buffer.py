@@ -9,7 +9,7 @@ from trinity.config.data_format import DataSelectorConfig, FormatConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
 from trinity.config.replay import ReplayBufferConfig
 from trinity.config.section import Args, Positive, Section, usual
-from trinity.config.status import Choices, NoEffect, Planned, Renamed
+from trinity.config.status import Choices, NoEffect, Renamed
 from trinity.config.taskset import DataName
 
 
@@ -42,14 +42,10 @@ class ExperienceBufferConfig(Section):
     """Seconds the trainer waits for a batch before it gives up."""
     replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
     """Experiences that are trained more than once."""
-    replay_buffer_kwargs: Annotated[
-        Args, Planned("`replay_buffer.priority_fn` and `.priority_fn_args` have its place")
-    ] = Field(default_factory=dict)
-    """Arguments of that, in old releases."""
-    capacity: Annotated[
-        Positive, NoEffect("the bound on staleness says how much waits for the trainer")
-    ] = 10000
-    """Most entries that wait."""
+    replay_buffer_kwargs: Args = Field(default_factory=dict)
+    """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
+    capacity: Positive = 10000
+    """Most rows that a replay buffer holds; without one, credit says how many wait."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1

@@ -11,6 +11,7 @@ from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
 from trinity.config.queues import check_evaluated, check_queue
+from trinity.config.replay_planning import resolve_replay
 from trinity.config.root import Config
 from trinity.config.selecting import resolve_selector
 from trinity.config.taskset import TasksetConfig
@@ -125,6 +126,12 @@ def _resolve_buffer(
             f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
             "rows of data have none of: choose another"
         )
+    replay = resolve_replay(given, key)
+    if replay is not None and storage_type == "file":
+        raise UserError(
+            f"{key}.replay_buffer.enable` orders what an explorer makes; rows of a file come in "
+            "the order of `data_selector`, and again with `buffer.total_epochs`: remove it"
+        )
     return ResolvedExperienceBuffer(
         name=name or "experience_buffer",
         storage_type=storage_type,
@@ -134,6 +141,7 @@ def _resolve_buffer(
         format=given.format,
         selector=resolve_selector(given.data_selector, seed, key),
         max_read_timeout=given.max_read_timeout,
+        replay=replay,
     )
 
 

@@ -11,6 +11,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentState, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
+from services.buffer.priorities import PriorityFailed
 from services.buffer.servicer.convert import key_of, name_of, sentence_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import plan_of
@@ -24,7 +25,7 @@ from services.buffer.tasksets import Resolved
 from services.buffer.wire import subject_of
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedReplay, StagePlan
 from trinity.errors import PreconditionFailed, Unavailable
 
 Opened = pb.OpenStageResponse
@@ -87,6 +88,14 @@ class StageCalls(Parts):
             await self.advantages.load(name)
         except AdvantageFailed as error:
             raise PreconditionFailed(f"advantage_fn {name}: {error}") from error
+        if plan.replay is not None and plan.needs_rollout:
+            await self._check_priority(plan.replay)
+
+    async def _check_priority(self, replay: ResolvedReplay) -> None:
+        try:
+            await self.priorities.load(replay.priority_fn, replay.priority_fn_args)
+        except PriorityFailed as error:
+            raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 
     async def CancelStage(
         self, request: pb.CancelStageRequest, _: Context
