@@ -33,6 +33,10 @@ class Wait:
     """Ask again when something has changed."""
 
     reason: str
+    num_rows: int = 0
+    """Rollouts that are there."""
+    num_wanted: int = 0
+    """Rollouts that the batch is to have; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def choose(
     dropped = unused[replay.capacity :] if replay.when_full == "drop" else []
     unused = unused[: len(unused) - len(dropped)]
     first = set(_ids(unused[: max(len(unused) - replay.capacity, 0)]))
-    ready = {one.experience_id for one in used[:room] if _has_rested(one, replay, step)}
+    ready = {one.experience_id for one in used[:room] if has_rested(one, replay, step)}
     ready |= set(_ids(unused))
     able = [one for one in best if one.experience_id in ready]
     taken = sorted(able, key=lambda one: one.experience_id not in first)[:size]
@@ -111,7 +111,8 @@ def choose(
     )
 
 
-def _has_rested(one: Waiting, replay: ResolvedReplay, step: int) -> bool:
+def has_rested(one: Waiting, replay: ResolvedReplay, step: int) -> bool:
+    """Whether a sample that was trained before may be trained again in `step`."""
     return replay.cooldown_steps is not None and one.last_step + replay.cooldown_steps <= step
 
 

@@ -21,7 +21,7 @@ from services.buffer.domain.composition import (
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
-from services.buffer.domain.stage import Stage
+from services.buffer.domain.stage import Stage, planned_rows
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
@@ -112,7 +112,7 @@ class Composer:
                 up_to = (last.explore_step, last.position) if last else None
                 return await self._take(connection, stage, step, rows, up_to=up_to, figures={})
             case _:
-                return await _go_without(connection, stage, decision)
+                return await _go_without(connection, stage, step, decision, num_rows)
 
     async def _compose_by_priority(
         self, connection: AsyncConnection, stage: Stage, step: int
@@ -134,12 +134,14 @@ class Composer:
             reason = f"`priority_fn: {stage.plan.replay.priority_fn}` cannot be used: {error}"
             await end_stage(connection, stage, StageState.FAILED, reason)
             return End("failed", reason)
-        num_rows = len(seen.choice.taken) if seen else 0
+        num_rows = (
+            len(seen.choice.taken) if seen else await count_ready(connection, stage, unfinished)
+        )
         supply = await _supply(connection, stage, step, num_rows)
         decision = decide_short(stage, step, supply)
         if isinstance(decision, Take) and seen is not None:
             return await self._take_chosen(connection, step, seen)
-        return await _go_without(connection, stage, decision)
+        return await _go_without(connection, stage, step, decision, num_rows)
 
     async def _take_chosen(self, connection: AsyncConnection, step: int, seen: Look) -> BatchHead:
         stage, choice = seen.stage, seen.choice
@@ -190,17 +192,22 @@ class Composer:
         return head
 
 
-async def _go_without(connection: AsyncConnection, stage: Stage, decision: Decision) -> Wait | End:
+async def _go_without(
+    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
+) -> Wait | End:
     """What follows where no batch can be composed now."""
     match decision:
         case Refill(num_tasks, refill_round):
             await _refill(connection, stage, num_tasks, refill_round)
-            return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
+            reason = f"explore step {stage.explore_step}: {num_tasks} further tasks drawn"
+            return Wait(reason, num_rows, planned_rows(stage, step))
         case End("failed", reason):
             reason += await _why_short(connection, stage)
             await end_stage(connection, stage, StageState.FAILED, reason)
             return End("failed", reason)
-        case Wait() | End():
+        case Wait(reason):
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End():
             return decision
         case Take():
             raise AssertionError("a batch that can be taken is not gone without")

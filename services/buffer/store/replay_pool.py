@@ -1,6 +1,7 @@
 """Statements on samples that may come into a batch by priority, for the first time or again."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from services.buffer.store.database import (
     among_given,
     given,
     in_given_stage,
+    in_stage,
     insert_rows,
     key_columns,
     one_of,
@@ -102,6 +104,45 @@ async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection
     """Let samples come into no further batch."""
     if ids:
         await connection.execute(_LEAVE, given(key, ids=list(ids)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCounts:
+    """What was trained more than once."""
+
+    num_trained: int
+    """Samples in batches, each counted once."""
+    num_replayed: int
+    """Rows of batches that had been trained before."""
+    max_uses: int
+    num_waiting: int
+
+
+async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCounts:
+    """Over all batches of the line."""
+    uses = (
+        sa.select(sa.func.count().label("number"))
+        .where(
+            in_stage(batch_item, stage.key),
+            USED.line == stage.line,
+            USED.experience_id.is_not(None),
+        )
+        .group_by(USED.experience_id)
+        .subquery()
+    )
+    number = uses.c.number
+    totals = sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
+    )
+    num_trained, num_rows, most = (await connection.execute(totals)).one()._tuple()
+    pooled = sa.select(sa.func.count()).select_from(replay_pool)
+    waiting = await connection.execute(pooled.where(in_stage(replay_pool, stage.key)))
+    return ReplayCounts(
+        num_trained=num_trained,
+        num_replayed=int(num_rows) - num_trained,
+        max_uses=most or 0,
+        num_waiting=waiting.scalar_one(),
+    )
 
 
 async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
