@@ -1,7 +1,7 @@
 """`trinity status`: where a run stands and who waits for whom, from another terminal."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import grpc
 from rich.console import Console
@@ -75,7 +75,7 @@ def _show(
         for stage in experiment.stages:
             console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
     console.print(_work_table(work))
-    console.print(*_replay_lines(work), sep="", end="")
+    console.print(*replay_lines(work.stages), sep="", end="")
     for stage_name, population in populations.items():
         if population.last_explore_step:
             console.print(*population_lines(stage_name, population), sep="\n")
@@ -100,9 +100,9 @@ def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:
     return table
 
 
-def _replay_lines(work: buffer_pb2.GetBufferStatusResponse) -> Iterator[str]:
+def replay_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
     """Of stages that train samples by priority."""
-    for stage in work.stages:
+    for stage in stages:
         if not stage.HasField("replay"):
             continue
         found = stage.replay

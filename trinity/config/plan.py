@@ -88,9 +88,11 @@ class ResolvedExperienceBuffer(_Derived):
     """Where the trainer's rows come from."""
 
     name: str
-    storage_type: Literal["queue", "file"]
+    storage_type: Literal["queue", "file", "sql"]
     path: str | None
-    """Absolute; None for what the explorer makes."""
+    """Absolute, or a database's address; None for what the explorer makes."""
+    table: str | None = None
+    """Of a database."""
     split: str
     subset_name: str | None
     format: FormatConfig

@@ -16,6 +16,7 @@ from tests.integration.buffer.process import BufferProcess
 from tests.replay_model import Place, Rules, batches
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
+from trinity.cli.status import replay_lines
 from trinity.config.plan import StagePlan
 from trinity.rpc.channel import open_channel
 
@@ -126,6 +127,18 @@ async def test_batches_fill_up_with_what_was_trained_before(
     assert max(Counter(one for rows in found for one in rows).values()) > 1
     assert all(len(set(rows)) == len(rows) for rows in found)
     assert heads[1 + cooldown - 1].metrics["replay/use_count/max"] == 1
+
+
+async def test_the_status_says_what_was_trained_again(buffer: Buffer, tmp_path: Path) -> None:
+    await begin(buffer, replay_plan(tmp_path, total_steps=NUM_STEPS + 1))
+    for step in range(1, NUM_STEPS + 1):
+        await explore(buffer)
+        await train(buffer, step)
+    stages = await buffer.stages()
+    assert list(replay_lines(stages)) == [
+        "rft: 24 samples trained, 9 rows of batches were trained before, one sample at most 2 "
+        "times; 24 may come again, 0 were dropped untrained\n"
+    ]
 
 
 async def test_uses_are_limited(process: BufferProcess, tmp_path: Path) -> None:
