@@ -15,6 +15,7 @@ from services.buffer.ingest import Ingest
 from services.buffer.membership import membership
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
+from services.buffer.priorities import Priorities
 from services.buffer.readiness import Needs
 from services.buffer.retention import keep_contents_few
 from services.buffer.servicer import BufferServicer, QueryServicer
@@ -60,6 +61,7 @@ class Parts:
         self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes)
         self.functions = Functions(settings.advantage_seconds, settings.function_memory_bytes)
+        self.priorities = Priorities(settings.priority_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
@@ -85,8 +87,9 @@ class Parts:
             poller=self.poller,
             library=self.library,
             features=self.features,
-            composer=Composer(decode_sample),
+            composer=Composer(decode_sample, self.priorities),
             functions=self.functions,
+            priorities=self.priorities,
             stream=self.stream,
         )
         add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
@@ -160,7 +163,7 @@ def _starting(
 @contextlib.asynccontextmanager
 async def _released(parts: Parts) -> AsyncIterator[None]:
     try:
-        async with parts.functions:
+        async with parts.functions, parts.priorities:
             yield
     finally:
         await parts.engine.dispose()

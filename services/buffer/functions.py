@@ -16,6 +16,7 @@ from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
 from trinity.threads import in_daemon_thread
 
+MODULE = "trinity.operators.worker"
 LOAD_SECONDS = 30.0
 
 
@@ -38,7 +39,7 @@ class Functions:
     def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
         self._limit_seconds = limit_seconds
         self._turn = asyncio.Lock()
-        self._worker = WorkerProcess(memory_bytes)
+        self._worker = WorkerProcess(MODULE, memory_bytes)
         self._needs: dict[str, Needs] = {}
 
     @property

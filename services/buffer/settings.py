@@ -31,6 +31,8 @@ class BufferSettings(ServiceSettings):
     explore step where one of them asks for all of it."""
     function_memory_bytes: int = Field(default=2 * 1024**3, ge=128 * 1024**2)
     """Memory that the process of users' functions may take for its data."""
+    priority_seconds: float = Field(default=10.0, gt=0)
+    """How long a user's priority function may take for all samples that wait for one batch."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
     segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)

@@ -10,7 +10,6 @@ from typing import Any
 
 from trinity.local.identity import OWN_IDENTITY
 
-MODULE = "trinity.operators.worker"
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -25,7 +24,8 @@ class WorkerProcess:
     answer = await worker.receive(limit_seconds=10.0)
     """
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, module: str, memory_bytes: int) -> None:
+        self._module = module
         self._memory_bytes = memory_bytes
         self._process: Process | None = None
 
@@ -66,7 +66,7 @@ class WorkerProcess:
         return answer
 
     async def _start(self) -> Process:
-        argv = [sys.executable, "-m", MODULE, str(self._memory_bytes)]
+        argv = [sys.executable, "-m", self._module, str(self._memory_bytes)]
         command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
         self._process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES

@@ -93,7 +93,8 @@ class BatchSource:
                 if time.monotonic() >= deadline:
                     raise RunFailed(
                         f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
-                        f"(`max_read_timeout` of the experience buffer): {answer.reason}"
+                        f"(`max_read_timeout` of the experience buffer){_lack(answer)}: "
+                        f"{answer.reason}"
                     )
                 self._say_wait(answer.reason)
         finally:
@@ -123,3 +124,9 @@ class BatchSource:
             self._buffer.get_batch, step, self._incarnation, self._reader
         )
         self._next = (step, future)
+
+
+def _lack(answer: BatchAnswer) -> str:
+    if not answer.num_wanted:
+        return ""
+    return f", {answer.num_there} of {answer.num_wanted} rollouts are there"

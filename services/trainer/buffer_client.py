@@ -40,6 +40,10 @@ class BatchAnswer:
     batch: TrainBatch | None
     state: NoBatch | None = None
     reason: str = ""
+    num_there: int = 0
+    """Rollouts that are there for a batch that is waited for."""
+    num_wanted: int = 0
+    """Rollouts that are due for it; 0 where that is not known."""
 
 
 NO_BATCH = {
@@ -89,7 +93,13 @@ class BufferClient:
         )
         head, rows = self._patience.call(lambda: self._receive(request))
         if head.state in NO_BATCH:
-            return BatchAnswer(None, NO_BATCH[head.state], head.reason)
+            return BatchAnswer(
+                None,
+                NO_BATCH[head.state],
+                head.reason,
+                num_there=head.num_rows,
+                num_wanted=head.num_wanted,
+            )
         batch = TrainBatch(
             step=step,
             rows=reader.read(rows),

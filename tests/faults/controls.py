@@ -26,6 +26,7 @@ CONTROLS = (
     Control(off="commit-before-ack", dies="buffer.results-inserted", check="told_is_stored"),
     Control(off="one-transaction", dies="buffer.batch-recorded", check="nothing_is_lost"),
     Control(off="one-batch-a-row", check="no_row_twice"),
+    Control(off="one-batch-a-row", check="trained_as_asked"),
     Control(off="batch-kept", check="batches_never_change"),
     Control(off="exact-version", check="runs_used_their_version"),
     Control(off="manifest", check="loads_were_verified"),

@@ -13,6 +13,7 @@ from services.buffer.domain.stage import parse_plan
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
 from tests.faults.journals import BATCHES, LOADS, TOLD, is_intact
+from tests.faults.replayed import rules_of
 from tests.faults.visits import read_visit
 
 Row = Mapping[str, Any]
@@ -95,6 +96,7 @@ def _stage(row: Row) -> s.StageRecord:
         train_batch_size=plan.train_batch_size,
         num_expert_rows=plan.num_expert_rows,
         is_ordered=plan.config.synchronizer.sync_offset == 0,
+        replay=rules_of(plan, row["total_train_steps"]),
     )
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from tests.replay_model import Rules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
@@ -17,6 +19,8 @@ class StageRecord:
     """Rows of data among those of each batch."""
     is_ordered: bool
     """Without offset: every run is made with the version that it names, in a fixed order."""
+    replay: Rules | None = None
+    """Where samples may be trained more than once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

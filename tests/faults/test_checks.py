@@ -8,6 +8,7 @@ import pytest
 from tests.faults import snapshot as s
 from tests.faults.checks import CHECKS, findings
 from tests.faults.controls import CONTROLS
+from tests.replay_model import Rules
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -99,6 +100,18 @@ MIXED = replace(
     seen=(replace(GOOD.seen[0], rows=MIXED_ROWS),),
 )
 """Two rows of data beside the samples."""
+REPLAYED = replace(
+    GOOD,
+    stage=replace(
+        GOOD.stage,
+        total_train_steps=2,
+        replay=Rules(num_steps=2, size=3, rows_per_explore_step=2, cooldown=1, use_limit=2),
+    ),
+    batches=(*GOOD.batches, replace(GOOD.batches[0], step=2)),
+    commits=(*GOOD.commits, replace(GOOD.commits[0], number=2)),
+    seen=(*GOOD.seen, replace(GOOD.seen[0], step=2)),
+)
+"""Both samples are trained twice, as is asked for."""
 AGED = replace(
     GOOD,
     stage=replace(GOOD.stage, train_batch_size=1),
@@ -135,7 +148,21 @@ VISITED = replace(
 """Rewards came later, one sample was excluded, one was deleted, tasksets came and went."""
 LET_GO = replace(GOOD, samples=tuple(gone(one, is_let_go=True) for one in GOOD.samples))
 """Everything is older than the checkpoint."""
+UNORDERED = replace(REPLAYED, stage=replace(REPLAYED.stage, is_ordered=False))
+THRICE = (*REPLAYED.batches, replace(GOOD.batches[0], step=3))
 BEYOND: list[tuple[str, s.Snapshot, dict[str, object]]] = [
+    ("trained_as_asked", REPLAYED, {"batches": REPLAYED.batches[:1]}),
+    (
+        "trained_as_asked",
+        REPLAYED,
+        {"batches": (GOOD.batches[0], replace(REPLAYED.batches[1], experience_ids=("b'", "a'")))},
+    ),
+    ("trained_as_asked", UNORDERED, {"batches": THRICE}),
+    (
+        "no_row_twice",
+        REPLAYED,
+        {"batches": (replace(GOOD.batches[0], experience_ids=("a'", "a'")),)},
+    ),
     ("nothing_is_lost", COPIED, {"samples": COPIED.samples[:3]}),
     ("nothing_is_lost", COPIED, {"samples": (*COPIED.samples, sample("c", 1))}),
     (
@@ -185,6 +212,7 @@ BAD: list[tuple[str, dict[str, object]]] = [
     ("whole_groups", {"samples": (*GOOD.samples, shaped("c", 1))}),
     ("batches_never_change", {"seen": (replace(GOOD.seen[0], rows=ROWS[::-1]),)}),
     ("no_row_twice", {"batches": (*GOOD.batches, replace(GOOD.batches[0], step=2))}),
+    ("trained_as_asked", {"batches": (*GOOD.batches, replace(GOOD.batches[0], step=2))}),
     ("nothing_is_lost", {"batches": ()}),
     ("nothing_is_lost", {"commits": ()}),
     ("nothing_is_lost", {"samples": (*GOOD.samples, sample("c", 1, state="batched"))}),
@@ -260,7 +288,9 @@ BAD: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.parametrize("record", [GOOD, COPIED, MIXED, AGED, VISITED, LET_GO])
+@pytest.mark.parametrize(
+    "record", [GOOD, COPIED, MIXED, REPLAYED, UNORDERED, AGED, VISITED, LET_GO]
+)
 def test_nothing_is_found_where_all_is_in_order(record: s.Snapshot) -> None:
     assert findings(record) == {}
 

@@ -118,7 +118,7 @@ def _rollout_lines(stage: StagePlan, volume: Volume) -> Iterator[str]:
 
 def _rows(stage: StagePlan) -> int | None:
     source = stage.taskset or stage.experience_buffer
-    if source.path is None:
+    if source.path is None or source.storage_type != "file":
         return None
     try:
         return count_rows(find_data_files(source.path, source.split, source.subset_name))

@@ -1,6 +1,6 @@
 """`trinity run --dry-run`: what would be done, after everything that can be checked was."""
 
-from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
 from trinity.config.taskset_storage import without_password
 from trinity.launch.prepare import Prepared
 
@@ -14,12 +14,13 @@ def describe(prepared: Prepared) -> None:
     print(f"would {verb} {plan.label} (tenant {plan.tenant}, seed {plan.seed})")
     print(f"  in {plan.job_dir}")
     for stage in plan.stages:
-        for line in _stage_lines(stage):
+        for line in stage_lines(stage):
             print(line)
     print("the configuration, the model and the data are in order; nothing was started")
 
 
-def _stage_lines(stage: StagePlan) -> list[str]:
+def stage_lines(stage: StagePlan) -> list[str]:
+    """What a stage would do."""
     algorithm = stage.algorithm
     steps = stage.total_train_steps or "as many as the data gives"
     start = stage.model_path if stage.index == 0 else "the weights of the stage before"
@@ -32,7 +33,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
         f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
     ]
     if not stage.tasksets:
-        return [*lines, f"  data           {stage.experience_buffer.path}"]
+        return [*lines, f"  data           {_place(stage.experience_buffer)}"]
     rollout = stage.config.explorer.rollout_model
     sync = stage.config.synchronizer
     lines += [
@@ -45,7 +46,7 @@ def _stage_lines(stage: StagePlan) -> list[str]:
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
-        lines.append(f"  expert rows    {experts.path}, {share}")
+        lines.append(f"  expert rows    {_place(experts)}, {share}")
     for evaluation in stage.eval_tasksets:
         every = stage.eval_interval
         lines.append(f"  evaluation     {_place(evaluation)}, every {every} steps")
@@ -59,11 +60,11 @@ def _task_lines(task: ResolvedTaskset) -> list[str]:
     ]
 
 
-def _place(task: ResolvedTaskset) -> str:
+def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:
     """Without the password that a database's address may hold."""
-    if task.storage_type == "sql" and task.path is not None:
-        return f"table {task.table} of {without_password(task.path)}"
-    return task.path or f"{task.name} ({task.storage_type})"
+    if rows.storage_type == "sql" and rows.path is not None:
+        return f"table {rows.table} of {without_password(rows.path)}"
+    return rows.path or f"{rows.name} ({rows.storage_type})"
 
 
 def _parts(stage: StagePlan) -> str:

@@ -1,6 +1,7 @@
 """`trinity status`: where a run stands and who waits for whom, from another terminal."""
 
 import asyncio
+from collections.abc import Iterable, Iterator
 
 import grpc
 from rich.console import Console
@@ -74,6 +75,7 @@ def _show(
         for stage in experiment.stages:
             console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
     console.print(_work_table(work))
+    console.print(*replay_lines(work.stages), sep="", end="")
     for stage_name, population in populations.items():
         if population.last_explore_step:
             console.print(*population_lines(stage_name, population), sep="\n")
@@ -96,6 +98,19 @@ def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:
         )
         table.add_row(stage.key.stage, *(str(count) for count in counts))
     return table
+
+
+def replay_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
+    """Of stages that train samples by priority."""
+    for stage in stages:
+        if not stage.HasField("replay"):
+            continue
+        found = stage.replay
+        yield (
+            f"{stage.key.stage}: {found.num_trained:,} samples trained, {found.num_replayed:,} "
+            f"rows of batches were trained before, one sample at most {found.max_uses} times; "
+            f"{found.num_waiting:,} may come again, {found.num_dropped:,} were dropped untrained\n"
+        )
 
 
 def _member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:

@@ -77,7 +77,7 @@ def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
 def _usual_staleness(stage: StagePlan) -> int:
     """Train steps between a rollout's weights and its batch, where none is filtered."""
     steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
-    rows, size = stage.rows_per_explore_step, stage.num_rollout_rows
+    rows, size = stage.rows_per_explore_step, stage.num_fresh_rows
     return max(
         (math.ceil(step * rows / size) - 1 - stage.required_version(step) for step in steps),
         default=0,
@@ -95,6 +95,26 @@ def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
                 f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
                 "`mode: both`: the buffer's database keeps every experience"
             )
+
+
+def _replay(stage: StagePlan) -> Iterator[str]:
+    """A time cannot be the same in a life that was cut short, a number of steps can."""
+    given = stage.config.buffer.trainer_input.experience_buffer
+    cooldown = given.replay_buffer.reuse_cooldown_time
+    if stage.replay is None:
+        written = {"capacity", "reuse_cooldown_time"} & (
+            given.model_fields_set | given.replay_buffer.model_fields_set
+        )
+        if stage.needs_rollout and written:
+            yield (
+                f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
+                "effect without `replay_buffer.enable: true`"
+            )
+    elif cooldown is not None and cooldown > 1:
+        yield (
+            f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
+            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest"
+        )
 
 
 def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
@@ -173,6 +193,7 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _left_out_as_stale,
     _rejected_as_stale,
     _kept_elsewhere,
+    _replay,
     _repeats_of_its_own,
     _evaluated_less_often,
     _workflow_is_guessed,

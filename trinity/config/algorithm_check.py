@@ -155,6 +155,8 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
 def staleness_cause(plan: StagePlan) -> str:
     """The setting because of which rollouts may be older than the weights that train on them."""
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
+    if plan.replay is not None and plan.replay.cooldown_steps is not None:
+        return "`replay_buffer.reuse_cooldown_time`"
     if sync.sync_interval > 1:
         return f"`synchronizer.sync_interval: {sync.sync_interval}`"
     if sync.sync_offset > 0:

@@ -62,8 +62,11 @@ def _check_feature(row: Row, column: str) -> None:
 
 
 def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
-    """Its files, their first row, and whether they are enough for one step."""
-    if buffer.path is None:
+    """Its files, their first row, and whether they are enough for one step.
+
+    What lies in a database is seen when it is read.
+    """
+    if buffer.path is None or buffer.storage_type == "sql":
         return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
     _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
@@ -74,6 +77,8 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
     """Its files and their first row: expert rows are as those of `sft`."""
     assert buffer.path is not None
+    if buffer.storage_type == "sql":
+        return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
     _check_row(first_row(files), buffer.format, "sft")
 

@@ -9,7 +9,7 @@ from trinity.config.data_format import DataSelectorConfig, FormatConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
 from trinity.config.replay import ReplayBufferConfig
 from trinity.config.section import Args, Positive, Section, usual
-from trinity.config.status import Choices, NoEffect, Planned, Renamed
+from trinity.config.status import NoEffect, Renamed
 from trinity.config.taskset import DataName
 
 
@@ -23,13 +23,14 @@ class ExperienceBufferConfig(Section):
 
     name: DataName = "experience_buffer"
     """How logs and metrics call it."""
-    storage_type: Annotated[
-        Literal["queue", "file"] | None,
-        Choices(planned={"sql": "experiences of a database of your own"}),
-    ] = None
-    """What the explorer makes (mode both), or a file (mode train); else as the mode has it."""
+    storage_type: Literal["queue", "file", "sql"] | None = None
+    """What the explorer makes (mode both), or rows of a file or a database's table (mode train);
+    else as the mode has it."""
     path: str | None = None
-    """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory."""
+    """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory.
+    For `sql`: a database's address."""
+    table: str | None = None
+    """For `sql`: the table, unless it is called like the buffer."""
     split: str = "train"
     """Which split of a directory."""
     subset_name: str | None = None
@@ -42,14 +43,10 @@ class ExperienceBufferConfig(Section):
     """Seconds the trainer waits for a batch before it gives up."""
     replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
     """Experiences that are trained more than once."""
-    replay_buffer_kwargs: Annotated[
-        Args, Planned("`replay_buffer.priority_fn` and `.priority_fn_args` have its place")
-    ] = Field(default_factory=dict)
-    """Arguments of that, in old releases."""
-    capacity: Annotated[
-        Positive, NoEffect("the bound on staleness says how much waits for the trainer")
-    ] = 10000
-    """Most entries that wait."""
+    replay_buffer_kwargs: Args = Field(default_factory=dict)
+    """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
+    capacity: Positive = 10000
+    """Most rows that a replay buffer holds; without one, credit says how many wait."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1

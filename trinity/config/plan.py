@@ -73,18 +73,33 @@ class ResolvedTaskset(_Derived):
     selector: Selector
 
 
+class ResolvedReplay(_Derived):
+    """How experiences are ordered, and whether they are trained more than once."""
+
+    priority_fn: str
+    priority_fn_args: Args
+    cooldown_steps: int | None
+    """Train steps until an experience may be trained again; None is never."""
+    capacity: int
+    when_full: Literal["train", "drop"]
+
+
 class ResolvedExperienceBuffer(_Derived):
     """Where the trainer's rows come from."""
 
     name: str
-    storage_type: Literal["queue", "file"]
+    storage_type: Literal["queue", "file", "sql"]
     path: str | None
-    """Absolute; None for what the explorer makes."""
+    """Absolute, or a database's address; None for what the explorer makes."""
+    table: str | None = None
+    """Of a database."""
     split: str
     subset_name: str | None
     format: FormatConfig
     selector: Selector
     max_read_timeout: float
+    replay: ResolvedReplay | None = None
+    """None where experiences are trained in order, once."""
 
 
 class ResolvedAlgorithm(_Derived):
@@ -148,6 +163,18 @@ class ResolvedOperator(_Derived):
     name: str
     """Name or dotted path."""
     args: Args
+
+
+def fresh_rows(
+    replay: ResolvedReplay | None, num_rollout_rows: int, rows_per_explore_step: int
+) -> int:
+    """Rollouts of one train step that were not trained before, if every run gives its row.
+
+    A batch that fills up with others waits for no more than one explore step.
+    """
+    if replay is None or replay.cooldown_steps is None or not rows_per_explore_step:
+        return num_rollout_rows
+    return min(num_rollout_rows, rows_per_explore_step)
 
 
 class StoredBatches(_Derived):
@@ -261,6 +288,16 @@ class StagePlan(_Derived):
         return self.train_batch_size - self.num_expert_rows
 
     @property
+    def replay(self) -> ResolvedReplay | None:
+        """How experiences are ordered and trained again; None where they are in order, once."""
+        return self.experience_buffer.replay
+
+    @property
+    def num_fresh_rows(self) -> int:
+        """Rollouts that are due for one train step; what else a batch has was trained before."""
+        return fresh_rows(self.replay, self.num_rollout_rows, self.rows_per_explore_step)
+
+    @property
     def expert_buffer(self) -> ResolvedExperienceBuffer | None:
         """Where the rows of data beside the explorer's come from, if a batch has such."""
         name = self.algorithm.sampling.expert_buffer
@@ -275,7 +312,7 @@ class StagePlan(_Derived):
         """Version of the weights that explore step `explore_step`, from 1 on, rolls out."""
         sync = self.config.synchronizer
         rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
-        train_step = max(0, rows_before // self.num_rollout_rows)
+        train_step = max(0, rows_before // self.num_fresh_rows)
         return train_step // sync.sync_interval * sync.sync_interval
 
     def num_explore_steps(self, num_tasks: int) -> int:
@@ -292,7 +329,7 @@ class StagePlan(_Derived):
         if not self.needs_rollout:
             return buffer.total_epochs * num_rows // self.train_batch_size
         rows = self.num_explore_steps(num_rows) * self.rows_per_explore_step
-        return train_steps_from(rows, self.num_rollout_rows, buffer.short_batch)
+        return train_steps_from(rows, self.num_fresh_rows, buffer.short_batch)
 
     def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
         """Rate of train step `step`, from 1 on; the total counts where the plan has none."""

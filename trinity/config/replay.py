@@ -1,12 +1,10 @@
 """Subsection `replay_buffer` of an experience buffer: rows that are trained more than once."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from trinity.config.reasons import REPLAY_ONLY
 from trinity.config.section import Args, Section
-from trinity.config.status import Planned
 
 
 def _decay() -> Args:
@@ -16,13 +14,16 @@ def _decay() -> Args:
 class ReplayBufferConfig(Section):
     """Experiences in an order of their own, and more than once."""
 
-    enable: Annotated[bool, Planned("experiences are trained in order, once")] = False
-    """Order experiences by priority."""
-    priority_fn: Annotated[Literal["linear_decay", "decay_limit_randomization"], REPLAY_ONLY] = (
-        "linear_decay"
-    )
-    """What makes an experience come first."""
-    priority_fn_args: Annotated[Args, REPLAY_ONLY] = Field(default_factory=_decay)
+    enable: bool = False
+    """Order experiences by priority; with `reuse_cooldown_time` they are trained more than once."""
+    priority_fn: str = "linear_decay"
+    """What makes an experience come first: `linear_decay`, `decay_limit_randomization`, the name
+    of a function from a plugin folder, or a dotted path."""
+    priority_fn_args: Args = Field(default_factory=_decay)
     """Its arguments."""
-    reuse_cooldown_time: Annotated[float | None, REPLAY_ONLY] = None
-    """Seconds until an experience may be trained again; none is never."""
+    reuse_cooldown_time: float | None = Field(default=None, ge=0)
+    """Train steps until an experience may be trained again, rounded up, at least the next one; None
+    is never. Batches fill up with such rows beyond those of one explore step."""
+    when_full: Literal["train", "drop"] = "train"
+    """What becomes of rows never trained when more of them wait than `capacity`: `train` takes them
+    before any other, `drop` leaves the last in order out, and counts them."""

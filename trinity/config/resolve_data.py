@@ -11,10 +11,11 @@ from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
 from trinity.config.queues import check_evaluated, check_queue
+from trinity.config.replay_planning import resolve_replay
 from trinity.config.root import Config
 from trinity.config.selecting import resolve_selector
 from trinity.config.taskset import TasksetConfig
-from trinity.config.taskset_storage import resolve_path
+from trinity.config.taskset_storage import database_address, resolve_path
 from trinity.errors import UserError
 
 
@@ -89,10 +90,9 @@ def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> Resolve
     if given.storage_type == "queue" and not given.path:
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
-            "give `storage_type: file` and a `path`"
+            "give `storage_type: file` or `sql` and a `path`"
         )
-    _check_path(given.path, wanted=True, key=key, storage_type="file")
-    return _resolve_buffer(given, given.name, "file", config.seed, key)
+    return _resolve_buffer(given, given.name, _rows_storage(given, key), config.seed, key)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
@@ -105,35 +105,61 @@ def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExper
         key = keys[name]
         if given.storage_type == "queue":
             raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
-        _check_path(given.path, wanted=True, key=key, storage_type="file")
     return tuple(
-        _resolve_buffer(given, name, "file", config.seed, keys[name])
+        _resolve_buffer(given, name, _rows_storage(given, keys[name]), config.seed, keys[name])
         for name, given in buffers.items()
     )
+
+
+def _rows_storage(given: ExperienceBufferConfig, key: str) -> Literal["file", "sql"]:
+    """Where rows of data lie.
+
+    Raises: UserError when the keys do not go together.
+    """
+    storage: Literal["file", "sql"] = "sql" if given.storage_type == "sql" else "file"
+    if not given.path:
+        raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
+    if given.table and storage == "file":
+        raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
+    return storage
+
+
+def _located(given: ExperienceBufferConfig, storage_type: str, key: str) -> str | None:
+    """Experiences of an explorer are in the buffer, wherever a path may point."""
+    if not given.path or storage_type == "queue":
+        return None
+    return database_address(given.path, key) if storage_type == "sql" else absolute(given.path)
 
 
 def _resolve_buffer(
     given: ExperienceBufferConfig,
     name: str,
-    storage_type: Literal["queue", "file"],
+    storage_type: Literal["queue", "file", "sql"],
     seed: int,
     key: str,
 ) -> ResolvedExperienceBuffer:
-    """Experiences of an explorer are in the buffer, wherever a path may point."""
     if given.data_selector.selector_type == "difficulty_based":
         raise UserError(
             f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
             "rows of data have none of: choose another"
         )
+    replay = resolve_replay(given, key)
+    if replay is not None and storage_type != "queue":
+        raise UserError(
+            f"{key}.replay_buffer.enable` orders what an explorer makes; rows of data come in "
+            "the order of `data_selector`, and again with `buffer.total_epochs`: remove it"
+        )
     return ResolvedExperienceBuffer(
         name=name or "experience_buffer",
         storage_type=storage_type,
-        path=absolute(given.path) if given.path and storage_type == "file" else None,
+        path=_located(given, storage_type, key),
+        table=given.table or name if storage_type == "sql" else None,
         split=given.split,
         subset_name=given.subset_name,
         format=given.format,
         selector=resolve_selector(given.data_selector, seed, key),
         max_read_timeout=given.max_read_timeout,
+        replay=replay,
     )
 
 
@@ -169,13 +195,6 @@ def _resolve(
         sampling=_sampling(given, config.model, lengths),
         selector=resolve_selector(given.data_selector, config.seed, key),
     )
-
-
-def _check_path(path: str | None, *, wanted: bool, key: str, storage_type: str) -> None:
-    if wanted and not path:
-        raise UserError(f"{key}.path` is missing: `storage_type: {storage_type}` reads it")
-    if path and not wanted:
-        raise UserError(f"{key}.path` goes with `storage_type: file` only: remove one of the two")
 
 
 def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:

@@ -14,8 +14,10 @@ from trinity.config.plan import (
     ResolvedTaskset,
     Role,
     StagePlan,
+    fresh_rows,
 )
 from trinity.config.ranks import resolve_rank_num
+from trinity.config.replay_planning import check_capacity
 from trinity.config.resolve_data import (
     check_names,
     resolve_auxiliary_buffers,
@@ -39,8 +41,12 @@ def plan_stage(stage: Stage) -> StagePlan:
     rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
     batch = _train_batch_size(config, rows, name)
     num_expert_rows = count_expert_rows(algorithm, batch, name)
+    experience_buffer = resolve_experience_buffer(config, config.mode, name)
+    check_capacity(experience_buffer.replay, batch - num_expert_rows, name)
     steps = total_steps(
-        config, rows_per_train_step=batch - num_expert_rows, rows_per_explore_step=rows
+        config,
+        rows_per_train_step=fresh_rows(experience_buffer.replay, batch - num_expert_rows, rows),
+        rows_per_explore_step=rows,
     )
     tasksets, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
     plan = StagePlan(
@@ -68,7 +74,7 @@ def plan_stage(stage: Stage) -> StagePlan:
         tasksets=tasksets,
         eval_tasksets=eval_tasksets,
         eval_interval=_eval_interval(config),
-        experience_buffer=resolve_experience_buffer(config, config.mode, name),
+        experience_buffer=experience_buffer,
         auxiliary_buffers=resolve_auxiliary_buffers(config, name),
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
         critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),

@@ -36,10 +36,14 @@ def resolve_path(given: TasksetConfig, key: str) -> str | None:
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     if not path:
         return None
-    return _database(path, key) if storage == "sql" else _file(path)
+    return database_address(path, key) if storage == "sql" else _file(path)
 
 
-def _database(address: str, key: str) -> str:
+def database_address(address: str, key: str) -> str:
+    """The address with an absolute file.
+
+    Raises: UserError when it is none.
+    """
     if not address.startswith(DATABASES):
         known = " or ".join(f"{start}..." for start in DATABASES)
         raise UserError(f"{key}.path` is no database's address: give {known}")

@@ -31,11 +31,13 @@ def credit_rows(stage: Stage) -> int:
     """Most rows that may be outstanding or ready once another explore step is open.
 
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
-    `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit.
+    `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. What
+    waits in a replay buffer is bounded by its own capacity.
     """
     sync = stage.plan.config.synchronizer
     ahead = (1 + sync.sync_offset) * stage.plan.rows_per_explore_step
-    return sync.sync_interval * stage.plan.num_rollout_rows + ahead
+    kept = stage.plan.replay.capacity if stage.plan.replay else 0
+    return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept
 
 
 def refusal(stage: Stage) -> Refusal | None:

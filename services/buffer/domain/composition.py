@@ -33,6 +33,10 @@ class Wait:
     """Ask again when something has changed."""
 
     reason: str
+    num_rows: int = 0
+    """Rollouts that are there."""
+    num_wanted: int = 0
+    """Rollouts that the batch is to have; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,11 @@ def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
 
 def decide(stage: Stage, step: int, supply: Supply) -> Decision:
     """A full batch is taken at once; a short one only when nothing can fill it."""
-    if decision := decide_at_once(stage, step, supply.num_rows):
-        return decision
+    return decide_at_once(stage, step, supply.num_rows) or decide_short(stage, step, supply)
+
+
+def decide_short(stage: Stage, step: int, supply: Supply) -> Decision:
+    """The same of a batch that is not full."""
     if supply.unfinished or supply.next_step:
         return Wait(supply.unfinished or supply.next_step)
     planned = planned_rows(stage, step)

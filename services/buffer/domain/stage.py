@@ -101,12 +101,18 @@ class Stage:
 
 def first_unbatched_step(stage: Stage) -> int:
     """The explore step whose rows the next batch begins with, if every rollout gave its row."""
-    rows_batched = stage.recorded_step * stage.plan.num_rollout_rows
+    rows_batched = stage.recorded_step * stage.plan.num_fresh_rows
     return rows_batched // stage.plan.rows_per_explore_step + 1
 
 
+def due_explore_step(stage: Stage, train_step: int) -> int:
+    """The explore step that gives the last of the rows due for a train step."""
+    rows = train_step * stage.plan.num_fresh_rows
+    return min(-(-rows // stage.plan.rows_per_explore_step), stage.total_explore_steps)
+
+
 def planned_rows(stage: Stage, train_step: int) -> int:
-    """Rollouts that a train step takes if each gives its row; the last one may be short."""
+    """Rollouts due for a train step if each gives its row; the last one may be short."""
     total = stage.total_explore_steps * stage.plan.rows_per_explore_step
-    left = total - (train_step - 1) * stage.plan.num_rollout_rows
-    return max(0, min(stage.plan.num_rollout_rows, left))
+    left = total - (train_step - 1) * stage.plan.num_fresh_rows
+    return max(0, min(stage.plan.num_fresh_rows, left))

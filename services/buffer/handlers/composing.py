@@ -16,14 +16,16 @@ from services.buffer.domain.composition import (
     Wait,
     decide,
     decide_at_once,
+    decide_short,
 )
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
-from services.buffer.domain.stage import Stage
+from services.buffer.domain.stage import Stage, planned_rows
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.replaying import Look, bounds, look, settle_choice
 from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
     draw_data,
@@ -33,6 +35,7 @@ from services.buffer.handlers.sampling import (
     version_for_refill,
 )
 from services.buffer.handlers.words import describe_rollouts, describe_scopes
+from services.buffer.priorities import Priorities, PriorityFailed
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.database import notify, stage_topics, work_topic
@@ -42,6 +45,7 @@ from services.buffer.store.experiences import (
     count_ready,
     load_bodies,
     ready_rows,
+    rows_of,
     set_states,
 )
 from services.buffer.store.feedback import count_held
@@ -66,6 +70,7 @@ class Composer:
     """
 
     decode_sample: SampleDecoder
+    priorities: Priorities
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
@@ -84,6 +89,8 @@ class Composer:
             )
         if not stage.plan.needs_rollout:
             return await self._compose_data(connection, stage, step)
+        if stage.plan.replay is not None:
+            return await self._compose_by_priority(connection, stage, step)
         return await self._compose_rollouts(connection, stage, step)
 
     async def _compose_rollouts(
@@ -100,17 +107,50 @@ class Composer:
             case Take():
                 size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                has_more = num_rows > len(rows)
-                return await self._take(connection, stage, step, rows, has_more=has_more)
-            case Refill(num_tasks, refill_round):
-                await _refill(connection, stage, num_tasks, refill_round)
-                return Wait(f"explore step {stage.explore_step}: {num_tasks} further tasks drawn")
-            case End("failed", reason):
-                reason += await _why_short(connection, stage)
-                await end_stage(connection, stage, StageState.FAILED, reason)
-                return End("failed", reason)
+                ids = [row.experience_id for row in rows]
+                await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
+                last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
+                up_to = (last.explore_step, last.position) if last else None
+                return await self._take(connection, stage, step, rows, up_to=up_to, figures={})
             case _:
-                return decision
+                return await _go_without(connection, stage, step, decision, num_rows)
+
+    async def _compose_by_priority(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End:
+        if step > stage.total_train_steps:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        unfinished = await _first_unfinished(connection, stage)
+        seen: Look | None = None
+        try:
+            for before in bounds(stage, step):
+                if before is not None and unfinished is not None and unfinished < before:
+                    break
+                seen = await look(connection, stage, step, before, self.priorities)
+                stage = seen.stage
+                if seen.is_enough:
+                    return await self._take_chosen(connection, step, seen)
+        except PriorityFailed as error:
+            assert stage.plan.replay is not None
+            reason = f"`priority_fn: {stage.plan.replay.priority_fn}` cannot be used: {error}"
+            await end_stage(connection, stage, StageState.FAILED, reason)
+            return End("failed", reason)
+        num_rows = (
+            len(seen.choice.taken) if seen else await count_ready(connection, stage, unfinished)
+        )
+        supply = await _supply(connection, stage, step, num_rows)
+        decision = decide_short(stage, step, supply)
+        if isinstance(decision, Take) and seen is not None:
+            return await self._take_chosen(connection, step, seen)
+        return await _go_without(connection, stage, step, decision, num_rows)
+
+    async def _take_chosen(self, connection: AsyncConnection, step: int, seen: Look) -> BatchHead:
+        stage, choice = seen.stage, seen.choice
+        figures = await settle_choice(connection, stage, choice, step)
+        ids = [one.experience_id for one in choice.taken]
+        rows = await rows_of(connection, stage.key, ids)
+        up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
+        return await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
 
     async def _take(
         self,
@@ -119,18 +159,15 @@ class Composer:
         step: int,
         rows: Sequence[ReadyRow],
         *,
-        has_more: bool,
+        up_to: Place | None,
+        figures: dict[str, float],
     ) -> BatchHead:
         metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
-        last = rows[-1].measured if stage.is_ordered and has_more else None
-        up_to = (last.explore_step, last.position) if last else None
-        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to))
+        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to)) | figures
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows
         ]
-        ids = [row.experience_id for row in rows]
-        await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
         items += await expert_rows(connection, stage, step)
         head = await _record(connection, stage, step, items, metrics)
         if step == 1:
@@ -154,6 +191,27 @@ class Composer:
             samples = [data_sample(row.row_json or "{}", buffer.format) for row in rows]
             await log_event(connection, stage.key, Samples(samples=samples))
         return head
+
+
+async def _go_without(
+    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
+) -> Wait | End:
+    """What follows where no batch can be composed now."""
+    match decision:
+        case Refill(num_tasks, refill_round):
+            await _refill(connection, stage, num_tasks, refill_round)
+            reason = f"explore step {stage.explore_step}: {num_tasks} further tasks drawn"
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End("failed", reason):
+            reason += await _why_short(connection, stage)
+            await end_stage(connection, stage, StageState.FAILED, reason)
+            return End("failed", reason)
+        case Wait(reason):
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End():
+            return decision
+        case Take():
+            raise AssertionError("a batch that can be taken is not gone without")
 
 
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:

@@ -70,7 +70,7 @@ def _needed(one: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind) 
         path=one.path,
         split=one.split,
         subset_name=one.subset_name,
-        table=one.table if isinstance(one, ResolvedTaskset) else None,
+        table=one.table,
         is_queue=kind is TasksetKind.TRAIN and one.storage_type == "queue",
         feature_keys=() if kind is TasksetKind.EVAL else one.selector.feature_keys,
     )

@@ -44,7 +44,7 @@ async def lack_of_tasks(connection: AsyncConnection, stage: Stage) -> tuple[Stag
 async def _end(connection: AsyncConnection, stage: Stage, left: int) -> Stage:
     plan = stage.plan
     rows = stage.explore_step * plan.rows_per_explore_step
-    made = train_steps_from(rows, plan.num_rollout_rows, plan.config.buffer.short_batch)
+    made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
     total = max(stage.recorded_step, min(stage.total_train_steps, made))
     await update_stage(
         connection,

@@ -53,13 +53,14 @@ async def leave_out_stale(
     """Take rows that are too old for `step` out of what is ready, and count them for its batch.
 
     A row that is too old now is so for every later step. Where the order of rows is fixed, those
-    behind the last row of the batch stay for the next one, so that no count depends on arrival.
+    behind the last row of the batch stay for the next one, so that no count depends on arrival;
+    with replay `before` sees to that.
     """
     oldest = stage.plan.oldest_version(step)
     if oldest == 0 or step > stage.total_train_steps:
         return stage
     last = None
-    if stage.is_ordered:
+    if stage.is_ordered and stage.plan.replay is None:
         number = stage.plan.num_rollout_rows
         last = await place_of_fresh(connection, stage, number, oldest=oldest, before=before)
     reason = _why_stale(stage, step)

@@ -10,6 +10,7 @@ from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.feedback import release_scopes
 from services.buffer.store.queries import StoredExperience
+from services.buffer.store.replay_pool import leave_pool
 from services.buffer.store.set_aside import (
     UNTRAINED,
     delete_content,
@@ -42,12 +43,19 @@ class Deleted:
 async def exclude_experiences(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
-    """Keep samples from being trained on, whatever the pipeline is doing with them."""
+    """Keep samples from being trained on, whatever the pipeline is doing with them.
+
+    Those in a batch stay there, and come into no further one.
+    """
+    batched = [row.experience_id for row in rows if row.state is ExperienceState.BATCHED]
     untrained = [row for row in rows if row.state in UNTRAINED]
     if not untrained:
+        await lock_stage(connection, key)
+        await leave_pool(connection, key, batched)
         return 0
     await revoke_claims(connection, key, {row.assignment_id for row in untrained})
     await lock_stage(connection, key)
+    await leave_pool(connection, key, batched)
     num_excluded = await exclude(connection, key, untrained, reason)
     await release_scopes(connection, key, {row.assignment_id for row in untrained})
     # They leave room for further work, and a batch may have waited for their groups.

@@ -8,6 +8,7 @@ import grpc
 from services.buffer.features import FeatureLibrary
 from services.buffer.functions import Functions
 from services.buffer.handlers.composing import Composer
+from services.buffer.priorities import Priorities
 from services.buffer.servicer.polling import Poller
 from services.buffer.servicer.uploads import UploadRoom
 from services.buffer.store.database import Database
@@ -27,5 +28,6 @@ class Parts:
     features: FeatureLibrary
     composer: Composer
     functions: Functions
+    priorities: Priorities
     stream: RunStream
     uploads: UploadRoom = field(default_factory=UploadRoom)

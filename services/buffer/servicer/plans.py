@@ -99,5 +99,8 @@ def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
     yield "synchronizer.sync_offset", sync.sync_offset, 0, MAX_STEPS
     yield "total_explore_steps", plan.total_explore_steps or 0, 0, MAX_STEPS
     yield "total_train_steps", plan.total_train_steps or 0, 0, MAX_STEPS
+    if plan.replay is not None:
+        yield "replay.capacity", plan.replay.capacity, plan.num_rollout_rows, MAX_ROWS
+        yield "replay.cooldown_steps", plan.replay.cooldown_steps or 1, 1, MAX_STEPS
     for taskset in plan.eval_tasksets:
         yield f"repeat_times of {taskset.name}", taskset.repeat_times, 1, MAX_TIMES

@@ -11,20 +11,24 @@ from services.buffer.domain.states import AssignmentState, ExperienceState, Stag
 from services.buffer.functions import FunctionFailed
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
+from services.buffer.handlers.replaying import NUM_DROPPED
+from services.buffer.priorities import PriorityFailed
 from services.buffer.servicer.convert import key_of, name_of, sentence_of, uuid_of
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import plan_of
 from services.buffer.store.assignments import count_assignments, count_refills
+from services.buffer.store.batches import sum_metric
 from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
 from services.buffer.store.pace import losses, pace
+from services.buffer.store.replay_pool import count_replayed
 from services.buffer.store.reports import count_dead_letters
 from services.buffer.store.stages import list_unfinished, lock_stage, stage_tasksets
 from services.buffer.tasksets import Resolved
 from services.buffer.wire import subject_of
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
-from trinity.config.plan import StagePlan
+from trinity.config.plan import ResolvedReplay, StagePlan
 from trinity.errors import PreconditionFailed, Unavailable
 
 Opened = pb.OpenStageResponse
@@ -86,6 +90,14 @@ class StageCalls(Parts):
             await self.functions.load(Chain.of(plan).steps)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
+        if plan.replay is not None and plan.needs_rollout:
+            await self._check_priority(plan.replay)
+
+    async def _check_priority(self, replay: ResolvedReplay) -> None:
+        try:
+            await self.priorities.load(replay.priority_fn, replay.priority_fn_args)
+        except PriorityFailed as error:
+            raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 
     async def CancelStage(
         self, request: pb.CancelStageRequest, _: Context
@@ -144,4 +156,18 @@ async def _describe(
         num_recent_lost=lost.num_lost,
         recent_loss=lost.reason,
         refill_round=refills.num_rounds,
+        replay=await _replay(connection, stage),
+    )
+
+
+async def _replay(connection: AsyncConnection, stage: Stage) -> pb.ReplayStatus | None:
+    if stage.plan.replay is None:
+        return None
+    counts = await count_replayed(connection, stage)
+    return pb.ReplayStatus(
+        num_trained=counts.num_trained,
+        num_replayed=counts.num_replayed,
+        max_uses=counts.max_uses,
+        num_waiting=counts.num_waiting,
+        num_dropped=int(await sum_metric(connection, stage, NUM_DROPPED)),
     )

@@ -177,8 +177,13 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
                 replayed=answer.incarnation < incarnation,
                 metrics=answer.metrics,
             )
-        case Wait(reason):
-            return pb.BatchHead(state=pb.BatchHead.STATE_WAITING, reason=reason)
+        case Wait():
+            return pb.BatchHead(
+                state=pb.BatchHead.STATE_WAITING,
+                reason=answer.reason,
+                num_rows=answer.num_rows,
+                num_wanted=answer.num_wanted,
+            )
         case End(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
 

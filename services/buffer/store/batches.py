@@ -121,6 +121,13 @@ async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name:
     return bool((await connection.execute(sa.select(counted))).scalar_one())
 
 
+async def sum_metric(connection: AsyncConnection, stage: Stage, name: str) -> float:
+    """What the batches of the stage counted of this together."""
+    counted = sa.func.coalesce(sa.func.sum(batch.c.metrics[name].as_float()), 0.0)
+    found = sa.select(counted).where(in_stage(batch, stage.key), batch.c.line == stage.line)
+    return float((await connection.execute(found)).scalar_one())
+
+
 async def load_rows(
     connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:

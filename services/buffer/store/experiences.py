@@ -247,18 +247,19 @@ async def count_state(connection: AsyncConnection, key: StageKey, state: Experie
     return (await connection.execute(state_count(key, state))).scalar_one()
 
 
-def _is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
+def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
+    """Rows that can be batched; with `before` those of groups up to it."""
     c = experience.c
-    is_ready = sa.and_(in_stage(experience, key), one_of(c.state, [ExperienceState.READY]))
+    ready = sa.and_(in_stage(experience, key), one_of(c.state, [ExperienceState.READY]))
     if before is None:
-        return is_ready
-    return sa.and_(is_ready, sa.tuple_(c.explore_step, c.position) < before)
+        return ready
+    return sa.and_(ready, sa.tuple_(c.explore_step, c.position) < before)
 
 
 async def count_ready(connection: AsyncConnection, stage: Stage, before: Place | None) -> int:
     """Rows that can be batched; where their order is fixed, those of groups up to `before`."""
     counted = sa.select(sa.func.count()).select_from(experience)
-    statement = counted.where(_is_ready(stage.key, before))
+    statement = counted.where(is_ready(stage.key, before))
     return (await connection.execute(statement)).scalar_one()
 
 
@@ -269,7 +270,7 @@ async def place_of_fresh(
     c = experience.c
     statement = (
         sa.select(c.explore_step, c.position)
-        .where(_is_ready(stage.key, before), sa.func.coalesce(c.version_min, oldest) >= oldest)
+        .where(is_ready(stage.key, before), sa.func.coalesce(c.version_min, oldest) >= oldest)
         .order_by(c.explore_step, c.position)
         .offset(number - 1)
         .limit(1)
@@ -292,7 +293,7 @@ async def filter_stale(
     Only those of groups up to `before`, and of none after `up_to`.
     """
     c = experience.c
-    stale = sa.and_(_is_ready(stage.key, before), c.version_min < oldest)
+    stale = sa.and_(is_ready(stage.key, before), c.version_min < oldest)
     if up_to is not None:
         stale = sa.and_(stale, sa.tuple_(c.explore_step, c.position) <= up_to)
     left_out = {"state": ExperienceState.FILTERED, "reason": reason}
@@ -307,9 +308,23 @@ async def ready_rows(
     c = experience.c
     places = (c.explore_step, c.position, c.run, c.step, c.suffix)
     order = places if stage.is_ordered else (c.ready_number,)
-    statement = sa.select(experience).where(_is_ready(stage.key, before)).order_by(*order)
-    rows = list(await connection.execute(statement.limit(limit)))
-    run_metrics = await won_metrics(connection, stage.key, {row.assignment_id for row in rows})
+    statement = sa.select(experience).where(is_ready(stage.key, before)).order_by(*order)
+    return await _measured(connection, stage.key, await connection.execute(statement.limit(limit)))
+
+
+async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
+    """Rows to batch, in the order of `ids`."""
+    statement = sa.select(experience).where(in_stage(experience, key), among(C.experience_id, ids))
+    rows = await _measured(connection, key, await connection.execute(statement))
+    found = {row.experience_id: row for row in rows}
+    return [found[one] for one in ids]
+
+
+async def _measured(
+    connection: AsyncConnection, key: StageKey, found: Iterable[sa.Row[Any]]
+) -> list[ReadyRow]:
+    rows = list(found)
+    run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
     return [
         ReadyRow(
             experience_id=row.experience_id,

@@ -352,6 +352,13 @@ sa.Index(
     postgresql_where=batch_item.c.experience_id.is_not(None),
 )
 
+replay_pool = sa.Table(
+    "replay_pool",
+    metadata,
+    *_stage_key(),
+    sa.Column("experience_id", UUID, primary_key=True),
+)
+
 incarnation = sa.Table(
     "incarnation",
     metadata,

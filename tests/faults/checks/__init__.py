@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from tests.faults.checks.batches import batches_never_change, no_row_twice, nothing_is_lost
 from tests.faults.checks.contents import contents_are_there
 from tests.faults.checks.lives import ends_in_the_same_weights, only_the_newest_life_commits
+from tests.faults.checks.replay import trained_as_asked
 from tests.faults.checks.results import (
     one_attempt_a_run,
     stored_once,
@@ -33,6 +34,7 @@ ALL = (
     whole_groups,
     batches_never_change,
     no_row_twice,
+    trained_as_asked,
     nothing_is_lost,
     versions_go_forward,
     runs_used_their_version,

@@ -21,11 +21,15 @@ def batches_never_change(snapshot: Snapshot) -> list[str]:
 def no_row_twice(snapshot: Snapshot) -> list[str]:
     """Each row is in one batch at most; a sample is trained once for each row made of it.
 
-    Rows of data come again once all have had their turn, and not before.
+    Rows of data come again once all have had their turn, and not before. With replay a row is in
+    no batch twice; in which ones it is to be, `trained_as_asked` sees.
     """
-    rows = Counter(one for batch in snapshot.batches for one in batch.experience_ids)
+    once = [batch for batch in snapshot.batches if not snapshot.stage.replay]
+    rows = Counter(one for batch in once for one in batch.experience_ids)
+    for batch in snapshot.batches:
+        rows |= Counter(batch.experience_ids)
     made = Counter(one.payload_id for one in snapshot.samples if one.state in TRAINED)
-    trained = Counter(one for batch in snapshot.batches for one in batch.payloads)
+    trained = Counter(one for batch in once for one in batch.payloads)
     drawn = Counter(one for batch in snapshot.batches for one in batch.data)
     return [
         *(f"the row {one} is in {n} batches" for one, n in rows.items() if n > 1),
@@ -59,7 +63,7 @@ def _missing_steps(snapshot: Snapshot) -> list[str]:
     reported = {one.number for one in snapshot.commits if one.what == "report"}
     found = [] if stage.state == "finished" else [f"the stage is {stage.state}: {stage.reason}"]
     for step in range(1, stage.total_train_steps + 1):
-        if sizes.get(step) != stage.train_batch_size:
+        if not stage.replay and sizes.get(step) != stage.train_batch_size:
             found.append(f"the batch of step {step} has {sizes.get(step)} rows")
         if from_data.get(step, 0) != stage.num_expert_rows:
             found.append(f"{from_data.get(step, 0)} rows of step {step} are data")

@@ -46,6 +46,8 @@ WEAKNESSES = (
     _weakness("one-winner", "explorer", "unconfirmed:Unconfirmed.add", "send_twins"),
     _weakness("one-batch-a-row", "buffer", "handlers.composing:set_states", "leave_ready"),
     _weakness("one-transaction", "buffer", "handlers.composing:set_states", "take_first"),
+    _weakness("one-transaction", "buffer", "handlers.replaying:set_states", "take_first"),
+    _weakness("rest", "buffer", "domain.replay:has_rested", "never_tired"),
     _weakness("batch-kept", "buffer", "servicer.training:load_rows", "shuffle_rows"),
     _weakness("incarnation", "buffer", "handlers.training:check_incarnation", "let_pass"),
     _weakness("publication", "synchronizer", "store.versions:check_publication", "let_pass"),

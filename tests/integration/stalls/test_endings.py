@@ -110,3 +110,4 @@ async def _explorer_is_gone(run: Stalled, root: Path) -> None:
     ended = await wait_until_ended(synchronizer, experiment.id)
     assert ended.state == pb.EXPERIMENT_STATE_FAILED
     assert "no batch for train step" in ended.reason
+    assert "rollouts are there: " in ended.reason

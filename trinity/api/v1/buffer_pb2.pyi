@@ -366,7 +366,7 @@ class GetBatchResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[BatchHead, _Mapping]] = ..., rows: _Optional[_Union[BatchRows, _Mapping]] = ...) -> None: ...
 
 class BatchHead(_message.Message):
-    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics")
+    __slots__ = ("state", "reason", "num_rows", "replayed", "metrics", "num_wanted")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[BatchHead.State]
@@ -391,12 +391,14 @@ class BatchHead(_message.Message):
     NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    NUM_WANTED_FIELD_NUMBER: _ClassVar[int]
     state: BatchHead.State
     reason: str
     num_rows: int
     replayed: bool
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    num_wanted: int
+    def __init__(self, state: _Optional[_Union[BatchHead.State, str]] = ..., reason: _Optional[str] = ..., num_rows: _Optional[int] = ..., replayed: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., num_wanted: _Optional[int] = ...) -> None: ...
 
 class BatchRows(_message.Message):
     __slots__ = ("rows",)
@@ -648,7 +650,7 @@ class GetBufferStatusResponse(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -664,6 +666,7 @@ class StageStatus(_message.Message):
     NUM_RECENT_LOST_FIELD_NUMBER: _ClassVar[int]
     RECENT_LOSS_FIELD_NUMBER: _ClassVar[int]
     REFILL_ROUND_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -679,4 +682,19 @@ class StageStatus(_message.Message):
     num_recent_lost: int
     recent_loss: str
     refill_round: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ...) -> None: ...
+    replay: ReplayStatus
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ...) -> None: ...
+
+class ReplayStatus(_message.Message):
+    __slots__ = ("num_trained", "num_replayed", "max_uses", "num_waiting", "num_dropped")
+    NUM_TRAINED_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPLAYED_FIELD_NUMBER: _ClassVar[int]
+    MAX_USES_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NUM_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    num_trained: int
+    num_replayed: int
+    max_uses: int
+    num_waiting: int
+    num_dropped: int
+    def __init__(self, num_trained: _Optional[int] = ..., num_replayed: _Optional[int] = ..., max_uses: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_dropped: _Optional[int] = ...) -> None: ...

@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
 revision = "0008"
-down_revision: str | None = "0006"
+down_revision: str | None = "0007"
 
 MOMENTS = ("retired_at", "removed_at")
 UNREMOVED = ("segment_unremoved_ix", "segment")

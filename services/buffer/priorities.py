@@ -1,0 +1,93 @@
+"""Calls priority functions: ours here, those of users in a process of their own."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Self
+
+from services.buffer.domain.samples import storable
+from services.buffer.worker_process import WorkerFailed, WorkerProcess
+from trinity.algorithm.priority import BUILT_IN, PRIORITIES
+from trinity.algorithm.priority.candidate import Candidate
+from trinity.algorithm.priority.computing import priorities_of
+from trinity.config.section import Args
+
+MODULE = "trinity.algorithm.priority.worker"
+LOAD_SECONDS = 30.0
+
+
+class PriorityFailed(Exception):
+    """The function cannot be used, or not on these samples."""
+
+
+class Priorities:
+    """One worker process, started when first needed; killed when it does not answer.
+
+    async with Priorities(limit_seconds=10.0, memory_bytes=2**31) as priorities:
+        await priorities.load("my_priorities.surprising", {})
+        await priorities.compute("my_priorities.surprising", {}, candidates)
+    """
+
+    def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
+        self._limit_seconds = limit_seconds
+        self._turn = asyncio.Lock()
+        self._worker = WorkerProcess(MODULE, memory_bytes)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._worker.end()
+
+    async def load(self, name: str, arguments: Args) -> None:
+        """Make sure that the function is there, as its file is now.
+
+        Raises: PriorityFailed.
+        """
+        if name not in BUILT_IN:
+            async with self._turn:
+                await self._worker.end()
+                await self._ask(name, arguments, [], LOAD_SECONDS)
+
+    async def compute(
+        self, name: str, arguments: Args, candidates: Sequence[Candidate]
+    ) -> list[float | None]:
+        """One for each candidate.
+
+        Raises: PriorityFailed.
+        """
+        if name not in BUILT_IN:
+            async with self._turn:
+                limit = self._limit_seconds + (0.0 if self._worker.is_running else LOAD_SECONDS)
+                return await self._ask(name, arguments, candidates, limit)
+        try:
+            return await asyncio.to_thread(
+                priorities_of, PRIORITIES.get(name), arguments, candidates
+            )
+        except Exception as error:  # arguments are a user's
+            raise PriorityFailed(_sentence(f"{type(error).__name__}: {error}")) from error
+
+    async def _ask(
+        self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
+    ) -> list[float | None]:
+        listed = [asdict(one) for one in candidates]
+        try:
+            await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
+            answer = await self._worker.receive(limit_seconds)
+        except WorkerFailed as error:
+            raise PriorityFailed(str(error)) from error
+        if "error" in answer:
+            raise PriorityFailed(_sentence(answer["error"]))
+        computed: list[float | None] = answer["priorities"]
+        return computed
+
+
+def _sentence(error: str) -> str:
+    """The first line of what it says."""
+    return storable(error.strip().split("\n")[0]) or "it failed without a word"

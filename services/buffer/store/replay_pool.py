@@ -1,0 +1,156 @@
+"""Statements on samples that may come into a batch by priority, for the first time or again."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.replay import Waiting
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import ExperienceState
+from services.buffer.store.database import (
+    among_given,
+    given,
+    in_given_stage,
+    in_stage,
+    insert_rows,
+    key_columns,
+    one_of,
+)
+from services.buffer.store.experiences import Place, is_ready
+from services.buffer.store.tables import batch_item, experience, replay_pool
+from trinity.types import StageKey
+
+E, P, USED = experience.c, replay_pool.c, batch_item.c
+_SEEN = (
+    E.experience_id,
+    E.explore_step,
+    E.position,
+    E.run,
+    E.step,
+    E.suffix,
+    E.version_min,
+    E.reward,
+    E.advantage,
+)
+
+
+async def load_unused(
+    connection: AsyncConnection, stage: Stage, before: Place | None
+) -> list[Waiting]:
+    """Samples that were in no batch; where their order is fixed, those of groups up to `before`."""
+    statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
+    return [_waiting(row) for row in await connection.execute(statement)]
+
+
+_POOL = sa.select(P.experience_id).where(in_given_stage(replay_pool))
+_POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
+    in_given_stage(experience),
+    among_given(E.experience_id),
+    one_of(E.state, [ExperienceState.BATCHED]),
+)
+_USES = (
+    sa.select(
+        USED.experience_id, sa.func.count().label("number"), sa.func.max(USED.step).label("last")
+    )
+    .where(
+        in_given_stage(batch_item),
+        USED.line == sa.bindparam("given_line"),
+        among_given(USED.experience_id),
+    )
+    .group_by(USED.experience_id)
+)
+
+
+async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
+    """Samples that may be trained again, with the batches of the line that used them."""
+    ids = list((await connection.execute(_POOL, given(stage.key))).scalars())
+    if not ids:
+        return []
+    of_line = given(stage.key, ids=ids, given_line=stage.line)
+    uses = {row.experience_id: row for row in await connection.execute(_USES, of_line)}
+    rows = await connection.execute(_POOLED, given(stage.key, ids=ids))
+    return [
+        _waiting(row, uses[row.experience_id].number, uses[row.experience_id].last)
+        for row in rows
+        if row.experience_id in uses
+    ]
+
+
+def _waiting(row: sa.Row[Any], num_uses: int = 0, last_step: int = 0) -> Waiting:
+    return Waiting(
+        experience_id=row.experience_id,
+        place=(row.explore_step, row.position, row.run, row.step, row.suffix),
+        version=row.version_min,
+        reward=row.reward,
+        advantage=row.advantage,
+        num_uses=num_uses,
+        last_step=last_step,
+    )
+
+
+async def enter_pool(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> None:
+    """Let samples come into further batches."""
+    rows = [{**key_columns(key), "experience_id": one} for one in ids]
+    await insert_rows(connection, replay_pool, rows, ignore_existing=True)
+
+
+_LEAVE = sa.delete(replay_pool).where(in_given_stage(replay_pool), among_given(P.experience_id))
+
+
+async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> None:
+    """Let samples come into no further batch."""
+    if ids:
+        await connection.execute(_LEAVE, given(key, ids=list(ids)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCounts:
+    """What was trained more than once."""
+
+    num_trained: int
+    """Samples in batches, each counted once."""
+    num_replayed: int
+    """Rows of batches that had been trained before."""
+    max_uses: int
+    num_waiting: int
+
+
+async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCounts:
+    """Over all batches of the line."""
+    uses = (
+        sa.select(sa.func.count().label("number"))
+        .where(
+            in_stage(batch_item, stage.key),
+            USED.line == stage.line,
+            USED.experience_id.is_not(None),
+        )
+        .group_by(USED.experience_id)
+        .subquery()
+    )
+    number = uses.c.number
+    totals = sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
+    )
+    num_trained, num_rows, most = (await connection.execute(totals)).one()._tuple()
+    pooled = sa.select(sa.func.count()).select_from(replay_pool)
+    waiting = await connection.execute(pooled.where(in_stage(replay_pool, stage.key)))
+    return ReplayCounts(
+        num_trained=num_trained,
+        num_replayed=int(num_rows) - num_trained,
+        max_uses=most or 0,
+        num_waiting=waiting.scalar_one(),
+    )
+
+
+async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
+    """Segments with contents of samples that may be trained again."""
+    ids = list((await connection.execute(_POOL, given(key))).scalars())
+    statement = (
+        sa.select(E.segment_id)
+        .distinct()
+        .where(in_given_stage(experience), among_given(E.experience_id))
+    )
+    return set((await connection.execute(statement, given(key, ids=ids))).scalars())

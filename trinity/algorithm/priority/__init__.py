@@ -1,0 +1,17 @@
+"""Priorities by name: which samples a batch with replay takes first."""
+
+from typing import TYPE_CHECKING
+
+from trinity.plugins import Registry
+
+if TYPE_CHECKING:
+    from trinity.algorithm.priority.candidate import PriorityFn
+
+_HERE = "trinity.algorithm.priority"
+BUILT_IN = {
+    "linear_decay": f"{_HERE}.linear_decay.linear_decay",
+    "decay_limit_randomization": f"{_HERE}.decay_limit_randomization.decay_limit_randomization",
+}
+"""Functions of this package by name; whatever else is asked for is a user's."""
+
+PRIORITIES: "Registry[PriorityFn]" = Registry("priority function", BUILT_IN)

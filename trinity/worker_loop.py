@@ -1,0 +1,67 @@
+"""Answers requests on standard input, as processes that call users' functions do."""
+
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
+
+from trinity.errors import UserError
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.types import JsonObject
+
+Answering = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
+"""The answers that a request asks for, each to be made when it is its turn."""
+
+
+def answer_requests(answering: Answering, memory_bytes: int) -> int:
+    """Answer each line, a request as JSON, until there are no more, or no more memory.
+
+    An answer is a line of standard output; what a function prints goes to standard error. Where
+    users' files cannot be loaded, that is the answer to everything. Who runs out of memory says so
+    and ends: what is left of it is not to be trusted.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    answers = _own_output()
+    load_error = _load_plugins()
+    for line in sys.stdin:
+        try:
+            for make in answering(json.loads(line)):
+                _write(answers, {"error": load_error} if load_error else _made(make))
+        except MemoryError:
+            text = f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"
+            _write(answers, {"error": text, "is_last": True})
+            return 1
+    return 0
+
+
+def _made(make: Callable[[], JsonObject]) -> JsonObject:
+    try:
+        return make()
+    except UserError as error:
+        return {"error": str(error)}
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _write(answers: TextIO, answer: JsonObject) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+def _own_output() -> TextIO:
+    """Keep the way to whoever asks for ourselves."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return answers
+
+
+def _load_plugins() -> str:
+    try:
+        load_plugins(plugin_dirs_from_environment())
+    except UserError as error:
+        return str(error)
+    return ""
