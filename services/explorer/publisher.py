@@ -11,8 +11,11 @@ from services.explorer.unconfirmed import HeldResult, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.errors import RpcError, Unavailable
 from trinity.subjects import runs_subject
+from trinity.wire_parts import with_parts
 
 logger = logging.getLogger(__name__)
+
+RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
 
 MAX_RESULTS = 64
 MAX_BYTES = 1 << 20
@@ -90,11 +93,9 @@ class Publisher:
             return
         needs = "buffer"
         try:
-            batch = await self._fitting(results)
+            content = await self._fitting(results)
             needs = "broker"
-            await self._broker.publish(
-                _subject(results), batch.SerializeToString(), self._message_id(results)
-            )
+            await self._broker.publish(_subject(results), content, self._message_id(results))
         except Unavailable as error:
             self._postpone(results, needs, error)
         except RpcError as error:
@@ -104,14 +105,15 @@ class Publisher:
             self._unconfirmed.unhindered("broker")
             self._unconfirmed.sent(results)
 
-    async def _fitting(self, results: list[HeldResult]) -> RunResultBatch:
+    async def _fitting(self, results: list[HeldResult]) -> bytes:
         """A message that the broker takes."""
-        batch = RunResultBatch(producer=self._producer, results=[r.message for r in results])
-        if batch.ByteSize() <= ROOM_BYTES:
+        own = RunResultBatch(producer=self._producer).SerializeToString()
+        batch = own + with_parts(RESULTS_FIELD, (one.message for one in results))
+        if len(batch) <= ROOM_BYTES:
             return batch
         tenant = results[0].message.tenant
-        digest = await self._blobs.upload_blob(tenant, batch.SerializeToString())
-        return RunResultBatch(producer=self._producer, blob_sha256=digest)
+        digest = await self._blobs.upload_blob(tenant, batch)
+        return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
 
     def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
         pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)

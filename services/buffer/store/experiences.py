@@ -26,6 +26,7 @@ from services.buffer.store.database import (
     key_columns,
     one_of,
 )
+from services.buffer.store.fetching import fetch_rows
 from services.buffer.store.tables import experience, payload, run_attempt
 from trinity.types import StageKey
 
@@ -338,8 +339,8 @@ async def load_bodies(
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = given(key, ids=own, segment=segment_id)
-        for row in await connection.execute(_BODIES, values):
-            bodies[row.payload_id] = bytes(row.body)
+        for payload_id, body in await fetch_rows(connection, _BODIES, values):
+            bodies[str(payload_id)] = body
     payload_of = {row.experience_id: row.payload_id for row in rows}
     return [bodies[payload_of[one]] for one in ids]
 

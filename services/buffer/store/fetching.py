@@ -1,0 +1,27 @@
+"""Rows with large bytes, read as bytes: as text each of them would be sent as two."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import psycopg as dialects
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+async def fetch_rows(
+    connection: AsyncConnection, statement: sa.Select[Any], values: Mapping[str, object]
+) -> list[tuple[Any, ...]]:
+    """What a statement that is built once gives, within the transaction; ids come as `uuid.UUID`."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert isinstance(driver, psycopg.AsyncConnection)
+    async with driver.cursor(binary=True) as cursor:
+        await cursor.execute(_text_of(statement), values, prepare=True)
+        return await cursor.fetchall()
+
+
+@lru_cache
+def _text_of(statement: sa.Select[Any]) -> bytes:
+    """As the driver takes it."""
+    return str(statement.compile(dialect=dialects.dialect())).encode()
