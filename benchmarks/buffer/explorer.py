@@ -24,6 +24,8 @@ MAX_UNCONFIRMED = 4096
 """As the explorer's default."""
 LEASE_SECONDS = 900.0
 LEASED_AT_ONCE = 1_000
+LOAD_TASKS = 128
+"""With eight runs each they are a quarter of what may be unconfirmed."""
 
 
 class Explorer:
@@ -93,7 +95,7 @@ class Explorer:
         return answer
 
     async def publish(self, count: int, batch: int) -> float:
-        """Hand over so many results, `batch` at a time; answers the seconds until all are stored."""
+        """Hand over so many, `batch` at a time; answers the seconds until all are stored."""
         outcomes = [self._outcomes.popleft() for _ in range(count)]
         began = time.perf_counter()
         reports = []
@@ -120,13 +122,21 @@ class Explorer:
                 tasks.create_task(work())
         return time.perf_counter() - began
 
-    async def publish_for(self, seconds: float) -> int:
-        """Publish as fast as it goes for so long, or as long as there is work; answers how many."""
-        deadline, count = time.monotonic() + seconds, 0
-        while self._outcomes and time.monotonic() < deadline:
-            some = min(256, len(self._outcomes))
-            await self.publish(some, some)
-            count += some
+    async def load(self, key: dict[str, str], seconds: float, num_tokens: int) -> int:
+        """Lease and publish as fast as it goes, for so long; answers how many were stored."""
+        stage, count = StageKey(**key), 0
+        deadline = time.monotonic() + seconds
+        self._held = []
+        while (left := deadline - time.monotonic()) > 0:
+            answer = await self._buffer.lease(
+                stage, LOAD_TASKS, LEASE_SECONDS, held=[], trains_exactly=False, wait_seconds=left
+            )
+            if isinstance(answer, Granted):
+                for one in answer.assignments:
+                    self._outcomes.extend(outcomes_of(stage, one, num_tokens))
+                some = len(self._outcomes)
+                await self.publish(some, some)
+                count += some
         return count
 
 

@@ -1,4 +1,4 @@
-"""Experiences as an engine makes them: token ids and their log-probabilities, two numbers a token."""
+"""Experiences as an engine makes them: two numbers a token, its id and its log-probability."""
 
 from collections.abc import Iterator
 
@@ -20,9 +20,7 @@ def num_tokens_of(num_bytes: int) -> int:
 def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Iterator[Outcome]:
     """A complete run for each that the assignment asks for, with other numbers in each."""
     for run in assignment.runs:
-        attempt = Attempt(
-            key=key, assignment=assignment, run=run, number=assignment.first_attempt
-        )
+        attempt = Attempt(key=key, assignment=assignment, run=run, number=assignment.first_attempt)
         eid = EID(
             stage=key.stage,
             explore_step=assignment.explore_step,

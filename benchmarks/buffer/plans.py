@@ -12,9 +12,14 @@ NUM_TASKS = 64
 
 
 def rollout_plan(
-    directory: Path, *, num_steps: int, batch_rows: int = BATCH_ROWS, task_bytes: int = 100
+    directory: Path,
+    *,
+    num_steps: int,
+    steps_ahead: int | None = None,
+    batch_rows: int = BATCH_ROWS,
+    task_bytes: int = 100,
 ) -> StagePlan:
-    """Whatever its trainer needs may be explored at once, with the starting weights."""
+    """Explored may be `steps_ahead` with each version of the weights; else all with the first."""
     file = directory / f"tasks-{task_bytes}.jsonl"
     row = json.dumps({"prompt": "x" * task_bytes, "response": "1"})
     file.write_text(f"{row}\n" * NUM_TASKS)
@@ -26,5 +31,5 @@ def rollout_plan(
             "total_steps": num_steps,
             "explorer_input": {"taskset": {"name": "train", "path": str(file)}},
         },
-        synchronizer={"sync_interval": num_steps},
+        synchronizer={"sync_interval": steps_ahead or num_steps},
     )

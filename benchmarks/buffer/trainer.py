@@ -36,9 +36,13 @@ class Trainer:
         self._buffer.open_stage(plan_json, seed=7)
         begun = self._buffer.begin_incarnation(str(uuid.uuid4()))
         self._incarnation = begun.incarnation
+        self.record(version=0)
+
+    def record(self, version: int) -> None:
+        """Let the explorer go on to what needs this version."""
         weights = PublishedWeights(
-            version=0,
-            incarnation=begun.incarnation,
+            version=version,
+            incarnation=self._incarnation,
             path=Path(),
             manifest_sha256=b"",
             weights_sha256=bytes(32),

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -25,10 +26,9 @@ class Worker:
         self._process = process
         self._turn = asyncio.Lock()
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
+    def send_signal(self, number: signal.Signals) -> None:
+        """To stop it for a while."""
+        self._process.send_signal(number)
 
     async def call(self, name: str, **arguments: object) -> object:
         """What the method of this name answers.
