@@ -1,4 +1,4 @@
-"""Messages put together from parts as bytes: what is put into a message object is copied each time."""
+"""Messages put together as bytes: what is put into a message object is copied each time."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ LENGTH_DELIMITED = 2
 
 
 def with_parts(field_number: int, parts: Iterable[Message]) -> bytes:
-    """A repeated field of messages as bytes, to follow or precede those of a message's other fields."""
+    """A repeated field of messages as bytes, to stand beside those of the other fields."""
     tag = _varint(field_number << 3 | LENGTH_DELIMITED)
     chunks: list[bytes] = []
     for part in parts:

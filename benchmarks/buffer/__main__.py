@@ -44,15 +44,15 @@ def main() -> None:
     load = os.getloadavg()[0]
     own, raw = asyncio.run(measure(Sizes(), arguments.runs))
     sizes = peer_sizes(Sizes(), arguments.runs, cores)
-    peers = {
-        name: asyncio.run(environment.measure(python, name, sizes))
-        for name in (environment.PEERS if python else {})
-    }
-    record = as_json(own, raw, peers)
-    record |= {"runs": arguments.runs, "cores": len(cores), "load_before": load}
-    record |= {"load_after": os.getloadavg()[0]}
+    peers: dict[str, environment.Figures | str] = {}
+    for name in ("", *(environment.PEERS if python else {})):
+        if name:
+            peers[name] = asyncio.run(environment.measure(python, name, sizes))
+        record = as_json(own, raw, peers)
+        record |= {"runs": arguments.runs, "cores": len(cores)}
+        record |= {"load_before": load, "load_after": os.getloadavg()[0]}
+        arguments.json.write_text(json.dumps(record, indent=2) + "\n")
     print_table(record, list(peers))
-    arguments.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
 async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:

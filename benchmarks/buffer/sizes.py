@@ -18,7 +18,7 @@ class Sizes:
     leases: int = 8
     wakes: int = 40
     load_seconds: float = 60.0
-    load_steps: int = 600
+    load_steps: int = 300
     few_steps: int = 40
     """About 10,000 rows; as many again are measured."""
     copies: int = 48

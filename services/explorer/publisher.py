@@ -68,6 +68,7 @@ class Publisher:
         self._broker = broker
         self._blobs = blobs
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._num_sending = 0
         self._pause_seconds = 0.0
         broker.on_return(unconfirmed.doubt_sent)
 
@@ -79,12 +80,21 @@ class Publisher:
                 await self._in_flight.acquire()
                 results = await self._pack()
                 sending = tasks.create_task(self._send(results))
-                sending.add_done_callback(lambda _: self._in_flight.release())
+                self._num_sending += 1
+                sending.add_done_callback(self._sent)
+
+    def _sent(self, _: asyncio.Task[None]) -> None:
+        self._num_sending -= 1
+        self._in_flight.release()
 
     async def _pack(self) -> list[HeldResult]:
-        """A message's worth of results of one stage; a short wait lets more of them come along."""
+        """A message's worth of results of one stage; a short wait lets more of them come along.
+
+        A result that nothing is under way before is not kept waiting.
+        """
         await self._unconfirmed.wait_queued()
-        linger = LINGER_SECONDS if self._unconfirmed.num_queued < MAX_RESULTS else 0.0
+        lingers = self._num_sending and self._unconfirmed.num_queued < MAX_RESULTS
+        linger = LINGER_SECONDS if lingers else 0.0
         await asyncio.sleep(linger + self._pause_seconds)
         return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 

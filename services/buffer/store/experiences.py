@@ -22,7 +22,6 @@ from services.buffer.store.database import (
     given,
     in_given_stage,
     in_stage,
-    insert_rows,
     key_columns,
     one_of,
 )
@@ -82,7 +81,7 @@ async def insert_experiences(
                 }
             )
     await copy_rows(connection, payload, payloads)
-    await insert_rows(connection, experience, rows)
+    await copy_rows(connection, experience, rows)
     return len(rows)
 
 
@@ -272,6 +271,12 @@ async def filter_stale(
     return len((await connection.execute(statement)).all())
 
 
+_READY = [
+    *(C[name] for name in ("experience_id", "assignment_id", "explore_step", "position", "run")),
+    *(C[name] for name in ("advantage", "reward", "response_length", "version_min", "metrics")),
+]
+
+
 async def ready_rows(
     connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
 ) -> list[ReadyRow]:
@@ -279,7 +284,7 @@ async def ready_rows(
     c = experience.c
     places = (c.explore_step, c.position, c.run, c.step, c.suffix)
     order = places if stage.is_ordered else (c.ready_number,)
-    statement = sa.select(experience).where(_is_ready(stage.key, before)).order_by(*order)
+    statement = sa.select(*_READY).where(_is_ready(stage.key, before)).order_by(*order)
     rows = list(await connection.execute(statement.limit(limit)))
     run_metrics = await won_metrics(connection, stage.key, {row.assignment_id for row in rows})
     return [

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 async def fetch_rows(
     connection: AsyncConnection, statement: sa.Select[Any], values: Mapping[str, object]
 ) -> list[tuple[Any, ...]]:
-    """What a statement that is built once gives, within the transaction; ids come as `uuid.UUID`."""
+    """What a statement that is built once gives, in the transaction; ids come as `uuid.UUID`."""
     driver = (await connection.get_raw_connection()).driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
     async with driver.cursor(binary=True) as cursor:
