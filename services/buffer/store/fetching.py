@@ -6,7 +6,6 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import psycopg as dialects
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 
@@ -17,11 +16,12 @@ async def fetch_rows(
     driver = (await connection.get_raw_connection()).driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
     async with driver.cursor(binary=True) as cursor:
-        await cursor.execute(_text_of(statement), values, prepare=True)
+        text = _text_of(statement, connection.dialect)
+        await cursor.execute(text, values, prepare=True)
         return await cursor.fetchall()
 
 
 @lru_cache
-def _text_of(statement: sa.Select[Any]) -> bytes:
+def _text_of(statement: sa.Select[Any], dialect: sa.Dialect) -> bytes:
     """As the driver takes it."""
-    return str(statement.compile(dialect=dialects.dialect())).encode()
+    return str(statement.compile(dialect=dialect)).encode()
