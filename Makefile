@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast faults bench check format types protos proto proto-drift \
+.PHONY: help setup prepare demo test test-fast faults bench bench-buffer check format types protos proto proto-drift \
 	proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -46,6 +46,11 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.buffer
+
+CORES ?= 2,3
+bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES (an hour; the peers get build/peers)
+	$(BIN)/python -m benchmarks.buffer --cores $(CORES)
 
 check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import json_format
 
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.types import (
@@ -17,7 +17,6 @@ from trinity.types import (
     BlobRef,
     Experience,
     FinishReason,
-    JsonObject,
     Pair,
     SamplingParams,
     Sequence,
@@ -74,17 +73,39 @@ class SampleRef:
 
 def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
     """Raises: ValueError for an element type that has no place on the wire."""
+    tensor = experience_pb2.Tensor()
+    _set_tensor(tensor, array)
+    return tensor
+
+
+def _set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
+    """In place: a message that is put into another one is copied with all its bytes."""
     data = np.ascontiguousarray(array.data)
     little = data.dtype.newbyteorder("<")
     code = DTYPE_CODES.get(little)
     if code is None:
         raise ValueError(f"arrays of type {data.dtype} cannot travel")
-    return experience_pb2.Tensor(
-        dtype=code,
-        shape=array.data.shape,
-        data=data.astype(little, copy=False).tobytes(),
-        alignment=ALIGNMENTS[array.alignment],
+    tensor.dtype = code
+    tensor.shape.extend(array.data.shape)
+    tensor.data = data.astype(little, copy=False).tobytes()
+    tensor.alignment = ALIGNMENTS[array.alignment]
+
+
+def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
+    """The bytes of a tensor of one axis and this type, if it is fine beyond doubt.
+
+    What is wrong with others is for `tensor_from_proto` to say.
+    """
+    shape, data = tensor.shape, tensor.data
+    is_plain = (
+        len(shape) == 1
+        and shape[0] * dtype.itemsize == len(data)
+        and tensor.dtype == DTYPE_CODES.get(dtype)
+        and tensor.alignment in ALIGNMENT_NAMES
     )
+    if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and data.translate(None, b"\0\1")):
+        return None
+    return data
 
 
 def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
@@ -114,19 +135,22 @@ def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
 
 def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
     """Raises: ValueError when the arrays' lengths do not fit together."""
+    message = experience_pb2.Sequence()
+    _set_sequence(message, sequence)
+    return message
+
+
+def _set_sequence(message: experience_pb2.Sequence, sequence: Sequence) -> None:
     check_sequence(sequence)
-    return experience_pb2.Sequence(
-        tokens=tensor_to_proto(Array(sequence.tokens.astype(np.int32), Alignment.TOKEN)),
-        prompt_length=sequence.prompt_length,
-        action_mask=tensor_to_proto(
-            Array(sequence.action_mask.astype(np.bool_), Alignment.RESPONSE)
-        ),
-        rollout_logprobs=tensor_to_proto(
-            Array(sequence.rollout_logprobs.astype(np.float32), Alignment.RESPONSE)
-        ),
-        prompt_text=sequence.prompt_text,
-        response_text=sequence.response_text,
-    )
+    tokens = sequence.tokens.astype(np.int32, copy=False)
+    mask = sequence.action_mask.astype(np.bool_, copy=False)
+    logprobs = sequence.rollout_logprobs.astype(np.float32, copy=False)
+    _set_tensor(message.tokens, Array(tokens, Alignment.TOKEN))
+    message.prompt_length = sequence.prompt_length
+    _set_tensor(message.action_mask, Array(mask, Alignment.RESPONSE))
+    _set_tensor(message.rollout_logprobs, Array(logprobs, Alignment.RESPONSE))
+    message.prompt_text = sequence.prompt_text
+    message.response_text = sequence.response_text
 
 
 def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
@@ -146,6 +170,8 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
 def _typed(
     tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
 ) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
+    if (plain := plain_data(tensor, dtype)) is not None:
+        return np.frombuffer(plain, dtype)
     data = tensor_from_proto(tensor).data
     if data.dtype != dtype or data.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional {dtype}, is {data.ndim}-d {data.dtype}")
@@ -165,7 +191,8 @@ def check_sequence(sequence: Sequence) -> None:
             raise ValueError(
                 f"{name} has shape {array.shape}, the response {sequence.response_length} tokens"
             )
-    if not np.isfinite(sequence.rollout_logprobs[sequence.action_mask]).all():
+    logprobs = sequence.rollout_logprobs
+    if not np.isfinite(logprobs).all() and not np.isfinite(logprobs[sequence.action_mask]).all():
         raise ValueError("rollout_logprobs holds values that are not finite")
 
 
@@ -207,35 +234,46 @@ def check_spans(
 
 def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb2.Experience:
     """Raises: ValueError when the sample contradicts itself or has no EID."""
+    message = experience_pb2.Experience()
+    set_experience(message, experience, ref)
+    return message
+
+
+def set_experience(
+    message: experience_pb2.Experience, experience: Experience, ref: SampleRef
+) -> None:
+    """Fill an empty message: as part of another one it need not be copied into that.
+
+    Raises: ValueError when the sample contradicts itself or has no EID.
+    """
     eid = experience.eid
     if eid is None:
         raise ValueError("the experience has no EID")
-    message = experience_pb2.Experience(
-        id=experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix),
-        eid=eid_to_proto(eid),
-        tenant=ref.tenant,
-        experiment_id=ref.experiment_id,
-        assignment_id=ref.assignment_id,
-        taskset=ref.taskset,
-        task_index=ref.task_index,
-        reward=experience.reward,
-        reward_parts=experience.reward_parts,
-        finish_reason=FINISH_REASONS[experience.finish_reason],
-        version_spans=[span_to_proto(span) for span in experience.version_spans],
-        chat_template_sha256=experience.chat_template_sha256,
-        tools_sha256=experience.tools_sha256,
-        arrays={name: tensor_to_proto(array) for name, array in experience.arrays.items()},
-        info=_struct(experience.info),
-        metrics=experience.metrics,
-        blobs=[_blob_to_proto(blob) for blob in experience.blobs],
-        reward_state=_reward_state(experience),
-        reward_revision=experience.reward_revision,
-        trace_id=experience.trace_id,
-    )
+    message.id = experience_id(ref.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix)
+    message.eid.CopyFrom(eid_to_proto(eid))
+    message.tenant = ref.tenant
+    message.experiment_id = ref.experiment_id
+    message.assignment_id = ref.assignment_id
+    message.taskset = ref.taskset
+    message.task_index = ref.task_index
+    if experience.reward is not None:
+        message.reward = experience.reward
+    message.reward_parts.update(experience.reward_parts)
+    message.finish_reason = FINISH_REASONS[experience.finish_reason]
+    message.version_spans.extend(map(span_to_proto, experience.version_spans))
+    message.chat_template_sha256 = experience.chat_template_sha256
+    message.tools_sha256 = experience.tools_sha256
+    for name, array in experience.arrays.items():
+        _set_tensor(message.arrays[name], array)
+    message.info.update(experience.info)
+    message.metrics.update(experience.metrics)
+    message.blobs.extend(map(_blob_to_proto, experience.blobs))
+    message.reward_state = _reward_state(experience)
+    message.reward_revision = experience.reward_revision
+    message.trace_id = experience.trace_id
     if experience.sampling is not None:
         message.sampling.CopyFrom(sampling_to_proto(experience.sampling))
     _set_body(message, experience.body)
-    return message
 
 
 def experience_from_proto(message: experience_pb2.Experience) -> Experience:
@@ -278,18 +316,12 @@ def _reward_state(experience: Experience) -> experience_pb2.RewardState:
     return experience_pb2.REWARD_STATE_FINAL
 
 
-def _struct(values: JsonObject) -> struct_pb2.Struct:
-    struct = struct_pb2.Struct()
-    struct.update(values)
-    return struct
-
-
 def _set_body(message: experience_pb2.Experience, body: Sequence | Pair) -> None:
     if isinstance(body, Sequence):
-        message.sequence.CopyFrom(sequence_to_proto(body))
+        _set_sequence(message.sequence, body)
         return
-    message.pair.chosen.CopyFrom(sequence_to_proto(body.chosen))
-    message.pair.rejected.CopyFrom(sequence_to_proto(body.rejected))
+    _set_sequence(message.pair.chosen, body.chosen)
+    _set_sequence(message.pair.rejected, body.rejected)
 
 
 def _body_from_proto(message: experience_pb2.Experience) -> Sequence | Pair:

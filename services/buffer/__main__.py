@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import sys
 from collections.abc import AsyncIterator
 
@@ -132,6 +133,8 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
         async with _broker(settings, parts), parts.listener:
             with parts.waits.waiting(for_="database", reason="to start: it must notify"):
                 await parts.listener.wait_connected()
+            # What is loaded by now stays: to look through it for garbage would stop everything.
+            gc.freeze()
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")

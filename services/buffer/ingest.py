@@ -48,6 +48,8 @@ FETCH_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 NAK_SECONDS = 1.0
 BUNDLE_BYTES = 8 * 1024 * 1024
+NUM_WORKERS = 2
+"""Of one process; those of other replicas take from the same stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Ingest:
                 self.bound.set()
                 self.waits.clear(STREAM)
                 await self._drain(subscription)
-            except (Unavailable, NatsError, JetStreamError, OSError) as error:
+            except* (Unavailable, NatsError, JetStreamError, OSError) as group:
+                error = group.exceptions[0]
                 self.bound.clear()
                 logger.warning("lost the stream of results", extra={"why": str(error)})
                 self.waits.set(
@@ -78,13 +81,25 @@ class Ingest:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
-        while True:
-            await self._store_next(subscription)
+        """While the database stores what one took, another reads what came next."""
+        fetching = asyncio.Lock()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(NUM_WORKERS):
+                workers.create_task(self._store_all(subscription, fetching))
 
-    async def _store_next(self, subscription: JetStreamContext.PullSubscription) -> None:
-        """Store what waits; on return it is out of memory, before more comes in."""
+    async def _store_all(
+        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
+    ) -> None:
+        while True:
+            await self._store_next(subscription, fetching)
+
+    async def _store_next(
+        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
+    ) -> None:
+        """Store what waits; on return it is out of memory, before this worker takes more."""
         try:
-            messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+            async with fetching:
+                messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the consumer is gone with the broker's data.
             await self.stream.check_place()

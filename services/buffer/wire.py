@@ -156,11 +156,9 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
 
 
 def _content_hash(message: pb.RunResult, experiences: Sequence[ExperienceRecord]) -> bytes:
-    """Of the result without its experiences, and of what they hash to."""
-    own = pb.RunResult()
-    own.CopyFrom(message)
-    own.ClearField("experiences")
-    head = own.SerializeToString(deterministic=True)
+    """Of the result without its experiences, which it loses by this, and of what they hash to."""
+    message.ClearField("experiences")
+    head = message.SerializeToString(deterministic=True)
     return _hash(_hash(head) + b"".join(one.content_hash for one in experiences))
 
 

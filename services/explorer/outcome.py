@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from services.explorer.assignments import Assignment
 from trinity.api.v1 import experience_pb2
-from trinity.codec import SampleRef, experience_to_proto
+from trinity.codec import SampleRef, set_experience
 from trinity.types import Experience, StageKey
 
 
@@ -45,7 +45,7 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         task_index=assignment.task_index,
     )
     results = experience_pb2.RunResult
-    return results(
+    message = results(
         tenant=key.tenant,
         experiment_id=key.experiment_id,
         stage=key.stage,
@@ -54,6 +54,8 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         attempt=attempt.number,
         state=results.STATE_COMPLETE if outcome.is_complete else results.STATE_FAILED,
         reason=outcome.failure.encode(errors="replace").decode(),
-        experiences=[experience_to_proto(one, ref) for one in outcome.experiences],
         duration_seconds=outcome.duration_seconds,
     )
+    for one in outcome.experiences:
+        set_experience(message.experiences.add(), one, ref)
+    return message

@@ -11,8 +11,11 @@ from services.explorer.unconfirmed import HeldResult, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.errors import RpcError, Unavailable
 from trinity.subjects import runs_subject
+from trinity.wire_parts import with_parts
 
 logger = logging.getLogger(__name__)
+
+RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
 
 MAX_RESULTS = 64
 MAX_BYTES = 1 << 20
@@ -65,6 +68,7 @@ class Publisher:
         self._broker = broker
         self._blobs = blobs
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._num_sending = 0
         self._pause_seconds = 0.0
         broker.on_return(unconfirmed.doubt_sent)
 
@@ -76,12 +80,21 @@ class Publisher:
                 await self._in_flight.acquire()
                 results = await self._pack()
                 sending = tasks.create_task(self._send(results))
-                sending.add_done_callback(lambda _: self._in_flight.release())
+                self._num_sending += 1
+                sending.add_done_callback(self._sent)
+
+    def _sent(self, _: asyncio.Task[None]) -> None:
+        self._num_sending -= 1
+        self._in_flight.release()
 
     async def _pack(self) -> list[HeldResult]:
-        """A message's worth of results of one stage; a short wait lets more of them come along."""
+        """A message's worth of results of one stage; a short wait lets more of them come along.
+
+        A result that nothing is under way before is not kept waiting.
+        """
         await self._unconfirmed.wait_queued()
-        linger = LINGER_SECONDS if self._unconfirmed.num_queued < MAX_RESULTS else 0.0
+        lingers = self._num_sending and self._unconfirmed.num_queued < MAX_RESULTS
+        linger = LINGER_SECONDS if lingers else 0.0
         await asyncio.sleep(linger + self._pause_seconds)
         return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 
@@ -90,11 +103,9 @@ class Publisher:
             return
         needs = "buffer"
         try:
-            batch = await self._fitting(results)
+            content = await self._fitting(results)
             needs = "broker"
-            await self._broker.publish(
-                _subject(results), batch.SerializeToString(), self._message_id(results)
-            )
+            await self._broker.publish(_subject(results), content, self._message_id(results))
         except Unavailable as error:
             self._postpone(results, needs, error)
         except RpcError as error:
@@ -104,14 +115,15 @@ class Publisher:
             self._unconfirmed.unhindered("broker")
             self._unconfirmed.sent(results)
 
-    async def _fitting(self, results: list[HeldResult]) -> RunResultBatch:
+    async def _fitting(self, results: list[HeldResult]) -> bytes:
         """A message that the broker takes."""
-        batch = RunResultBatch(producer=self._producer, results=[r.message for r in results])
-        if batch.ByteSize() <= ROOM_BYTES:
+        own = RunResultBatch(producer=self._producer).SerializeToString()
+        batch = own + with_parts(RESULTS_FIELD, (one.message for one in results))
+        if len(batch) <= ROOM_BYTES:
             return batch
         tenant = results[0].message.tenant
-        digest = await self._blobs.upload_blob(tenant, batch.SerializeToString())
-        return RunResultBatch(producer=self._producer, blob_sha256=digest)
+        digest = await self._blobs.upload_blob(tenant, batch)
+        return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
 
     def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
         pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)

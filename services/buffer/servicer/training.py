@@ -100,7 +100,7 @@ class TrainerCalls(Parts):
         if isinstance(answer, BatchHead):
             async for rows in self._rows(stage, answer):
                 for some in _by_size(rows):
-                    yield pb.GetBatchResponse(rows=pb.BatchRows(rows=map(_row, some)))
+                    yield _message(some)
 
     async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
         """All rows in order, about as many bytes at a time as a message may hold."""
@@ -206,15 +206,18 @@ def _size(row: LoadedRow) -> int:
     return len(row.experience_body or row.row_json or "")
 
 
-def _row(row: LoadedRow) -> pb.BatchRow:
-    message = pb.BatchRow(
-        position=row.position,
-        advantage=row.advantage,
-        weight=row.weight,
-        row_index=row.row_index or 0,
-    )
-    if row.experience_body is not None:
-        message.experience.MergeFromString(row.experience_body)
-    else:
-        message.row_json = row.row_json or ""
-    return message
+def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
+    """Made in place: a message that is put into another one is copied with all its bytes."""
+    response = pb.GetBatchResponse()
+    for row in rows:
+        message = response.rows.rows.add(
+            position=row.position,
+            advantage=row.advantage,
+            weight=row.weight,
+            row_index=row.row_index or 0,
+        )
+        if row.experience_body is not None:
+            message.experience.MergeFromString(row.experience_body)
+        else:
+            message.row_json = row.row_json or ""
+    return response

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among_numbers,
     decode_numbers,
@@ -17,7 +18,6 @@ from services.buffer.store.database import (
     given,
     in_given_stage,
     in_stage,
-    insert_rows,
     key_columns,
 )
 from services.buffer.store.experiences import load_bodies
@@ -112,7 +112,7 @@ async def insert_batch(
         }
         for position, item in enumerate(items)
     ]
-    await insert_rows(connection, batch_item, rows)
+    await copy_rows(connection, batch_item, rows)
 
 
 async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:

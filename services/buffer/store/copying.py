@@ -1,30 +1,48 @@
-"""Rows with large bytes, streamed into a table: the driver writes no byte of them as text."""
+"""Many rows, streamed into a table: neither the driver nor Postgres makes text of them."""
 
-import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import psycopg
 import sqlalchemy as sa
 from psycopg import sql
+from psycopg.types.json import Jsonb
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import Row
 
+Adapter = Callable[[object], object]
+
+
+def _bytes_of(uuid_text: object) -> object:
+    """As they are sent; the driver would make an object of each first."""
+    return None if uuid_text is None else bytes.fromhex(str(uuid_text).replace("-", ""))
+
+
+def _json_of(value: object) -> object:
+    return None if value is None else Jsonb(value)
+
+
+# Types that the driver writes, by those of columns; ids are texts everywhere else.
 _TYPE_NAMES: dict[type[object], str] = {
     sa.Text: "text",
-    sa.Uuid: "uuid",
+    sa.Uuid: "bytea",
     sa.BigInteger: "int8",
     sa.Integer: "int4",
+    sa.Float: "float8",
     sa.LargeBinary: "bytea",
+    JSONB: "jsonb",
 }
+_ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 
 async def copy_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows of the same columns within the transaction; none is fine."""
+    """Insert rows of the same columns within the transaction, in their order; none is fine."""
     if not rows:
         return
-    names = list(rows[0])
-    types = [_TYPE_NAMES[type(table.c[name].type)] for name in names]
+    names = tuple(rows[0])
+    types, adapters = _forms(table, names)
     driver = (await connection.get_raw_connection()).driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
@@ -33,9 +51,17 @@ async def copy_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence
     async with driver.cursor() as cursor, cursor.copy(statement) as copy:
         copy.set_types(types)
         for row in rows:
-            await copy.write_row([_adapted(row[n], t) for n, t in zip(names, types, strict=True)])
+            values = [row[name] for name in names]
+            for place, adapt in adapters:
+                values[place] = adapt(values[place])
+            await copy.write_row(values)
 
 
-def _adapted(value: object, type_name: str) -> object:
-    """Ids are texts everywhere else."""
-    return uuid.UUID(value) if type_name == "uuid" and isinstance(value, str) else value
+@lru_cache
+def _forms(
+    table: sa.Table, names: tuple[str, ...]
+) -> tuple[Sequence[str], Sequence[tuple[int, Adapter]]]:
+    """The driver's type of each column, and which values it needs in another form."""
+    kinds = [type(table.c[name].type) for name in names]
+    adapters = [(i, _ADAPTERS[kind]) for i, kind in enumerate(kinds) if kind in _ADAPTERS]
+    return [_TYPE_NAMES[kind] for kind in kinds], adapters

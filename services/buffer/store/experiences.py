@@ -24,10 +24,10 @@ from services.buffer.store.database import (
     given,
     in_given_stage,
     in_stage,
-    insert_rows,
     key_columns,
     one_of,
 )
+from services.buffer.store.fetching import fetch_rows
 from services.buffer.store.tables import experience, payload, run_attempt
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
@@ -84,7 +84,7 @@ async def insert_experiences(
                 }
             )
     await copy_rows(connection, payload, payloads)
-    await insert_rows(connection, experience, rows)
+    await copy_rows(connection, experience, rows)
     return len(rows)
 
 
@@ -301,6 +301,12 @@ async def filter_stale(
     return len((await connection.execute(statement)).all())
 
 
+_READY = [
+    *(C[name] for name in ("experience_id", "assignment_id", "explore_step", "position", "run")),
+    *(C[name] for name in ("advantage", "reward", "response_length", "version_min", "metrics")),
+]
+
+
 async def ready_rows(
     connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
 ) -> list[ReadyRow]:
@@ -308,13 +314,13 @@ async def ready_rows(
     c = experience.c
     places = (c.explore_step, c.position, c.run, c.step, c.suffix)
     order = places if stage.is_ordered else (c.ready_number,)
-    statement = sa.select(experience).where(is_ready(stage.key, before)).order_by(*order)
+    statement = sa.select(*_READY).where(is_ready(stage.key, before)).order_by(*order)
     return await _measured(connection, stage.key, await connection.execute(statement.limit(limit)))
 
 
 async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
     """Rows to batch, in the order of `ids`."""
-    statement = sa.select(experience).where(in_stage(experience, key), among(C.experience_id, ids))
+    statement = sa.select(*_READY).where(in_stage(experience, key), among(C.experience_id, ids))
     rows = await _measured(connection, key, await connection.execute(statement))
     found = {row.experience_id: row for row in rows}
     return [found[one] for one in ids]
@@ -400,8 +406,8 @@ async def find_bodies(
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = given(key, ids=own, segment=segment_id)
-        for row in await connection.execute(_BODIES, values):
-            bodies[row.payload_id] = bytes(row.body)
+        for payload_id, body in await fetch_rows(connection, _BODIES, values):
+            bodies[str(payload_id)] = body
     return {
         row.experience_id: _revised(bodies[row.payload_id], row)
         for row in rows

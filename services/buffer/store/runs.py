@@ -17,13 +17,13 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
+from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among_given,
     encode_numbers,
     given,
     in_given_stage,
     in_stage,
-    insert_rows,
     key_columns,
     one_of,
 )
@@ -126,7 +126,7 @@ async def insert_attempts(
         }
         for verdict in verdicts
     ]
-    await insert_rows(connection, run_attempt, rows)
+    await copy_rows(connection, run_attempt, rows)
 
 
 # The ids find the rows through the index, the places choose among them.

@@ -8,7 +8,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
-from services.buffer.store.database import in_stage, key_columns
+from services.buffer.store.database import given, in_given_stage, in_stage, key_columns
+from services.buffer.store.fetching import fetch_rows
 from services.buffer.store.tables import task_beliefs, task_ranking
 from trinity.types import StageKey
 
@@ -65,16 +66,23 @@ async def insert_beliefs(
     await connection.execute(insert(task_beliefs).values(values).on_conflict_do_nothing())
 
 
+C = task_beliefs.c
+_BELIEFS = sa.select(C.weak, C.strong, C.alpha, C.beta, C.capability, C.rho).where(
+    in_given_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset")
+)
+
+
 async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> Beliefs:
     """The beliefs as they are."""
-    row = (await connection.execute(sa.select(task_beliefs).where(_own(key, taskset)))).one()
+    values = given(key, given_taskset=taskset)
+    [(weak, strong, alpha, beta, capability, rho)] = await fetch_rows(connection, _BELIEFS, values)
     return Beliefs(
-        weak_N=_numbers(row.weak),
-        strong_N=_numbers(row.strong),
-        alpha_N=_numbers(row.alpha),
-        beta_N=_numbers(row.beta),
-        capability=row.capability,
-        rho=row.rho,
+        weak_N=_numbers(weak),
+        strong_N=_numbers(strong),
+        alpha_N=_numbers(alpha),
+        beta_N=_numbers(beta),
+        capability=capability,
+        rho=rho,
     )
 
 

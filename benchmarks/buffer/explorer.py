@@ -1,0 +1,158 @@
+"""Our explorer's own client in a process of its own; only the runs are made up."""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+from collections import deque
+
+from benchmarks.buffer.made import outcomes_of
+from benchmarks.buffer.worker import serve
+from services.explorer.assignments import Assignment, Granted
+from services.explorer.buffer_client import BufferClient
+from services.explorer.commits import CommitWatch
+from services.explorer.nats_broker import NatsBroker
+from services.explorer.outcome import Outcome, outcome_to_proto
+from services.explorer.publisher import Publisher
+from services.explorer.reports import Fate, Report
+from services.explorer.unconfirmed import Unconfirmed
+from trinity.rpc.channel import open_channel
+from trinity.types import StageKey
+
+MAX_UNCONFIRMED = 4096
+"""As the explorer's default."""
+LEASE_SECONDS = 900.0
+LEASED_AT_ONCE = 1_000
+LOAD_TASKS = 128
+"""With eight runs each they are a quarter of what may be unconfirmed."""
+
+
+class Explorer:
+    """What the benchmark may ask of it."""
+
+    def __init__(self, address: str, nats_url: str, producer: str) -> None:
+        self._buffer = BufferClient(open_channel(address), producer)
+        self._broker = NatsBroker(nats_url)
+        self._unconfirmed = Unconfirmed(time.monotonic)
+        self._publisher = Publisher(
+            producer=producer,
+            unconfirmed=self._unconfirmed,
+            broker=self._broker,
+            blobs=self._buffer,
+        )
+        self._commits = CommitWatch(
+            producer=producer, buffer=self._buffer, unconfirmed=self._unconfirmed
+        )
+        self._held: list[Assignment] = []
+        self._outcomes: deque[Outcome] = deque()
+
+    async def work(self) -> None:
+        """Serve the benchmark while the client runs."""
+        async with self._broker:
+            await self._broker.connect()
+            async with asyncio.TaskGroup() as tasks:
+                beside = [
+                    tasks.create_task(self._publisher.run()),
+                    tasks.create_task(self._commits.run()),
+                ]
+                await serve(self)
+                for task in beside:
+                    task.cancel()
+
+    async def lease(self, key: dict[str, str], rows: int, num_tokens: int) -> list[float]:
+        """Lease work for so many experiences and make them; answers the seconds of each call."""
+        stage = StageKey(**key)
+        self._held, seconds = [], []
+        self._outcomes.clear()
+        while len(self._outcomes) < rows:
+            began = time.perf_counter()
+            answer = await self._lease(stage, LEASED_AT_ONCE)
+            seconds.append(time.perf_counter() - began)
+            self._held += answer.assignments
+            for one in answer.assignments:
+                self._outcomes.extend(outcomes_of(stage, one, num_tokens))
+        return seconds
+
+    async def lease_tasks(self, key: dict[str, str], count: int, calls: int) -> list[float]:
+        """Lease `count` tasks so many times; answers the seconds of each call."""
+        stage = StageKey(**key)
+        self._held, seconds = [], []
+        for _ in range(calls):
+            began = time.perf_counter()
+            answer = await self._lease(stage, count)
+            seconds.append(time.perf_counter() - began)
+            assert len(answer.assignments) == count
+            self._held += answer.assignments
+        return seconds
+
+    async def _lease(self, key: StageKey, count: int) -> Granted:
+        answer = await self._buffer.lease(
+            key, count, LEASE_SECONDS, held=self._held, trains_exactly=False
+        )
+        if not isinstance(answer, Granted):
+            raise RuntimeError(f"no work was granted: {answer}")
+        return answer
+
+    async def publish(self, count: int, batch: int) -> float:
+        """Hand over so many, `batch` at a time; answers the seconds until all are stored."""
+        outcomes = [self._outcomes.popleft() for _ in range(count)]
+        began = time.perf_counter()
+        reports = []
+        for first in range(0, count, batch):
+            await self._unconfirmed.wait_fewer_than(MAX_UNCONFIRMED)
+            for outcome in outcomes[first : first + batch]:
+                reports.append(self._unconfirmed.add(outcome_to_proto(outcome)))
+            await asyncio.sleep(0)
+        _check(await asyncio.gather(*reports))
+        return time.perf_counter() - began
+
+    async def publish_each(self, count: int, outstanding: int) -> float:
+        """One at a time by each of `outstanding` tasks, which await the report on it."""
+        outcomes = [self._outcomes.popleft() for _ in range(count)]
+
+        async def work() -> None:
+            while outcomes:
+                report = self._unconfirmed.add(outcome_to_proto(outcomes.pop()))
+                _check([await report])
+
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(outstanding):
+                tasks.create_task(work())
+        return time.perf_counter() - began
+
+    async def load(self, key: dict[str, str], seconds: float, num_tokens: int) -> int:
+        """Lease and publish as fast as it goes, for so long; answers how many were stored."""
+        stage, count = StageKey(**key), 0
+        deadline = time.monotonic() + seconds
+        self._held = []
+        while (left := deadline - time.monotonic()) > 0:
+            answer = await self._buffer.lease(
+                stage, LOAD_TASKS, LEASE_SECONDS, held=[], trains_exactly=False, wait_seconds=left
+            )
+            if isinstance(answer, Granted):
+                for one in answer.assignments:
+                    self._outcomes.extend(outcomes_of(stage, one, num_tokens))
+                some = len(self._outcomes)
+                await self.publish(some, some)
+                count += some
+        return count
+
+
+def _check(reports: list[Report]) -> None:
+    for report in reports:
+        if report.fate is not Fate.COMMITTED:
+            raise RuntimeError(f"a result was not stored: {report}")
+
+
+def main() -> None:
+    asyncio.run(_main(**json.loads(sys.argv[1])))
+
+
+async def _main(address: str, nats_url: str) -> None:
+    await Explorer(address, nats_url, str(uuid.uuid4())).work()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What others use in the buffer's place; each script runs in an environment of its own."""

@@ -1,0 +1,102 @@
+"""Ray's queue actor between a producer and a consumer. Needs Ray alone; keeps nothing.
+
+python ray_queue.py '{"cores": [2, 3], ...}'
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from measuring import BYTES_A_TOKEN, Parts, run
+from ray.util.queue import Queue
+
+Item = dict[str, "np.ndarray[Any, Any]"]
+
+
+@ray.remote(num_cpus=0)
+class Producer:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def put(self, num_bytes: int, count: int, batch: int) -> float:
+        items = _items(num_bytes, count)
+        began = time.perf_counter()
+        for first in range(0, count, batch):
+            self._queue.put_nowait_batch(items[first : first + batch])
+        return time.perf_counter() - began
+
+    def put_each(self, num_bytes: int, count: int, outstanding: int) -> float:
+        items = _items(num_bytes, count)
+        put = self._queue.actor.put.remote
+        waiting: list[Any] = []
+        began = time.perf_counter()
+        for item in items:
+            if len(waiting) == outstanding:
+                _, waiting = ray.wait(waiting, num_returns=1)
+            waiting.append(put(item))
+        ray.get(waiting)
+        return time.perf_counter() - began
+
+    def put_one(self) -> float:
+        (item,) = _items(16 * 1024, 1)
+        began = time.monotonic()
+        self._queue.put(item)
+        return began
+
+    def put_for(self, num_bytes: int, seconds: float) -> None:
+        items = _items(num_bytes, 256)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._queue.put_nowait_batch(items)
+
+
+@ray.remote(num_cpus=0)
+class Consumer:
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def get(self, count: int, batch: int) -> list[float]:
+        seconds = []
+        for _ in range(count // batch):
+            began = time.perf_counter()
+            items = self._queue.get_nowait_batch(batch)
+            assert all(item["tokens"].size for item in items)
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+    def wait(self) -> float:
+        self._queue.get()
+        return time.monotonic()
+
+
+def _items(num_bytes: int, count: int) -> list[Item]:
+    chance, length = np.random.default_rng(1), num_bytes // BYTES_A_TOKEN
+    return [
+        {
+            "tokens": chance.integers(0, 150_000, length, dtype=np.int32),
+            "logprobs": -chance.random(length, dtype=np.float32),
+        }
+        for _ in range(count)
+    ]
+
+
+def start() -> Parts:
+    queue = Queue(actor_options={"num_cpus": 0})
+    producer, consumer = Producer.remote(queue), Consumer.remote(queue)
+
+    def pids() -> Sequence[int]:
+        return [ray.get(queue.actor.__ray_call__.remote(lambda _: os.getpid()))]
+
+    def end() -> None:
+        for actor in (producer, consumer):
+            ray.kill(actor)
+        queue.shutdown(force=True)
+
+    return producer, consumer, pids, end
+
+
+if __name__ == "__main__":
+    run(start)

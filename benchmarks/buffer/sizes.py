@@ -1,0 +1,40 @@
+"""How much is measured: enough for figures that mean something, or next to nothing for a test."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of one run; steps are batches of 256 experiences."""
+
+    large_steps: int = 20
+    """Of 16 KiB."""
+    small_steps: int = 40
+    """Of 2 KiB."""
+    huge_steps: int = 8
+    """Of 64 KiB."""
+    awaited: int = 200
+    outstanding: int = 2_048
+    leases: int = 8
+    wakes: int = 40
+    load_seconds: float = 60.0
+    load_steps: int = 300
+    few_steps: int = 40
+    """About 10,000 rows; as many again are measured."""
+    copies: int = 48
+    """Of both, which makes a million."""
+
+
+SMALLEST = Sizes(
+    large_steps=1,
+    small_steps=1,
+    huge_steps=1,
+    awaited=4,
+    outstanding=16,
+    leases=1,
+    wakes=2,
+    load_seconds=2.0,
+    load_steps=8,
+    few_steps=1,
+    copies=2,
+)

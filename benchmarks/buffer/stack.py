@@ -1,0 +1,80 @@
+"""A broker, a database and the buffer's process, as `trinity run` starts them, on a few cores."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.buffer.worker import Worker, started
+from tests.infra_fixtures import running
+from tests.integration.buffer.process import BufferProcess
+from trinity.config.plan import StagePlan
+from trinity.local.nats import NatsServer
+from trinity.local.ports import free_port
+from trinity.local.postgres import SUPERUSER, embedded_postgres
+from trinity.local.roles import DATABASE
+from trinity.local.secret_files import SecretFiles
+from trinity.types import StageKey
+
+STAGE = "rft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Everything real, with our two clients in processes of their own."""
+
+    buffer: BufferProcess
+    dsn: str
+    admin_dsn: str
+    nats_url: str
+    explorer: Worker
+    trainer: Worker
+
+    async def open(self, plan: StagePlan) -> dict[str, str]:
+        """Begin a fresh stage; answers its key."""
+        key = asdict(new_key())
+        await self.trainer.call("open", key=key, plan_json=plan.model_dump_json())
+        return key
+
+
+def new_key() -> StageKey:
+    """A stage of an experiment that is not there yet."""
+    return StageKey(tenant="default", experiment_id=str(uuid.uuid4()), stage=STAGE)
+
+
+def pin(cores: set[int]) -> None:
+    """Keep this process, and all that it starts from now on, on these cores."""
+    os.sched_setaffinity(0, cores)
+
+
+@asynccontextmanager
+async def running_stack(root: Path) -> AsyncIterator[Stack]:
+    """With its data in `root`; the database and the broker write to disk as they do in use."""
+    secrets = SecretFiles(root / "secrets")
+    postgres = embedded_postgres(root / "postgres", secrets, free_port())
+    broker = NatsServer(
+        folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
+    )
+    dsn, nats_url = postgres.dsn("buffer", DATABASE), broker.url("buffer")
+    async with AsyncExitStack() as stack:
+        stack.enter_context(running(postgres.prepare(root / "postgres.log")))
+        stack.enter_context(running(broker.prepare(root / "nats.log")))
+        await postgres.wait_ready()
+        await broker.wait_ready()
+        buffer = BufferProcess(dsn, nats_url, root / "buffer.log")
+        stack.callback(buffer.kill)
+        await buffer.start()
+        explorer = started(
+            "benchmarks.buffer.explorer", address=buffer.address, nats_url=broker.url("explorer")
+        )
+        trainer = started("benchmarks.buffer.trainer", address=buffer.address)
+        yield Stack(
+            buffer=buffer,
+            dsn=dsn,
+            admin_dsn=postgres.dsn(SUPERUSER, DATABASE),
+            nats_url=nats_url,
+            explorer=await stack.enter_async_context(explorer),
+            trainer=await stack.enter_async_context(trainer),
+        )

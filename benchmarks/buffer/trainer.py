@@ -1,0 +1,72 @@
+"""Our trainer's own client in a process of its own, without a trainer around it."""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from benchmarks.buffer.worker import serve
+from services.trainer.batch_rows import RowReader
+from services.trainer.buffer_client import BufferClient
+from services.trainer.patience import Patience
+from services.trainer.weights import NO_PARENT, PublishedWeights
+from trinity.rpc.channel import open_sync_channel
+from trinity.types import StageKey
+from trinity.waits import Waits
+
+WAIT_SECONDS = 20.0
+
+
+class Trainer:
+    """What the benchmark may ask of it."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = open_sync_channel(address)
+        self._reader = RowReader(formatter=None, among_rollouts=False)
+        self._incarnation = 0
+
+    def open(self, key: dict[str, str], plan_json: str) -> None:
+        """Open a stage, begin to train it, and publish its starting weights."""
+        waits = Waits(owner="benchmark", on_change=lambda: None)
+        patience = Patience(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
+        self._buffer = BufferClient(channel=self._channel, key=StageKey(**key), patience=patience)
+        self._buffer.open_stage(plan_json, seed=7)
+        begun = self._buffer.begin_incarnation(str(uuid.uuid4()))
+        self._incarnation = begun.incarnation
+        self.record(version=0)
+
+    def record(self, version: int) -> None:
+        """Let the explorer go on to what needs this version."""
+        weights = PublishedWeights(
+            version=version,
+            incarnation=self._incarnation,
+            path=Path(),
+            manifest_sha256=b"",
+            weights_sha256=bytes(32),
+            parent=NO_PARENT,
+        )
+        self._buffer.record_version(weights)
+
+    def read(self, first: int, last: int) -> list[float]:
+        """The batches of these steps; answers the seconds that each took."""
+        return [self._read(step)[0] for step in range(first, last + 1)]
+
+    def wait(self, step: int) -> float:
+        """Wait for a batch; answers when it was there, on the clock that all processes share."""
+        return self._read(step)[1]
+
+    def _read(self, step: int) -> tuple[float, float]:
+        began = time.monotonic()
+        answer = self._buffer.get_batch(step, self._incarnation, self._reader, WAIT_SECONDS)
+        ended = time.monotonic()
+        if answer.batch is None:
+            raise RuntimeError(f"no batch for step {step}: {answer.reason}")
+        assert all(row.tokens.size for row in answer.batch.rows)
+        return ended - began, ended
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Trainer(**json.loads(sys.argv[1]))))

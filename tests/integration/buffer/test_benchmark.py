@@ -1,0 +1,12 @@
+"""The parts of the buffer's benchmark run, at a size that means nothing."""
+
+from benchmarks.buffer.__main__ import measure
+from benchmarks.buffer.report import ROWS
+from benchmarks.buffer.sizes import SMALLEST
+
+
+async def test_every_row_of_the_table_is_measured() -> None:
+    own, raw = await measure(SMALLEST, num_runs=1)
+    assert {row.name for row in ROWS} <= own.keys()
+    assert all(value > 0 for values in (*own.values(), *raw.values()) for value in values)
+    assert own["stored_rows"] == [2 * SMALLEST.few_steps * (SMALLEST.copies + 1) * 256]

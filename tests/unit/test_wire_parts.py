@@ -1,0 +1,16 @@
+"""Messages put together as bytes are the messages that the library would write."""
+
+from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
+from trinity.wire_parts import with_parts
+
+
+def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message() -> None:
+    lengths = (0, 1, 127, 128, 70_000)
+    results = [RunResult(stage="x" * length, sequence=length) for length in lengths]
+    whole = RunResultBatch(producer="p").SerializeToString() + with_parts(2, results)
+    assert RunResultBatch.FromString(whole) == RunResultBatch(producer="p", results=results)
+    assert whole == RunResultBatch(producer="p", results=results).SerializeToString()
+
+
+def test_a_field_with_a_large_number_is_written() -> None:
+    assert with_parts(16, [RunResult()]) == b"\x82\x01\x00"
