@@ -77,9 +77,8 @@ async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
     return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
 
 
-def _waiting(row: sa.Row[Any], num_uses: int, last_step: int) -> Waiting:
-    experience_id, *place, version, reward, advantage = row
-    explore_step, position, run, step, suffix = place
+def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> Waiting:
+    experience_id, explore_step, position, run, step, suffix, version, reward, advantage = row
     return Waiting(
         experience_id=experience_id,
         place=(explore_step, position, run, step, suffix),
