@@ -24,8 +24,10 @@ from services.buffer.store.tables import batch_item, experience, replay_pool
 from trinity.types import StageKey
 
 E, P, USED = experience.c, replay_pool.c, batch_item.c
+ID = sa.cast(E.experience_id, sa.Text)
+"""As a text: there are thousands, and the driver would make an object of each."""
 _SEEN = (
-    E.experience_id,
+    ID,
     E.explore_step,
     E.position,
     E.run,
@@ -42,22 +44,21 @@ async def load_unused(
 ) -> list[Waiting]:
     """Samples that were in no batch; where their order is fixed, those of groups up to `before`."""
     statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
-    return [_waiting(row) for row in await connection.execute(statement)]
+    return [_waiting(row, 0, 0) for row in await connection.execute(statement)]
 
 
-_POOL = sa.select(P.experience_id).where(in_given_stage(replay_pool))
+_POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_given_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
     in_given_stage(experience),
     among_given(E.experience_id),
     one_of(E.state, [ExperienceState.BATCHED]),
 )
 _USES = (
-    sa.select(
-        USED.experience_id, sa.func.count().label("number"), sa.func.max(USED.step).label("last")
-    )
+    sa.select(sa.cast(USED.experience_id, sa.Text), sa.func.count(), sa.func.max(USED.step))
     .where(
         in_given_stage(batch_item),
         USED.line == sa.bindparam("given_line"),
+        USED.experience_id.is_not(None),
         among_given(USED.experience_id),
     )
     .group_by(USED.experience_id)
@@ -70,22 +71,20 @@ async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
     if not ids:
         return []
     of_line = given(stage.key, ids=ids, given_line=stage.line)
-    uses = {row.experience_id: row for row in await connection.execute(_USES, of_line)}
+    found = await connection.execute(_USES, of_line)
+    uses = {experience_id: (number, last) for experience_id, number, last in found}
     rows = await connection.execute(_POOLED, given(stage.key, ids=ids))
-    return [
-        _waiting(row, uses[row.experience_id].number, uses[row.experience_id].last)
-        for row in rows
-        if row.experience_id in uses
-    ]
+    return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
 
 
-def _waiting(row: sa.Row[Any], num_uses: int = 0, last_step: int = 0) -> Waiting:
+def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> Waiting:
+    experience_id, explore_step, position, run, step, suffix, version, reward, advantage = row
     return Waiting(
-        experience_id=row.experience_id,
-        place=(row.explore_step, row.position, row.run, row.step, row.suffix),
-        version=row.version_min,
-        reward=row.reward,
-        advantage=row.advantage,
+        experience_id=experience_id,
+        place=(explore_step, position, run, step, suffix),
+        version=version,
+        reward=reward,
+        advantage=advantage,
         num_uses=num_uses,
         last_step=last_step,
     )

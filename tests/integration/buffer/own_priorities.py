@@ -21,3 +21,8 @@ def endless(candidate: Candidate) -> float:
     """It does not come to an end."""
     time.sleep(3600)
     return candidate.reward or 0.0
+
+
+def wordy(candidate: Candidate) -> str:
+    """It gives no number."""
+    return "high" if candidate.use_count else "low"

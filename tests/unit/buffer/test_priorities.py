@@ -1,0 +1,36 @@
+"""Priority functions of users run in a process of their own, for so long and no longer."""
+
+import pytest
+
+from services.buffer.priorities import Priorities, PriorityFailed
+from trinity.algorithm.priority.candidate import Candidate
+
+OWN = "tests.integration.buffer.own_priorities"
+CANDIDATES = [
+    Candidate(model_version=3, use_count=uses, reward=1.0, advantage=0.5, normal=0.0)
+    for uses in (1, 2)
+]
+
+
+async def test_what_does_not_end_is_ended_and_others_are_served_again() -> None:
+    async with Priorities(limit_seconds=0.5) as priorities:
+        await priorities.load(f"{OWN}.endless", {})
+        with pytest.raises(PriorityFailed, match=r"did not answer within 0\.5 s"):
+            await priorities.compute(f"{OWN}.endless", {}, CANDIDATES)
+        found = await priorities.compute(f"{OWN}.oldest_first", {"weight": 2.0}, CANDIDATES)
+        assert found == [-6.0, None]
+
+
+async def test_what_is_no_number_is_refused() -> None:
+    async with Priorities(limit_seconds=10) as priorities:
+        with pytest.raises(PriorityFailed, match="gave 'high', where a finite number or None is"):
+            await priorities.compute(f"{OWN}.wordy", {}, CANDIDATES)
+        with pytest.raises(PriorityFailed, match="defines no 'missing'"):
+            await priorities.load(f"{OWN}.missing", {})
+
+
+async def test_ours_need_no_process() -> None:
+    async with Priorities(limit_seconds=10) as priorities:
+        assert await priorities.compute("linear_decay", {"decay": 0.5}, CANDIDATES) == [2.5, 2.0]
+        with pytest.raises(PriorityFailed, match="TypeError"):
+            await priorities.compute("linear_decay", {"sigma": 0.5}, CANDIDATES)
