@@ -8,6 +8,7 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.retention import last_step_let_go
 from services.buffer.domain.stage import Stage, first_unbatched_step
 from services.buffer.store.progress import log_event
+from services.buffer.store.replay_pool import segments_replayed
 from services.buffer.store.retention import (
     old_segments,
     retire_segments,
@@ -59,7 +60,8 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
     """Segments with contents that somebody may still ask for.
 
     They are samples that may come into a batch, in batches that are or may be trained again, of
-    evaluations that go on, or of groups that get another chance when the stage is opened again.
+    evaluations that go on, of groups that get another chance when the stage is opened again, or
+    samples that wait to be replayed.
     """
     key = stage.key
     let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
@@ -68,6 +70,7 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
         *await segments_batched(connection, stage, let_go + 1, stage.recorded_step),
         *await segments_evaluated(connection, key),
         *await segments_reopened(connection, key, first_unbatched_step(stage)),
+        *await segments_replayed(connection, key),
         *await _trained_again(connection, stage),
     }
 
