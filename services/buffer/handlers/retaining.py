@@ -19,7 +19,7 @@ from services.buffer.store.retention import (
     segments_waiting,
 )
 from services.buffer.store.set_aside import oldest_kept_step
-from services.buffer.store.stages import list_unfinished, lock_stage
+from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
 from trinity.types import StageKey
 
 
@@ -38,9 +38,9 @@ async def retire_contents(connection: AsyncConnection, key: StageKey) -> Retired
     The stage's lock is held: whoever takes rows, or begins to train them again, comes before or
     after. What is given up once is never needed again, so that it may be dropped any time later.
     """
-    stage = await lock_stage(connection, key)
-    if stage.plan.config.buffer.keep_steps is None:
+    if (await get_stage(connection, key)).plan.config.buffer.keep_steps is None:
         return Retired()
+    stage = await lock_stage(connection, key)
     old = await old_segments(connection, stage)
     unneeded = old and old - await needed_segments(connection, stage)
     if not unneeded:
