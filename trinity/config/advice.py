@@ -117,9 +117,14 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
         *given.eval_tasksets,
     )
     if any(taskset.default_workflow_type is None for taskset in tasksets):
+        guessed = {
+            "math_workflow": "answers are graded as mathematics (`math_workflow`)",
+            "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
+        }
         yield (
-            f"no workflow is named: it is `{stage.taskset.workflow}`, or give "
-            "`buffer.explorer_input.default_workflow_type`"
+            "no workflow is named, so "
+            f"{guessed.get(stage.taskset.workflow, f'it is `{stage.taskset.workflow}`')}: "
+            "if that is not meant, give `buffer.explorer_input.default_workflow_type`"
         )
 
 
