@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from services.explorer.buffer_client import BufferClient
 from services.explorer.counts import Counts
 from services.explorer.engines import RunningEngine
+from services.explorer.environment import WorkflowEnvironment
 from services.explorer.feed import Feed
 from services.explorer.gate import WeightGate
 from services.explorer.idleness import Idleness
@@ -56,6 +57,7 @@ class StageSetup:
         self._threads = threads
         self._beats = beats
         self._counts = counts
+        self._environment = WorkflowEnvironment()
 
     async def open(self, job: StageJob) -> StageWork:
         """Make the stage known to the buffer and get ready to work on it.
@@ -64,6 +66,7 @@ class StageSetup:
         the buffer cannot read a taskset; StageFailed when it takes too long.
         """
         patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
+        self._environment.set(job.plan.config.explorer.env_vars)
         gate = self._gate(job, patience)
         long_runs = LongRuns(
             waits=self._beats.waits, timeout_seconds=job.plan.config.explorer.max_timeout

@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator
 from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm_check import staleness_cause
+from trinity.config.data_format import FormatConfig
 from trinity.config.plan import ExperimentPlan, StagePlan
 
+OF_TRAINING_DATA = (
+    "tools_key",
+    "enable_concatenated_multi_turn",
+    "chat_template",
+    "enable_thinking",
+)
+"""Keys of `format` that make a row's tokens."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -140,6 +148,18 @@ def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
+    """Tasks are rendered as the model's template has it, or by their workflow."""
+    usual = FormatConfig()
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        for name in OF_TRAINING_DATA:
+            if getattr(taskset.format, name) != getattr(usual, name):
+                yield (
+                    f"`format.{name}` of `{taskset.name}` has no effect on tasks, only on training "
+                    "data: `model` has what prompts are made with"
+                )
+
+
 def _ignored(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data inherits or gives, and nothing reads."""
     if stage.needs_rollout:
@@ -163,6 +183,7 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _rejected_as_stale,
     _kept_elsewhere,
     _repeats_of_its_own,
+    _format_of_training_data,
     _evaluated_less_often,
     _workflow_is_guessed,
     _ignored,

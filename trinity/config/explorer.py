@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.reasons import SERVE_ONLY
 from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
-from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
+from trinity.config.section import NonNegative, PathSegment, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
@@ -63,10 +63,8 @@ class ExplorerConfig(Section):
     """Steps that do not wait for their slowest tasks."""
     dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
     """A time limit that follows how long runs take."""
-    env_vars: Annotated[
-        Args, Planned("workflows see the environment that the explorer was started in")
-    ] = Field(default_factory=dict)
-    """Environment variables of the workflows."""
+    env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
+    """Environment variables that workflows and rewards see, beside the explorer's own."""
     concurrent_mode: Annotated[
         Literal["sequential", "asynchronous", "multi-threading"], ONE_BY_ONE
     ] = "sequential"
