@@ -110,8 +110,8 @@ def check(machines: Machines, demand: Demand) -> None:
     if ranks > machines.gpus_per_node and ranks % machines.gpus_per_node:
         raise UserError(
             f"{ranks} GPUs are left to train on, more than a node's {machines.gpus_per_node} and "
-            "no multiple of it: let engines take whole nodes, or fewer than one node's GPUs train "
-            "(`trainer.rank_num`)"
+            "no multiple of it: let engines take whole nodes (`explorer.rollout_model.engine_num` "
+            "x `tensor_parallel_size`), or give `trainer.rank_num`"
         )
 
 

@@ -126,7 +126,7 @@ def test_arguments_lie_over_the_functions_own() -> None:
             },
             "give `storage_type: file`",
         ),
-        (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves 0 for `trainer.rank_num"),
+        (GRPO, {"cluster": {"gpu_per_node": 1}}, "leaves none to train on"),
         (GRPO, {"trainer": {"rank_num": 33}}, "cannot feed 33 ranks"),
         (GRPO, {"trainer": {"max_token_len_per_gpu": 23}}, "give 24 or more"),
         (
