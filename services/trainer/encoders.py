@@ -96,7 +96,7 @@ def tools_of(row: JsonObject, form: FormatConfig, index: int) -> Tools | None:
         raise UserError(f"row {index}, column {form.tools_key!r}: no JSON ({error})") from error
     if not (isinstance(tools, list) and all(isinstance(one, dict) for one in tools)):
         raise UserError(f"row {index}, column {form.tools_key!r}: not a list of JSON schemas")
-    return tools
+    return list(tools)
 
 
 def _text_message(role: str, content: object) -> Message:

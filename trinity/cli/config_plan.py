@@ -73,6 +73,8 @@ def _planned(file: Path) -> ExperimentPlan:
     for notice in report.notices:
         if notice.status is Status.PLANNED:
             print(f"without what is planned: {notice} {notice.place}")
+    for text in report.advice:
+        print(f"advice: {text}")
     return report.plan
 
 

@@ -148,7 +148,7 @@ trainer:
 
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(tmp_path, "mode: serve\nmodel: {external_model: {enable: true}, rope_scaling: {api_key: abc}}\n")
+        load(tmp_path, "mode: serve\nmodel: {rope_scaling: {api_key: abc}}\n")
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     assert "`mode: serve`" in said

@@ -1,5 +1,6 @@
 """Files as Trinity-RFT's guides have them pass the check; what they need beyond it is planned."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,15 @@ def test_a_guides_file_has_no_mistake(file: Path) -> None:
     assert report.mistakes == ()
     assert report.reading
     assert report.plan
+
+
+def test_every_yaml_file_of_the_repository_is_looked_at() -> None:
+    """Those of other programs have none of a configuration's sections."""
+    listed = subprocess.run(["git", "ls-files", "*.y*ml"], cwd=ROOT, capture_output=True, text=True)
+    files = {ROOT / name for name in listed.stdout.split()} or {*OURS, *GUIDE}
+    sections = ("model:", "buffer:", "stages:", "algorithm:")
+    ours = {one for one in files if any(key in one.read_text().splitlines() for key in sections)}
+    assert ours <= {*OURS, *GUIDE}
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
