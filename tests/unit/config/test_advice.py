@@ -61,3 +61,15 @@ def test_keys_that_do_nothing_on_data_are_told() -> None:
         "stage `main`: `algorithm.bypass_old_logprobs` has no effect on `sft`, "
         "which trains on data",
     )
+
+
+def test_keys_of_training_data_on_tasks_are_told() -> None:
+    form = {"chat_template": "x", "tools_key": "offered", "prompt_key": "question"}
+    told = said(buffer={"explorer_input": {"taskset": {"format": form}}})
+    assert [line.split("`")[3] for line in told] == ["format.tools_key", "format.chat_template"]
+    assert said(SFT, buffer={"trainer_input": {"experience_buffer": {"format": form}}}) == ()
+
+
+def test_a_guessed_workflow_is_told_with_what_it_means() -> None:
+    (guess,) = said(buffer={"explorer_input": {"default_workflow_type": None}})
+    assert "answers are graded as mathematics (`math_workflow`)" in guess
