@@ -43,6 +43,7 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.pipelining
 	$(BIN)/python -m benchmarks.scheduling
+	$(BIN)/python -m benchmarks.command_line
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.algorithms

@@ -36,6 +36,7 @@ class _Model:
     path: str
     max_len: int
     chat_template: str | None
+    enable_thinking: bool | None
     rollout: RolloutModelConfig
 
 
@@ -62,6 +63,7 @@ class Engines:
             path=plan.model_path,
             max_len=plan.max_model_len,
             chat_template=plan.chat_template,
+            enable_thinking=plan.config.model.enable_thinking,
             rollout=plan.config.explorer.rollout_model,
         )
         if self._running is None or self._model != model:
@@ -114,4 +116,4 @@ class Engines:
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
     """The first import of heavy modules, which read the environment."""
     prepare_environment(model.path, look_at_machine())
-    return load_tokenizer(model.path, model.chat_template)
+    return load_tokenizer(model.path, model.chat_template, enable_thinking=model.enable_thinking)

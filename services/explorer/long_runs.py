@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from services.explorer.assignments import Kind
 from services.explorer.outcome import Attempt
+from services.explorer.time_limit import TimeLimit
 from trinity.waits import Waits
 
 LOOK_SECONDS = 0.5
@@ -21,9 +22,9 @@ class LongRuns:
         outcome = await runner.run(attempt, weights)
     """
 
-    def __init__(self, *, waits: Waits, timeout_seconds: float) -> None:
+    def __init__(self, *, waits: Waits, limit: TimeLimit) -> None:
         self._waits = waits
-        self._timeout_seconds = timeout_seconds
+        self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}
         """In the order of their beginning."""
         self._shown = ""
@@ -58,7 +59,7 @@ class LongRuns:
             self._shown,
             waits_for="workflow",
             reason=_describe(longest),
-            deadline_seconds=self._timeout_seconds,
+            deadline_seconds=self._limit.of(longest.assignment),
             waited_seconds=waited,
         )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from services.explorer.engine import Engine
 from services.explorer.outcome import Attempt, Outcome
+from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
 from trinity.codec import check_experience
@@ -34,12 +35,12 @@ class Runner:
         *,
         workbench: Workbench,
         engine: Engine,
-        timeout_seconds: float,
+        limit: TimeLimit,
         threads: DaemonThreads,
     ) -> None:
         self._engine = engine
         self._workbench = workbench
-        self._timeout_seconds = timeout_seconds
+        self._limit = limit
         self._threads = threads
 
     async def run(self, attempt: Attempt, weights: WeightsId) -> Outcome:
@@ -47,6 +48,7 @@ class Runner:
         begun = time.monotonic()
         try:
             experiences = await self._experiences(attempt, weights)
+            self._limit.note(attempt.assignment, time.monotonic() - begun)
             failure = ""
         except _TimeOver as error:
             experiences, failure = [], str(error)
@@ -74,14 +76,13 @@ class Runner:
         model = self._workbench.model(attempt, weights)
         try:
             workflow = self._workbench.workflow(attempt, model)
-            experiences = await self._call(workflow)
+            experiences = await self._call(workflow, self._limit.of(attempt.assignment))
         finally:
             await model.close()
         return _checked(experiences, workflow, attempt)
 
-    async def _call(self, workflow: Workflow) -> list[Experience]:
+    async def _call(self, workflow: Workflow, seconds: float) -> list[Experience]:
         """A workflow without `is_async` may block: it gets a thread, and time when it has one."""
-        seconds = self._timeout_seconds
         limit = asyncio.timeout(seconds if workflow.is_async else None)
         try:
             async with limit:

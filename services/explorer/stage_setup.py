@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from services.explorer.buffer_client import BufferClient
 from services.explorer.counts import Counts
 from services.explorer.engines import RunningEngine
+from services.explorer.environment import WorkflowEnvironment
 from services.explorer.feed import Feed
 from services.explorer.gate import WeightGate
 from services.explorer.idleness import Idleness
@@ -16,6 +17,7 @@ from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_work import Bounds, StageWork
 from services.explorer.synchronizer_client import Published
 from services.explorer.thread_watch import ThreadWatch
+from services.explorer.time_limit import TimeLimit
 from services.explorer.unconfirmed import Unconfirmed
 from services.explorer.weights import PublishedWeights
 from services.explorer.workbench import Workbench
@@ -56,6 +58,7 @@ class StageSetup:
         self._threads = threads
         self._beats = beats
         self._counts = counts
+        self._environment = WorkflowEnvironment()
 
     async def open(self, job: StageJob) -> StageWork:
         """Make the stage known to the buffer and get ready to work on it.
@@ -64,11 +67,11 @@ class StageSetup:
         the buffer cannot read a taskset; StageFailed when it takes too long.
         """
         patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
+        self._environment.set(job.plan.config.explorer.env_vars)
         gate = self._gate(job, patience)
-        long_runs = LongRuns(
-            waits=self._beats.waits, timeout_seconds=job.plan.config.explorer.max_timeout
-        )
-        runs = self._runs(job, gate, long_runs)
+        limit = TimeLimit(job.plan.config.explorer)
+        long_runs = LongRuns(waits=self._beats.waits, limit=limit)
+        runs = self._runs(job, gate, long_runs, limit)
         await patience.persist(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
@@ -93,7 +96,9 @@ class StageSetup:
             idleness=self._idleness(job.plan, patience),
         )
 
-    def _runs(self, job: StageJob, gate: WeightGate, long_runs: LongRuns) -> RunWork:
+    def _runs(
+        self, job: StageJob, gate: WeightGate, long_runs: LongRuns, limit: TimeLimit
+    ) -> RunWork:
         workbench = Workbench(
             plan=job.plan,
             seed=job.seed,
@@ -103,7 +108,7 @@ class StageSetup:
         runner = Runner(
             workbench=workbench,
             engine=job.engine.engine,
-            timeout_seconds=job.plan.config.explorer.max_timeout,
+            limit=limit,
             threads=self._threads,
         )
         return RunWork(

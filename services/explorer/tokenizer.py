@@ -26,6 +26,8 @@ class HuggingFaceTokenizer:
         tokenizer: "PreTrainedTokenizerBase",
         chat_template: str | None,
         end_token_ids: tuple[int, ...],
+        *,
+        enable_thinking: bool | None = None,
     ) -> None:
         self.end_token_ids = end_token_ids
         self._tokenizer = tokenizer
@@ -35,7 +37,9 @@ class HuggingFaceTokenizer:
                 f"the model {tokenizer.name_or_path} has no chat template; "
                 "give one with model.chat_template_path"
             )
-        self.template_sha256 = hashlib.sha256(self._template.encode()).digest()
+        self._switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        switched = "".join(f"\0{name}={value}" for name, value in self._switches.items())
+        self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
         self._remembered = lru_cache(REMEMBERED_CHATS)(self._encode_chat)
 
     def encode_chat(self, messages: Sequence[Message]) -> Prompt:
@@ -52,6 +56,7 @@ class HuggingFaceTokenizer:
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
+                **self._switches,
             )
         )
         return self._encode(text, add_special_tokens=False)
@@ -69,7 +74,9 @@ class HuggingFaceTokenizer:
         return Prompt(text=text, token_ids=list(token_ids))
 
 
-def load_tokenizer(model_path: str, chat_template: str | None) -> HuggingFaceTokenizer:
+def load_tokenizer(
+    model_path: str, chat_template: str | None, *, enable_thinking: bool | None = None
+) -> HuggingFaceTokenizer:
     """Raises: UserError when the model has no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
 
@@ -80,7 +87,9 @@ def load_tokenizer(model_path: str, chat_template: str | None) -> HuggingFaceTok
     ends = {tokenizer.eos_token_id, *_configured_ends(model_path)} - {None}
     if not ends:
         raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
-    return HuggingFaceTokenizer(tokenizer, chat_template, tuple(sorted(ends)))
+    return HuggingFaceTokenizer(
+        tokenizer, chat_template, tuple(sorted(ends)), enable_thinking=enable_thinking
+    )
 
 
 def _configured_ends(model_path: str) -> list[int | None]:

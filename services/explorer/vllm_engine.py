@@ -39,7 +39,8 @@ class VllmEngine:
 
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
         self._engine = engine
-        self._end_token_ids = list(options.end_token_ids)
+        self._ignore_end = options.rollout.ignore_eos
+        self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
 
     async def generate(
@@ -97,6 +98,7 @@ class VllmEngine:
             min_tokens=min_tokens,
             seed=sampling.seed,
             stop_token_ids=self._end_token_ids,
+            ignore_eos=self._ignore_end,
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,

@@ -6,13 +6,10 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from services.trainer.chat_text import ChatText, Message
+from services.trainer.chat_text import ChatText, Encoded, Message, Tools
 from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
-
-Encoded = tuple[list[int], int]
-"""Tokens, and how many of them are not trained on."""
 
 
 class Encoder(Protocol):
@@ -22,7 +19,7 @@ class Encoder(Protocol):
 
 
 class AnswerEncoder:
-    """For sft: the last message, or the response, is trained on."""
+    """For sft: the last message, all of the assistant's, or the response is trained on."""
 
     def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
         self._chat = chat
@@ -33,7 +30,10 @@ class AnswerEncoder:
         form = self._format
         if form.prompt_type == "messages":
             messages = _messages(row, form.messages_key, index)
-            return [self._chat.encode(messages[:-1], messages[-1:], index=index)]
+            tools = tools_of(row, form, index)
+            if form.enable_concatenated_multi_turn:
+                return [self._chat.encode_turns(messages, index=index, tools=tools)]
+            return [self._chat.encode(messages[:-1], messages[-1:], index=index, tools=tools)]
         answer = _text_message("assistant", _column(row, form.response_key, index))
         return [self._chat.encode(prompt_of(row, form, index), [answer], index=index)]
 
@@ -53,7 +53,8 @@ class PairEncoder:
         else:
             prompt = prompt_of(row, form, index)
         answers = [_answer(row, key, index) for key in (form.chosen_key, form.rejected_key)]
-        return [self._chat.encode(prompt, answer, index=index) for answer in answers]
+        tools = tools_of(row, form, index)
+        return [self._chat.encode(prompt, one, index=index, tools=tools) for one in answers]
 
 
 class TextEncoder:
@@ -69,7 +70,7 @@ class TextEncoder:
         end = self._tokenizer.eos_token_id
         if end is not None and tokens[-1:] != [end]:
             tokens = [*tokens, end]
-        return [(tokens, min(1, len(tokens)))]
+        return [Encoded(tokens, min(1, len(tokens)))]
 
 
 def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
@@ -79,6 +80,23 @@ def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
         system = str(_column(row, form.system_prompt_key, index))
     user = _text_message("user", _column(row, form.prompt_key, index))
     return [_text_message("system", system), user] if system else [user]
+
+
+def tools_of(row: JsonObject, form: FormatConfig, index: int) -> Tools | None:
+    """What the prompt offers to call; most rows have no such column.
+
+    Raises: UserError when there is one, and it holds no list.
+    """
+    found = row.get(form.tools_key)
+    if not found:
+        return None
+    try:
+        tools = json.loads(found) if isinstance(found, str) else found
+    except ValueError as error:
+        raise UserError(f"row {index}, column {form.tools_key!r}: no JSON ({error})") from error
+    if not (isinstance(tools, list) and all(isinstance(one, dict) for one in tools)):
+        raise UserError(f"row {index}, column {form.tools_key!r}: not a list of JSON schemas")
+    return list(tools)
 
 
 def _text_message(role: str, content: object) -> Message:

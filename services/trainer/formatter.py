@@ -6,14 +6,8 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from services.trainer.chat_text import ChatText
-from services.trainer.encoders import (
-    AnswerEncoder,
-    Encoded,
-    Encoder,
-    PairEncoder,
-    TextEncoder,
-)
+from services.trainer.chat_text import ChatText, Encoded
+from services.trainer.encoders import AnswerEncoder, Encoder, PairEncoder, TextEncoder
 from services.trainer.rows import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_format import FormatConfig
@@ -53,15 +47,16 @@ class Formatter:
     def _row(
         self, encoded: Encoded, *, side: PairSide | None, position: int, weight: float
     ) -> TrainRow:
-        all_tokens, num_untrained = encoded
+        all_tokens, num_untrained, mask = encoded
         tokens = all_tokens[: self._max_length]
         prompt_length = min(num_untrained, self._max_length)
         response_length = len(tokens) - prompt_length
+        is_trained = [True] * response_length if mask is None else mask[:response_length]
         return TrainRow(
             position=position,
             tokens=np.asarray(tokens, dtype=np.int32),
             prompt_length=prompt_length,
-            mask=np.ones(response_length, dtype=np.bool_),
+            mask=np.asarray(is_trained, dtype=np.bool_),
             rollout_logprobs=np.zeros(response_length, dtype=np.float32),
             advantages=np.zeros(response_length, dtype=np.float32),
             weight=weight,
@@ -77,6 +72,7 @@ def load_formatter(
     chat_template: str | None,
     row_format: FormatConfig,
     max_length: int,
+    enable_thinking: bool | None = None,
 ) -> Formatter:
     """A formatter with the model's tokenizer; training data among rollouts is formatted as for sft.
 
@@ -90,14 +86,16 @@ def load_formatter(
         ) from error
     if schema == "cpt":
         return Formatter(TextEncoder(tokenizer, row_format), max_length=max_length)
-    if chat_template is not None:
-        tokenizer.chat_template = chat_template
+    tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
     if not tokenizer.chat_template:
         raise UserError(
             f"the tokenizer in {model_directory} has no chat template: "
             "give `model.chat_template_path`"
         )
-    chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer))
+    own = row_format.enable_thinking
+    thinking = enable_thinking if own is None else own
+    switches = {} if thinking is None else {"enable_thinking": thinking}
+    chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer), switches)
     encoder = PairEncoder(chat, row_format) if schema == "dpo" else AnswerEncoder(chat, row_format)
     return Formatter(encoder, max_length=max_length)
 

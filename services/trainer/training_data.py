@@ -22,6 +22,7 @@ def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
             chat_template=plan.chat_template,
             row_format=row_format,
             max_length=plan.max_model_len,
+            enable_thinking=plan.config.model.enable_thinking,
         )
     return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
 

@@ -74,7 +74,7 @@ def _build(
         worker = TinkerTrainingWorker(
             TrainingWorkerConfig(
                 model_type=kind,
-                model_config=_model_config(plan, model_directory),
+                model_config=_model_config(plan, model_directory, kind),
                 engine_config=_engine_config(plan, forward_only=optimizer is None),
                 optimizer_config=optimizer,
                 checkpoint_config=CheckpointConfig(
@@ -91,12 +91,14 @@ def _build(
     return worker
 
 
-def _model_config(plan: StagePlan, model_directory: Path) -> HFModelConfig:
+def _model_config(plan: StagePlan, model_directory: Path, kind: ModelKind) -> HFModelConfig:
+    trainer = plan.config.trainer
+    of_role = trainer.critic if kind == "value_model" else trainer
     return HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
         use_remove_padding=packs_rows(plan),
-        enable_gradient_checkpointing=False,
+        enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
         override_config={"attn_implementation": cpu_platform.attention_kernel()},
     )
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from trinity.cli.plan_memory import memory_lines
+from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
-from trinity.config.load import load_config
-from trinity.config.plan import StagePlan
-from trinity.config.planning import plan_experiment
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.status import Status
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB
 from trinity.sizing.placement import Seat, place
@@ -49,7 +49,7 @@ def plan(
 
     Memory is an estimate until somebody measures it.
     """
-    experiment = plan_experiment(load_config(file))
+    experiment = _planned(file)
     print(f"{experiment.label} in {experiment.job_dir}")
     gpu_bytes = None if gpu_memory is None else int(gpu_memory * GIB)
     for stage in experiment.stages:
@@ -62,6 +62,20 @@ def plan(
             print(f"  {line}")
         for line in memory_lines(stage, model_config, gpu_bytes):
             print(f"  {line}")
+
+
+def _planned(file: Path) -> ExperimentPlan:
+    """As it would run without what is planned, which is named."""
+    report = check_file(file)
+    if report.plan is None:
+        reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
+        raise UserError("\n".join(report.mistakes) or reason)
+    for notice in report.notices:
+        if notice.status is Status.PLANNED:
+            print(f"without what is planned: {notice} {notice.place}")
+    for text in report.advice:
+        print(f"advice: {text}")
+    return report.plan
 
 
 def _placement_lines(stage: StagePlan) -> Iterator[str]:

@@ -34,14 +34,14 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
 
 def _parsed(argument: str) -> tuple[str, JsonValue]:
     import yaml
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+
+    from trinity.config.yaml_tree import load_yaml
 
     key, equals, text = argument.partition("=")
     if not equals or not key.strip():
         raise UserError(f"`{argument}` sets no key: write it as algorithm.optimizer.lr=1e-5")
     try:
-        value: JsonValue = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        value: JsonValue = load_yaml(text)
+    except yaml.YAMLError as error:
         raise UserError(f"the value of `{argument}` is no YAML: put it in quotes") from error
     return key.strip(), value

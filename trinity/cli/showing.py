@@ -4,23 +4,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity.cli.overrides import parse_overrides
-from trinity.config.check import check_file
+from trinity.config.check import Report, check_file
 from trinity.config.resolved import Resolved, resolve
 from trinity.config.secret import hidden, shown
+from trinity.config.status import Status
 from trinity.config.yaml_text import yaml_text
 from trinity.errors import UserError
 
 
 def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> None:
     """Print the resolved file."""
-    resolved = _resolved(file, overrides)
+    report = _report(file, overrides)
+    resolved = _resolved(report)
+    for notice in report.notices:
+        if notice.status is Status.PLANNED:
+            print(f"# without what is planned: {notice} {notice.place}")
     tree = hidden("", resolved.tree)
     print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
 
 
 def show_difference(before: Path, after: Path) -> bool:
     """Print a line for each key that acts differently; says whether there are any."""
-    old, new = _resolved(before, ()), _resolved(after, ())
+    old, new = _resolved(_report(before, ())), _resolved(_report(after, ()))
     old_values, new_values = dict(old.leaves()), dict(new.leaves())
     changed = [
         key
@@ -35,10 +40,15 @@ def show_difference(before: Path, after: Path) -> bool:
     return bool(changed)
 
 
-def _resolved(file: Path, overrides: Sequence[str]) -> Resolved:
+def _report(file: Path, overrides: Sequence[str]) -> Report:
     report = check_file(file, parse_overrides(overrides))
     if report.mistakes:
         raise UserError("\n".join(report.mistakes))
-    if report.plan is None or report.reading is None:
+    if report.plan is None:
         raise UserError(f"{file} cannot be resolved: see `trinity config check {file}`")
+    return report
+
+
+def _resolved(report: Report) -> Resolved:
+    assert report.plan and report.reading
     return resolve(report.plan, report.reading.source)

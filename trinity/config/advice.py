@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator
 from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm_check import staleness_cause
+from trinity.config.data_format import FormatConfig
 from trinity.config.plan import ExperimentPlan, StagePlan
 
+OF_TRAINING_DATA = (
+    "tools_key",
+    "enable_concatenated_multi_turn",
+    "chat_template",
+    "enable_thinking",
+)
+"""Keys of `format` that make a row's tokens."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -137,9 +145,14 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
         *given.eval_tasksets,
     )
     if any(taskset.default_workflow_type is None for taskset in tasksets):
+        guessed = {
+            "math_workflow": "answers are graded as mathematics (`math_workflow`)",
+            "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
+        }
         yield (
-            f"no workflow is named: it is `{stage.taskset.workflow}`, or give "
-            "`buffer.explorer_input.default_workflow_type`"
+            "no workflow is named, so "
+            f"{guessed.get(stage.taskset.workflow, f'it is `{stage.taskset.workflow}`')}: "
+            "if that is not meant, give `buffer.explorer_input.default_workflow_type`"
         )
 
 
@@ -163,6 +176,18 @@ def _contents_kept_anyway(stage: StagePlan) -> Iterator[str]:
             f"`buffer.keep_steps: {keep_steps}` removes nothing newer than the first checkpoint: "
             "all checkpoints are kept, see `trainer.max_checkpoints_to_keep`"
         )
+
+
+def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
+    """Tasks are rendered as the model's template has it, or by their workflow."""
+    usual = FormatConfig()
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        for name in OF_TRAINING_DATA:
+            if getattr(taskset.format, name) != getattr(usual, name):
+                yield (
+                    f"`format.{name}` of `{taskset.name}` has no effect on tasks, only on training "
+                    "data: `model` has what prompts are made with"
+                )
 
 
 def _ignored(stage: StagePlan) -> Iterator[str]:
@@ -195,6 +220,7 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _kept_elsewhere,
     _replay,
     _repeats_of_its_own,
+    _format_of_training_data,
     _evaluated_less_often,
     _workflow_is_guessed,
     _contents_kept_anyway,

@@ -7,6 +7,7 @@ from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
+from trinity.config.algorithm_parts import find_part
 from trinity.config.plan import ResolvedAlgorithm, StagePlan
 from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
@@ -45,12 +46,14 @@ def _correction(plan: StagePlan) -> Iterator[str]:
 
 def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
     """An advantage with its own values takes them, and numpy stays where it is."""
-    if not plan.config.algorithm.advantage_fn_args:
+    name, given = plan.algorithm.advantage_fn, plan.config.algorithm.advantage_fn_args
+    usual = find_part("advantage_fn", name).signature.defaults if given else {}
+    if all(argument in usual and usual[argument] == own for argument, own in given.items()):
         return
     from trinity.config.advantage_trial import try_advantage
 
     call = partial(try_advantage, plan.algorithm)
-    yield from _refusal(call, f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}`: ")
+    yield from _refusal(call, f"`algorithm.advantage_fn: {name}`: ")
 
 
 def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:

@@ -114,6 +114,6 @@ def _function(part: Part, name: str) -> tuple[object, tuple[Form, ...]]:
         return own[0][0].get(name), tuple(form for _, form in own)
     names = [known for registry, _ in own for known in registry.names()]
     raise UserError(
-        f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)}, "
-        "or give a dotted path"
+        f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)} "
+        "(a dotted path names a function of your own)"
     )

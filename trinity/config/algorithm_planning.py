@@ -1,5 +1,7 @@
 """The algorithm of a stage: the user's parts and arguments laid over those of its type."""
 
+from functools import partial
+
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.forms import TOKEN_ADVANTAGE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
@@ -7,6 +9,7 @@ from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm import AlgorithmConfig
 from trinity.config.algorithm_parts import FoundPart, find_part
+from trinity.config.gathered import Gathered, all_of
 from trinity.config.mode import Mode
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ResolvedAlgorithm
@@ -36,7 +39,8 @@ def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> Resolv
     try:
         return _resolved(config, _type_of(config.algorithm_type, mode))
     except UserError as error:
-        raise UserError(f"stage `{stage}`: {error}") from error
+        lines = str(error).splitlines()
+        raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
 
 
 def _type_of(name: str, mode: Mode) -> AlgorithmType:
@@ -62,20 +66,22 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
 
 
 def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
+    gathered = Gathered()
+    parts = gathered.of(lambda: all_of([partial(_part, one, config, declared) for one in PARTS]))
+    repeat_times = gathered.of(lambda: _repeat_times(config, declared))
+    gathered.raise_all()
+    assert parts and repeat_times
     values: dict[str, object] = {}
-    advantage: FoundPart | None = None
-    for part in PARTS:
-        found, arguments = _part(part, config, declared)
-        values |= {part: found.name, f"{part}_args": arguments}
-        advantage = found if part == "advantage_fn" else advantage
-    assert advantage is not None
+    for found, arguments in parts:
+        values |= {found.part: found.name, f"{found.part}_args": arguments}
+    advantage = next(found for found, _ in parts if found.part == "advantage_fn")
     has_rollouts = declared.schema == "experience"
     return ResolvedAlgorithm.model_validate(
         {
             **values,
             "algorithm_type": declared.name,
             "row_schema": declared.schema,
-            "repeat_times": _repeat_times(config, declared),
+            "repeat_times": repeat_times,
             "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
             "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
             "needs_critic": _needs_critic(advantage, declared),

@@ -30,6 +30,8 @@ class CriticConfig(Section):
     """AdamW and its schedule."""
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step, unclipped."""
+    enable_gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass."""
     loss_agg_mode: LossAggMode = "token-mean"
     """How the tokens' losses become one number."""
     grad_clip: float = Field(default=1.0, gt=0)

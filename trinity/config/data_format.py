@@ -35,24 +35,18 @@ class FormatConfig(Section):
     """Column that chooses a row's workflow."""
     reward_fn_key: str = ""
     """Column that chooses a row's reward."""
-    tools_key: Annotated[str, Planned("prompts are made without tools")] = "tools"
-    """Column of the tools that a prompt offers."""
+    tools_key: str = "tools"
+    """Of training data: column of the tools that a prompt offers, if there: a list, or its JSON."""
     image_key: Annotated[str | None, Planned("prompts are text")] = None
     """Column of images."""
     video_key: Annotated[str | None, Planned("prompts are text")] = None
     """Column of videos."""
-    enable_concatenated_multi_turn: Annotated[
-        bool, Planned("the last message of a conversation is what is trained")
-    ] = False
-    """For sft: train all turns of the assistant in one row."""
-    chat_template: Annotated[
-        str | None, Planned("`model.custom_chat_template` is that of all data")
-    ] = None
-    """Jinja text used in place of the model's chat template."""
-    enable_thinking: Annotated[
-        bool | None, Planned("a chat template gets no such switch: `custom_chat_template` can say")
-    ] = None
-    """Switch of chat templates that have a thinking mode."""
+    enable_concatenated_multi_turn: bool = False
+    """For sft: train all turns of the assistant in one row, not the last alone."""
+    chat_template: str | None = None
+    """Of training data: Jinja text used in place of the model's chat template."""
+    enable_thinking: bool | None = None
+    """Of training data: as `model.enable_thinking`, where that is not meant."""
 
 
 class DataSelectorConfig(Section):

@@ -24,11 +24,13 @@ def derived(stage: StagePlan) -> Iterator[Derived]:
     yield from _lengths(stage)
     yield from _sizes(stage)
     yield from _rows(stage)
-    if stage.taskset is not None:
-        at = "buffer.explorer_input.taskset"
-        yield from _taskset(at, stage.taskset)
-        for position, taskset in enumerate(stage.eval_tasksets):
-            yield from _taskset(f"buffer.explorer_input.eval_tasksets[{position}]", taskset)
+    at = "buffer.explorer_input"
+    is_listed = bool(stage.config.buffer.explorer_input.tasksets)
+    for position, taskset in enumerate(stage.tasksets):
+        place = f"{at}.tasksets[{position}]" if is_listed else f"{at}.taskset"
+        yield from _taskset(place, taskset)
+    for position, taskset in enumerate(stage.eval_tasksets):
+        yield from _taskset(f"{at}.eval_tasksets[{position}]", taskset)
 
 
 def _algorithm(stage: StagePlan) -> Iterator[Derived]:

@@ -10,7 +10,6 @@ from trinity.config.keys import general, parsed
 from trinity.config.near import nearest
 from trinity.config.secret import shown
 from trinity.config.status import Status
-from trinity.config.verl_keys import USED
 from trinity.errors import UserError
 
 READERS = Path(__file__).with_name("readers.json")
@@ -65,8 +64,20 @@ def read_by(key: Key) -> list[str]:
 
 
 def verl_names(path: str) -> list[str]:
-    """What verl calls it, or some of that."""
-    return [verl for verl, renamed in USED.items() if renamed.to == f"/{_plain(path)}"]
+    """What veRL calls it, or what it is made of there; as `from-verl` converts it."""
+    return _verl_names().get(_plain(path), [])
+
+
+@cache
+def _verl_names() -> dict[str, list[str]]:
+    from trinity.verl.names import ROWS
+
+    found: dict[str, list[str]] = {}
+    for row in ROWS:
+        for ours in row.ours.split(", "):
+            names = found.setdefault(general(parsed(ours)), [])
+            names += [row.verl] if row.verl not in names else []
+    return found
 
 
 @cache

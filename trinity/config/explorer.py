@@ -6,12 +6,11 @@ from pydantic import Field
 
 from trinity.config.reasons import SERVE_ONLY
 from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
-from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
+from trinity.config.section import NonNegative, PathSegment, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
 OVER_ROLLOUT_ONLY = NoEffect("it belongs to `over_rollout.ratio`, which is planned")
-DYNAMIC_ONLY = NoEffect("it belongs to `dynamic_timeout.enable`, which is planned")
 
 
 class OverRolloutConfig(Section):
@@ -28,12 +27,12 @@ class OverRolloutConfig(Section):
 class DynamicTimeoutConfig(Section):
     """A time limit that follows how long runs take."""
 
-    enable: Annotated[bool, Planned("the limit is `max_timeout`")] = False
+    enable: bool = False
     """Lower the limit once runs were timed."""
-    warmup_min_steps: Annotated[Positive, DYNAMIC_ONLY] = 1
-    """Steps that are timed before."""
-    ratio: Annotated[float, DYNAMIC_ONLY] = 3.0
-    """The limit over the mean."""
+    warmup_min_steps: Positive = 1
+    """Explore steps that are timed before."""
+    ratio: float = Field(default=3.0, gt=0)
+    """The limit over the mean of what training runs took; never above `max_timeout`."""
 
 
 class ExplorerConfig(Section):
@@ -63,10 +62,8 @@ class ExplorerConfig(Section):
     """Steps that do not wait for their slowest tasks."""
     dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
     """A time limit that follows how long runs take."""
-    env_vars: Annotated[
-        Args, Planned("workflows see the environment that the explorer was started in")
-    ] = Field(default_factory=dict)
-    """Environment variables of the workflows."""
+    env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
+    """Environment variables that workflows and rewards see, beside the explorer's own."""
     concurrent_mode: Annotated[
         Literal["sequential", "asynchronous", "multi-threading"], ONE_BY_ONE
     ] = "sequential"

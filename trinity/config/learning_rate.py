@@ -12,7 +12,7 @@ class LearningRateSchedule(BaseModel):
     schedule.at(1, 100)     # never 0: the first step moves the weights
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     lr: float
     kind: Literal["constant", "cosine"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import yaml
 
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,20 @@ def entries_of(text: str) -> Iterator[Entry]:
         yield from _walk(root, "")
 
 
-def _walk(node: yaml.Node, key: str) -> Iterator[Entry]:
+def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iterator[Entry]:
+    if any(node is one for one in around):
+        return  # an alias of what it stands in
+    inner = (*around, node)
     if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
+        for name, value in sorted(node.value, key=lambda item: item[0].tag != _MERGE):
+            if name.tag == _MERGE:
+                yield from _walk(value, key, inner)
+                continue
             child = f"{key}.{name.value}" if key else str(name.value)
             yield Entry(child, name.start_mark.line + 1, value)
-            yield from _walk(value, child)
+            yield from _walk(value, child, inner)
     elif isinstance(node, yaml.SequenceNode):
         for position, value in enumerate(node.value):
             child = f"{key}[{position}]"
             yield Entry(child, value.start_mark.line + 1, value)
-            yield from _walk(value, child)
+            yield from _walk(value, child, inner)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity.config.root import Config
-from trinity.config.stages import StageConfig
 from trinity.errors import UserError
 
 SINGLE_STAGE = "main"
@@ -28,15 +27,15 @@ def stages_of(config: Config) -> tuple[Stage, ...]:
             raise UserError(f"two of `stages` are called `{name}`: give each its own `stage_name`")
     if not config.stages:
         return (Stage(index=0, name=SINGLE_STAGE, config=config),)
+    written = config.model_dump(exclude_unset=True)
+    above = written.pop("stages")
     return tuple(
-        Stage(index=i, name=stage.stage_name, config=_merged(config, stage))
-        for i, stage in enumerate(config.stages)
+        Stage(index=index, name=stage.pop("stage_name"), config=_laid_over(written, stage))
+        for index, stage in enumerate(above)
     )
 
 
-def _merged(config: Config, stage: StageConfig) -> Config:
-    below = config.model_dump(exclude={"stages"}, exclude_unset=True)
-    above = stage.model_dump(exclude={"stage_name"}, exclude_unset=True)
+def _laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> Config:
     return Config.model_validate(deep_merge(below, above))
 
 

@@ -45,9 +45,7 @@ class ModelConfig(Section):
     """How many other tokens' log-probabilities a workflow sees at each position."""
     repetition_penalty: Annotated[float, Planned("repetition is not penalised")] = 1.0
     """Above 1 tokens that were used are less likely; 1 is off."""
-    enable_thinking: Annotated[
-        bool | None, Planned("a chat template gets no such switch: `custom_chat_template` can say")
-    ] = None
+    enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode."""
     lora_configs: Annotated[
         tuple[LoRAConfig, ...], Planned("all weights are trained, no adapters")

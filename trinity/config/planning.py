@@ -1,8 +1,10 @@
 """From a configuration to the plan of an experiment."""
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+from trinity.config.gathered import all_of
 from trinity.config.merging import stages_of
 from trinity.config.plan import ExperimentPlan
 from trinity.config.resolve_data import absolute
@@ -12,7 +14,7 @@ from trinity.config.stage_planning import plan_stage
 
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
     """All that follows from `config`; `now` names a run that must not continue an old one."""
-    stages = tuple(plan_stage(stage) for stage in stages_of(config))
+    stages = all_of([partial(plan_stage, stage) for stage in stages_of(config)])
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name

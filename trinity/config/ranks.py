@@ -14,8 +14,7 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
         if left < max(wanted, 1):
             raise UserError(
                 f"stage `{stage}`: rollout takes {gpus - left} of {gpus} GPUs (`cluster.node_num` "
-                f"x `cluster.gpu_per_node`), which leaves {max(left, 0)} for `trainer.rank_num: "
-                f"{wanted}`: give more GPUs or fewer ranks"
+                f"x `cluster.gpu_per_node`), which leaves {_too_few(left, wanted)}"
             )
         ranks = wanted or left
     if train_batch_size < ranks:
@@ -24,6 +23,12 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
             "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
         )
     return ranks
+
+
+def _too_few(left: int, wanted: int) -> str:
+    if not wanted:
+        return "none to train on: give one more, or 0 to run on the processor"
+    return f"{max(left, 0)} for `trainer.rank_num: {wanted}`: give more GPUs or fewer ranks"
 
 
 def _rollout_gpus(config: Config) -> int:

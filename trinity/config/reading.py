@@ -1,15 +1,11 @@
 """A file, and what the command line lays over it, as a configuration with everything said of it."""
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import JsonValue, ValidationError
 
 from trinity.config import keys
@@ -19,11 +15,9 @@ from trinity.config.notices import Notice
 from trinity.config.renaming import Renaming
 from trinity.config.root import Config
 from trinity.config.sifting import take_planned_values, take_unread
-from trinity.config.source import COMMAND_LINE, Source
+from trinity.config.source import Source
 from trinity.config.status import Status
-from trinity.errors import UserError
-
-_UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
+from trinity.config.tree import read_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +40,8 @@ class Reading:
 
 def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
     """Everything there is to say of a file; raises UserError only if it is no configuration."""
-    source, tree = _tree(Source.read(path), overrides or {})
+    source = Source.read(path).with_overridden(frozenset(overrides or {}))
+    tree = read_tree(source, overrides or {})
     renaming = Renaming(tree, source)
     renaming.apply()
     source = source.with_moved(renaming.moved)
@@ -78,53 +73,3 @@ def _validated(tree: dict[str, Any], source: Source) -> tuple[Config | None, Seq
         return Config.model_validate(tree), mistakes
     except ValidationError:
         return None, mistakes
-
-
-def _tree(
-    source: Source, overrides: Mapping[str, JsonValue]
-) -> tuple[Source, dict[str, JsonValue]]:
-    try:
-        tree = OmegaConf.create(source.text)
-        if OmegaConf.is_list(tree):
-            raise UserError(f"{source.path} is a list: write `key: value` lines")
-        if not tree and not overrides:
-            raise UserError(f"{source.path} is empty: write `key: value` lines")
-        source = source.with_overridden(frozenset(overrides))
-        for key, value in overrides.items():
-            _override(tree, key, value)
-        values = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
-    except yaml.YAMLError as error:
-        raise UserError(_yaml_complaint(error, source)) from error
-    except OmegaConfBaseException as error:
-        key = error.full_key or "the file"
-        raise UserError(f"`{key}` {source.at(key)}: {_reason(error)}") from error
-    assert isinstance(values, dict)
-    return source, values
-
-
-def _override(tree: DictConfig, key: str, value: JsonValue) -> None:
-    try:
-        OmegaConf.update(tree, key, value, force_add=True)
-    except (OmegaConfBaseException, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"`{key}` on {COMMAND_LINE} leads nowhere ({str(error).splitlines()[0]}): "
-            "write it as algorithm.optimizer.lr or stages[0].trainer.total_steps"
-        ) from error
-
-
-def _yaml_complaint(error: yaml.YAMLError, source: Source) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
-    what = ", ".join(part for part in (error.context, error.problem) if part)
-    return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
-
-
-def _reason(error: OmegaConfBaseException) -> str:
-    text = str(error).partition("\n")[0]
-    if missing := _UNSET_VARIABLE.search(text):
-        name = missing[1]
-        return (
-            f"the environment variable {name} is not set: set it, or write a default as in "
-            f"${{oc.env:{name},value}}"
-        )
-    return text

@@ -57,7 +57,7 @@ class Renaming:
         if value is None:
             return
         new = _target(old, renamed)
-        if keys.has(self.tree, new):
+        if keys.has(self.tree, new) and keys.get(self.tree, new) is not None:
             self._twice(old, new, value)
             return
         try:

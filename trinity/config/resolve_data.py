@@ -1,11 +1,13 @@
 """Tasksets and the experience buffer with names, paths, workflows and sampling filled in."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from trinity.config.buffer import ExplorerInput
 from trinity.config.experience_buffer import ExperienceBufferConfig
+from trinity.config.gathered import all_of
 from trinity.config.lengths import Lengths
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
@@ -37,18 +39,10 @@ def resolve_train_tasksets(
     named = [(f"{key}s[{i}]", f"taskset_{i}", one) for i, one in enumerate(given.tasksets)]
     if given.taskset is not None:
         named = [(key, "taskset", given.taskset)]
-    tasksets = tuple(
-        _resolve(
-            one,
-            config=config,
-            lengths=lengths,
-            key=key,
-            default_name=name,
-            repeat_times=repeat_times,
-            is_eval=False,
-        )
-        for key, name, one in named
+    resolve = partial(
+        _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
+    tasksets = all_of([partial(resolve, one, key=at, default_name=name) for at, name, one in named])
     check_queue(tasksets, config, f"{key}s")
     return tasksets
 
@@ -57,17 +51,18 @@ def resolve_eval_tasksets(
     config: Config, lengths: Lengths, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to evaluate on."""
-    return tuple(
-        _resolve(
-            taskset,
-            config=config,
-            lengths=lengths,
-            key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
-            default_name=f"eval_taskset_{i}",
-            repeat_times=taskset.repeat_times,
-            is_eval=True,
-        )
-        for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
+    resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
+    return all_of(
+        [
+            partial(
+                resolve,
+                taskset,
+                key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
+                default_name=f"eval_taskset_{i}",
+                repeat_times=taskset.repeat_times,
+            )
+            for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
+        ]
     )
 
 
@@ -101,14 +96,20 @@ def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExper
     keys = {
         name: f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers
     }
-    for name, given in buffers.items():
-        key = keys[name]
-        if given.storage_type == "queue":
-            raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
-    return tuple(
-        _resolve_buffer(given, name, _rows_storage(given, keys[name]), config.seed, keys[name])
-        for name, given in buffers.items()
+    return all_of(
+        [
+            partial(_resolve_auxiliary, given, name, config.seed, keys[name])
+            for name, given in buffers.items()
+        ]
     )
+
+
+def _resolve_auxiliary(
+    given: ExperienceBufferConfig, name: str, seed: int, key: str
+) -> ResolvedExperienceBuffer:
+    if given.storage_type == "queue":
+        raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
+    return _resolve_buffer(given, name, _rows_storage(given, key), seed, key)
 
 
 def _rows_storage(given: ExperienceBufferConfig, key: str) -> Literal["file", "sql"]:

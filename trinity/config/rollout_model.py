@@ -65,7 +65,7 @@ class EngineConfig(Section):
     """Prompts that begin alike share their cache."""
     extra_engine_args: Args = Field(default_factory=dict)
     """Arguments passed to the engine as they are, such as `max_num_seqs`."""
-    ignore_eos: Annotated[bool, Planned("a response ends at its end token")] = False
+    ignore_eos: bool = False
     """Generate on after the end token, for tests of speed."""
     enable_multimodal: Annotated[bool, Planned("prompts are text")] = False
     """Images in prompts."""

@@ -1,22 +1,26 @@
 """From the merged configuration of one stage to its plan."""
 
+from typing import NamedTuple
+
 from trinity.config.algorithm_check import check_algorithm
 from trinity.config.algorithm_planning import resolve_algorithm
+from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
 from trinity.config.model_files import chat_template_of, located_critic, located_model
 from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
+from trinity.config.placement_check import check_placement
 from trinity.config.plan import (
     ResolvedAlgorithm,
+    ResolvedExperienceBuffer,
     ResolvedOperator,
     ResolvedTaskset,
     Role,
     StagePlan,
     fresh_rows,
 )
-from trinity.config.ranks import resolve_rank_num
 from trinity.config.replay_planning import check_capacity
 from trinity.config.resolve_data import (
     check_names,
@@ -26,61 +30,121 @@ from trinity.config.resolve_data import (
     resolve_train_tasksets,
 )
 from trinity.config.root import Config
-from trinity.config.sampling import count_expert_rows
+from trinity.config.sizes import Sizes, resolve_sizes
 from trinity.config.steps import total_steps
-from trinity.errors import UserError
 
-LEAST_TOKENS_ON_CPU = 16384
+SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
+"""Stands for lengths that are mistaken, so that tasksets can be looked at all the same."""
+
+
+class _Model(NamedTuple):
+    path: str
+    critic_path: str | None
+    chat_template: str | None
+
+
+class _Data(NamedTuple):
+    tasksets: tuple[ResolvedTaskset, ...]
+    eval_tasksets: tuple[ResolvedTaskset, ...]
+    experience_buffer: ResolvedExperienceBuffer
+    auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
 
 
 def plan_stage(stage: Stage) -> StagePlan:
-    """All that follows from one stage's configuration."""
+    """All that follows from one stage's configuration.
+
+    Raises: UserError with a line for each mistake, but for those that only follow from others.
+    """
     config, name = stage.config, stage.name
-    algorithm = resolve_algorithm(config.algorithm, config.mode, name)
-    lengths = resolve_lengths(config.model, name)
-    rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
-    batch = _train_batch_size(config, rows, name)
-    num_expert_rows = count_expert_rows(algorithm, batch, name)
-    experience_buffer = resolve_experience_buffer(config, config.mode, name)
-    check_capacity(experience_buffer.replay, batch - num_expert_rows, name)
+    found = Gathered()
+    algorithm = found.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    lengths = found.of(lambda: resolve_lengths(config.model, name))
+    model = found.of(lambda: _model(config, algorithm, name))
+    sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name)) if algorithm else None
+    data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
+    operators = found.of(lambda: _operators(config, name))
+    found.raise_all()
+    assert algorithm and lengths and model and sizes and data and operators is not None
+    plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
+    found.of(lambda: check_algorithm(plan))
+    found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    found.of(lambda: check_placement(plan))
+    found.raise_all()
+    return plan
+
+
+def _plan(
+    stage: Stage,
+    algorithm: ResolvedAlgorithm,
+    lengths: Lengths,
+    model: _Model,
+    sizes: Sizes,
+    data: _Data,
+    operators: tuple[ResolvedOperator, ...],
+) -> StagePlan:
+    config = stage.config
     steps = total_steps(
         config,
-        rows_per_train_step=fresh_rows(experience_buffer.replay, batch - num_expert_rows, rows),
-        rows_per_explore_step=rows,
+        rows_per_train_step=fresh_rows(
+            data.experience_buffer.replay,
+            sizes.train_batch - sizes.expert_rows,
+            sizes.explore_rows,
+        ),
+        rows_per_explore_step=sizes.explore_rows,
     )
-    tasksets, eval_tasksets = _tasksets(config, lengths, algorithm.repeat_times, name)
-    plan = StagePlan(
+    return StagePlan(
         index=stage.index,
-        name=name,
+        name=stage.name,
         mode=config.mode,
         roles=_roles(config),
         config=config,
         algorithm=algorithm,
-        operators=_operators(config, name),
-        model_path=located_model(config.model, name),
-        critic_model_path=located_critic(config.model, name) if algorithm.needs_critic else None,
-        chat_template=chat_template_of(config.model, name),
+        operators=operators,
+        model_path=model.path,
+        critic_model_path=model.critic_path,
+        chat_template=model.chat_template,
         max_model_len=lengths.model,
         max_prompt_tokens=lengths.prompt,
         max_response_tokens=lengths.response,
         min_response_tokens=lengths.min_response,
-        train_batch_size=batch,
-        num_expert_rows=num_expert_rows,
-        rows_per_explore_step=rows,
+        train_batch_size=sizes.train_batch,
+        num_expert_rows=sizes.expert_rows,
+        rows_per_explore_step=sizes.explore_rows,
         total_explore_steps=steps.explore,
         total_train_steps=steps.train,
-        trainer_rank_num=resolve_rank_num(config, batch, name),
-        max_token_len_per_gpu=_max_token_len(config, lengths, algorithm, name),
-        tasksets=tasksets,
-        eval_tasksets=eval_tasksets,
+        trainer_rank_num=sizes.ranks,
+        max_token_len_per_gpu=sizes.max_token_len,
+        tasksets=data.tasksets,
+        eval_tasksets=data.eval_tasksets,
         eval_interval=_eval_interval(config),
-        experience_buffer=experience_buffer,
-        auxiliary_buffers=resolve_auxiliary_buffers(config, name),
+        experience_buffer=data.experience_buffer,
+        auxiliary_buffers=data.auxiliary_buffers,
         lr_schedule=_lr_schedule(config.algorithm.optimizer),
         critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
     )
-    check_algorithm(plan)
-    return plan
+
+
+def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
+    found = Gathered()
+    path = found.of(lambda: located_model(config.model, stage))
+    template = found.of(lambda: chat_template_of(config.model, stage))
+    found.raise_all()
+    assert path is not None
+    has_critic = algorithm is not None and algorithm.needs_critic
+    return _Model(path, located_critic(config.model, stage) if has_critic else None, template)
+
+
+def _data(
+    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm | None, stage: str
+) -> _Data:
+    found = Gathered()
+    repeat_times = algorithm.repeat_times if algorithm else 1
+    tasksets = found.of(lambda: _tasksets(config, lengths, repeat_times, stage))
+    buffer = found.of(lambda: resolve_experience_buffer(config, config.mode, stage))
+    auxiliary = found.of(lambda: resolve_auxiliary_buffers(config, stage))
+    found.raise_all()
+    assert tasksets is not None and buffer is not None and auxiliary is not None
+    return _Data(*tasksets, buffer, auxiliary)
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
@@ -95,23 +159,16 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
     return resolve_operators(operators, config.service, stage)
 
 
-def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
-    given = config.buffer.train_batch_size
-    if given == 0 and config.mode == "train":
-        raise UserError(
-            f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
-            "explore step to derive it from, give the rows of one train step"
-        )
-    return given or rows_per_explore_step
-
-
 def _tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode != "both":
         return (), ()
-    tasksets = resolve_train_tasksets(config, lengths, repeat_times, stage)
-    eval_tasksets = resolve_eval_tasksets(config, lengths, stage)
+    found = Gathered()
+    tasksets = found.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
+    eval_tasksets = found.of(lambda: resolve_eval_tasksets(config, lengths, stage))
+    found.raise_all()
+    assert tasksets is not None and eval_tasksets is not None
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
     check_names([*(one.name for one in (*tasksets, *eval_tasksets)), *auxiliary], stage)
     return tasksets, eval_tasksets
@@ -121,32 +178,6 @@ def _eval_interval(config: Config) -> int:
     """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
     interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
     return max(interval // sync, 1) * sync
-
-
-def _max_token_len(
-    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm, stage: str
-) -> int:
-    given = config.trainer.max_token_len_per_gpu
-    is_paired = algorithm.row_schema == "dpo"
-    least = 2 * lengths.model if is_paired else lengths.model
-    if given is not None and given < least:
-        what = (
-            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
-        )
-        raise UserError(
-            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than {what} "
-            f"tokens: give {least} or more"
-        )
-    return given or _usual_token_len(config, lengths)
-
-
-def _usual_token_len(config: Config, lengths: Lengths) -> int:
-    """Two of the longest sequences, which is what memory of a GPU is planned for.
-
-    Without a GPU a micro-batch costs more than what is in it, as long as that is small.
-    """
-    two = 2 * lengths.model
-    return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
 
 
 def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:

@@ -44,6 +44,8 @@ class TrainerConfig(Section):
     """Largest norm of a gradient."""
     use_dynamic_bsz: Annotated[bool, Planned("micro-batches are always made by tokens")] = True
     """Micro-batches by tokens, not by rows."""
+    enable_gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
     use_remove_padding: bool = False
     """Packed forward passes; faster with flash attention, slower on a processor."""
     max_token_len_per_gpu: Positive | None = None

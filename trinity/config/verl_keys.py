@@ -37,7 +37,11 @@ USED: Mapping[str, Renamed] = {
     "critic.cliprange_value": Renamed("/trainer.critic.cliprange_value"),
     "critic.grad_clip": Renamed("/trainer.critic.grad_clip"),
     "critic.loss_agg_mode": Renamed("/trainer.critic.loss_agg_mode"),
+    "critic.model.enable_gradient_checkpointing": Renamed(
+        "/trainer.critic.enable_gradient_checkpointing"
+    ),
     "critic.model.path": Renamed("/model.critic_model_path"),
+    "model.enable_gradient_checkpointing": Renamed("/trainer.enable_gradient_checkpointing"),
     "model.path": Renamed("/model.model_path"),
     "model.trust_remote_code": Renamed("/model.trust_remote_code"),
     "model.use_remove_padding": Renamed("/trainer.use_remove_padding"),
@@ -108,7 +112,6 @@ USUAL: Mapping[str, JsonValue] = {
     "actor.ppo_epochs": 1,
     "critic.fsdp_config.optimizer_offload": False,
     "critic.fsdp_config.param_offload": False,
-    "critic.model.enable_gradient_checkpointing": False,
     "critic.model.external_lib": None,
     "critic.model.fsdp_config.forward_prefetch": False,
     "critic.model.fsdp_config.fsdp_size": -1,
@@ -117,7 +120,6 @@ USUAL: Mapping[str, JsonValue] = {
     "critic.model.fsdp_config.wrap_policy.min_num_params": 0,
     "critic.model.override_config": {},
     "critic.ppo_epochs": 1,
-    "model.enable_gradient_checkpointing": False,
     "model.external_lib": None,
     "model.override_config": {},
     "ref.fsdp_config.forward_prefetch": False,

@@ -106,10 +106,12 @@ def check(machines: Machines, demand: Demand) -> None:
             f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
             "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
         )
-    if left > machines.gpus_per_node and left % machines.gpus_per_node:
+    ranks = demand.ranks or left
+    if ranks > machines.gpus_per_node and ranks % machines.gpus_per_node:
         raise UserError(
-            f"{left} GPUs are left to train on, more than a node's {machines.gpus_per_node} and no "
-            "multiple of it: let engines take whole nodes, or fewer than one node's GPUs train"
+            f"{ranks} GPUs are left to train on, more than a node's {machines.gpus_per_node} and "
+            "no multiple of it: let engines take whole nodes (`explorer.rollout_model.engine_num` "
+            "x `tensor_parallel_size`), or give `trainer.rank_num`"
         )
 
 
@@ -120,7 +122,8 @@ def _check_engine(machines: Machines, engines: Engines) -> None:
     if each % node:
         raise UserError(
             f"one engine of {engines.name} wants {each} GPUs, no multiple of a node's {node}: "
-            "change `tensor_parallel_size`, `data_parallel_size` or `pipeline_parallel_size`"
+            "change `explorer.rollout_model.tensor_parallel_size`, or `data_parallel_size` or "
+            "`pipeline_parallel_size` beside it"
         )
     if engines.kind.startswith("vllm") and engines.data_parallel > 1:
         raise UserError(

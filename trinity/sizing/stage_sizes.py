@@ -78,7 +78,7 @@ def training_of(stage: StagePlan) -> Training:
         ranks=stage.trainer_rank_num,
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
-        checkpoints_activations=_checkpoints_activations(stage),
+        checkpoints_activations=trainer.enable_gradient_checkpointing,
         sequence_parallel=_number(_tree(stage, "trainer"), "ulysses_sequence_parallel_size", 1),
     )
 
@@ -144,16 +144,6 @@ def _engine(name: str, keys: Mapping[str, object]) -> Engines:
         pipeline_parallel=_number(keys, "pipeline_parallel_size", 1),
         kind=str(keys.get("engine_type", "vllm")),
     )
-
-
-def _checkpoints_activations(stage: StagePlan) -> bool:
-    """Off, unless the back end is told otherwise."""
-    passed = _tree(stage, "trainer").get("trainer_config")
-    for name in ("actor_rollout_ref", "model", "enable_gradient_checkpointing"):
-        if not isinstance(passed, Mapping):
-            return False
-        passed = passed.get(name)
-    return passed is True
 
 
 def _tree(stage: StagePlan, *path: str) -> Mapping[str, object]:

@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.conftest import REPOSITORY
+from tests.unit.config.builders import GRPO, write_model, write_rows
+from trinity.config.merging import deep_merge
 
 GUIDE = REPOSITORY / "tests/unit/config/guide"
 GOOD = "examples/addition/addition.yaml"
@@ -47,6 +50,29 @@ def test_a_run_refuses_what_is_planned_with_one_sentence() -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "`monitor.monitor_type: wandb`" in done.stderr
+
+
+def test_a_strict_run_refuses_what_has_no_effect(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    rows = write_rows(tmp_path / "rows.jsonl", {"prompt": "a", "response": "b"})
+    changes = {
+        "checkpoint_root_dir": str(tmp_path / "runs"),
+        "model": {"model_path": write_model(tmp_path / "model")},
+        "buffer": {
+            "explorer_input": {
+                "default_reward_fn_type": "exact_match_reward",
+                "taskset": {"path": rows},
+            }
+        },
+    }
+    file.write_text(yaml.safe_dump(deep_merge(GRPO, changes)))
+    usual = trinity("run", "-c", str(file), "--dry-run", "explorer.runner_num=4")
+    assert usual.returncode == 0, usual.stderr
+    assert "explorer.runner_num" in usual.stdout
+    refused = trinity("run", "-c", str(file), "--strict", "--dry-run", "explorer.runner_num=4")
+    assert refused.returncode == 2
+    assert "explorer.runner_num" in refused.stdout
+    assert refused.stderr.startswith("error: `--strict` takes no configuration")
 
 
 def test_a_draft_is_written_once(tmp_path: Path) -> None:

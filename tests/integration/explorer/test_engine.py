@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from examples.addition.model import save_model
 from services.explorer.engine import Engine, EngineOptions
-from services.explorer.vllm_engine import start_vllm
+from services.explorer.vllm_engine import VllmEngine, start_vllm
 from trinity.config.explorer import RolloutModelConfig
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
@@ -84,6 +84,29 @@ async def test_logprobs_are_those_of_the_model_after_temperature(
 ) -> None:
     generation = await engine.generate(PROMPT, sampling(temperature=temperature))
     assert_agree(reference_logprobs(models[0], PROMPT, generation, temperature), generation)
+
+
+async def test_a_response_goes_on_after_its_end_token_where_that_is_asked_for(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    """The option is of each request, so both ways share the engine."""
+    assert isinstance(engine, VllmEngine)
+    options = EngineOptions(
+        model_path=str(models[0]),
+        max_model_len=MAX_MODEL_LEN,
+        end_token_ids=(END,),
+        rollout=RolloutModelConfig(dtype="float32", ignore_eos=True),
+    )
+    endless = VllmEngine(engine._engine, options)
+    seeds = range(32)
+    usual = [await engine.generate(PROMPT, sampling(seed, max_tokens=64)) for seed in seeds]
+    ended = [one for one in zip(seeds, usual, strict=True) if one[1].finish_reason == "stop"]
+    assert ended
+    for seed, before in ended:
+        after = await endless.generate(PROMPT, sampling(seed, max_tokens=64))
+        assert after.finish_reason is FinishReason.LENGTH
+        assert len(after.token_ids) == 64
+        assert after.token_ids[: len(before.token_ids)] == before.token_ids
 
 
 async def test_temperature_zero_takes_the_likeliest_token(

@@ -146,3 +146,22 @@ def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
     for module in ("learner", "worker"):
         monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
     assert_close(padded, gradients_of(learner_of(plan), BATCH))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "ppo"])
+def test_activations_that_are_computed_again_give_the_same_gradients(
+    learner_of: Build, model: Path, kind: str
+) -> None:
+    algorithm = {"algorithm_type": kind, "repeat_times": 8}
+    again: dict[str, object] = {
+        "enable_gradient_checkpointing": True,
+        "critic": {"enable_gradient_checkpointing": True},
+    }
+    kept = gradients_of(learner_of(make_plan(model, algorithm, {})), BATCH)
+    learner = learner_of(make_plan(model, algorithm, again))
+    modules = [learner._roles.actor.worker.engine.module]
+    if learner._roles.critic is not None:
+        modules.append(learner._roles.critic._worker.engine.module)
+    assert len(modules) == (2 if kind == "ppo" else 1)
+    assert all(module.is_gradient_checkpointing for module in modules)
+    assert_close(gradients_of(learner, BATCH), kept)

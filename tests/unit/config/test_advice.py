@@ -69,3 +69,15 @@ def test_retention_that_every_kept_checkpoint_stands_in_the_way_of_is_told() -> 
     assert "`buffer.keep_steps: 5` removes nothing newer than the first checkpoint" in kept
     few = {"save_interval": 10, "max_checkpoints_to_keep": 2}
     assert said(buffer=asked, trainer=few) == said(buffer=asked) == ()
+
+
+def test_keys_of_training_data_on_tasks_are_told() -> None:
+    form = {"chat_template": "x", "tools_key": "offered", "prompt_key": "question"}
+    told = said(buffer={"explorer_input": {"taskset": {"format": form}}})
+    assert [line.split("`")[3] for line in told] == ["format.tools_key", "format.chat_template"]
+    assert said(SFT, buffer={"trainer_input": {"experience_buffer": {"format": form}}}) == ()
+
+
+def test_a_guessed_workflow_is_told_with_what_it_means() -> None:
+    (guess,) = said(buffer={"explorer_input": {"default_workflow_type": None}})
+    assert "answers are graded as mathematics (`math_workflow`)" in guess

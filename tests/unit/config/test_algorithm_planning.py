@@ -199,8 +199,8 @@ def test_the_entropys_coefficient_may_stay_where_its_loss_is_taken_out() -> None
         ({"algorithm_type": "gspoo"}, "`algorithm.algorithm_type: gspoo` is not supported"),
         ({"algorithm_type": "dr_grp"}, "did you mean `dr_grpo`?"),
         ({"algorithm_type": "dpo"}, "runs in `mode: train`, not in `mode: both`"),
-        ({"advantage_fn": "rlooo"}, "did you mean `rloo`?, or give a dotted path"),
-        ({"policy_loss_fn": "cipso"}, "did you mean `cispo`?, or give a dotted path"),
+        ({"advantage_fn": "rlooo"}, "did you mean `rloo`? (a dotted path names"),
+        ({"policy_loss_fn": "cipso"}, "did you mean `cispo`? (a dotted path names"),
         ({"sample_strategy": "defualt"}, "did you mean `default`?"),
         (
             {"advantage_fn_args": {"epsilom": 1.0}},

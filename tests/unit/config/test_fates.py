@@ -148,11 +148,11 @@ trainer:
 
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(tmp_path, "mode: serve\nexplorer: {env_vars: {API_KEY: abc}}\n")
+        load(tmp_path, "mode: serve\nmodel: {rope_scaling: {api_key: abc}}\n")
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     assert "`mode: serve`" in said
-    assert "`explorer.env_vars` in" in said
+    assert "`model.rope_scaling` in" in said
     assert "are planned, not there yet" in said
     assert "abc" not in said
 

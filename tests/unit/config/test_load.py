@@ -44,6 +44,15 @@ def test_scientific_notation_is_a_number(tmp_path: Path) -> None:
     assert config.algorithm.optimizer.lr == 5e-4
 
 
+def test_an_alias_is_a_value_of_its_own(tmp_path: Path) -> None:
+    text = "stages: [{stage_name: a, buffer: &b {default_workflow_type: w}}, "
+    config = load(tmp_path, text + "{stage_name: b, buffer: {<<: *b, batch_size: 2}}]")
+    first, second = (stage.buffer for stage in config.stages)
+    assert first.explorer_input == second.explorer_input
+    assert first.explorer_input.default_workflow_type == "w"
+    assert (first.batch_size, second.batch_size) == (1, 2)
+
+
 def test_overrides_go_on_top_by_dotted_key(tmp_path: Path) -> None:
     text = "buffer: {total_steps: 100, batch_size: 2}\nstages: [{stage_name: a}, {stage_name: b}]"
     file = tmp_path / "x.yaml"
@@ -149,12 +158,14 @@ def test_several_mistakes_come_one_a_line(tmp_path: Path) -> None:
         ("a: [1", "is not valid YAML"),
         ("name: x\nname: y", "is not valid YAML"),
         ("- 1\n- 2", "is a list"),
-        ("just words", "unknown key `just words`"),
+        ("just words", "is one value"),
         ("1: 2", "unknown key `1`"),
         ("name: ${oc.env:TRINITY_TEST_ABSENT}", "`name` in DIR/x.yaml:1: "),
         ("name: ${nothing.here}", "`name` in DIR/x.yaml:1: "),
         ("name: ${broken", "`name` in DIR/x.yaml:1: "),
         ("name: ???", "`name` in DIR/x.yaml:1: "),
+        ("explorer: &a {env_vars: *a}", "an alias leads back to what it stands in"),
+        ("? [a]\n: 1", "is not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_configuration_gets_a_sentence(
@@ -176,8 +187,7 @@ def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
         ("", "DIR/x.yaml is empty: write `key: value` lines"),
         (
             "name: a\nname: b\n",
-            "DIR/x.yaml:2 is not valid YAML: while constructing a mapping, "
-            "found duplicate key name",
+            "DIR/x.yaml:2 is not valid YAML: the key `name` stands there twice",
         ),
         (
             "name: ${oc.env:TRINITY_NOT_SET}\n",

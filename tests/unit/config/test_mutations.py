@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trinity.config.catalog import all_keys
 from trinity.config.check import check_file
+from trinity.config.resolved import resolve
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -76,6 +77,8 @@ def test_a_damaged_file_is_a_configuration_or_gets_sentences(tmp_path: Path, tre
     file.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     report = check_file(file)
     assert report.plan or report.mistakes or (report.reading and report.reading.planned)
+    if report.plan and report.reading:
+        assert resolve(report.plan, report.reading.source).tree
     for mistake in report.mistakes:
         assert mistake.strip()
         assert "Traceback" not in mistake

@@ -107,7 +107,7 @@ def test_a_key_is_explained_by_its_end_and_by_older_names() -> None:
     words = dict(lines_about(key))
     assert words["type"] == "number from 0 on, up to 1"
     assert words["default"] == "0.0"
-    assert "`actor.optim.lr_warmup_steps_ratio`" in words["in verl"]
+    assert "`actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`" in words["in verl"]
     (old,) = find_keys("buffer.default_workflow_type")
     assert "buffer.explorer_input.default_workflow_type" in dict(lines_about(old))["renamed"]
     with pytest.raises(UserError, match=r"did you mean `algorithm\.repeat_times`"):

@@ -7,7 +7,9 @@ import pytest
 from services.explorer import long_runs
 from services.explorer.long_runs import LongRuns
 from services.explorer.outcome import Attempt
+from services.explorer.time_limit import TimeLimit
 from tests.unit.explorer.builders import build_assignment
+from trinity.config.explorer import ExplorerConfig
 from trinity.types import StageKey
 from trinity.waits import Waits
 
@@ -25,7 +27,7 @@ async def test_the_longest_run_is_shown_with_the_time_that_is_left(
     monkeypatch.setattr(long_runs, "LOOK_SECONDS", 0.01)
     changed = asyncio.Event()
     waits = Waits(owner="explorer", on_change=changed.set)
-    runs = LongRuns(waits=waits, timeout_seconds=60.0)
+    runs = LongRuns(waits=waits, limit=TimeLimit(ExplorerConfig(max_timeout=60.0)))
     looking = asyncio.create_task(runs.run())
     with runs.going_on(attempt(1)):
         with runs.going_on(attempt(0)):

@@ -13,6 +13,7 @@ from services.explorer.assignments import Assignment
 from services.explorer.engine import EngineDied
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
 from services.explorer.runner import Runner
+from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
 from tests.unit.explorer.builders import (
@@ -22,6 +23,7 @@ from tests.unit.explorer.builders import (
     build_assignment,
     build_plan,
 )
+from trinity.config.explorer import ExplorerConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.threads import DaemonThreads
@@ -124,7 +126,7 @@ async def outcome_of(
     runner = Runner(
         workbench=workbench,
         engine=engine,
-        timeout_seconds=timeout_seconds,
+        limit=TimeLimit(ExplorerConfig(max_timeout=timeout_seconds)),
         threads=threads or DaemonThreads(name="test", max_threads=1),
     )
     attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)

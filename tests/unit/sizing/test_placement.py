@@ -62,7 +62,7 @@ def test_one_gpu_is_shared_in_colocate() -> None:
         ),
         (1, 2, demand(engines(3), mode="bench", ranks=0), "want 3 GPUs .* there are 2"),
         (1, 2, demand(engines(2)), "leaves none to train on"),
-        (2, 4, demand(engines(2)), "6 GPUs are left to train on, more than a node's 4"),
+        (2, 4, demand(engines(2), ranks=6), "6 GPUs are left to train on, more than a node's 4"),
         (1, 2, demand(mode="colocate"), "is one GPU for one engine"),
         (1, 1, demand(engines(), engines(name="judge"), mode="colocate"), "no auxiliary models"),
     ],

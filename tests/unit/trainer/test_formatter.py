@@ -97,6 +97,101 @@ def test_only_the_last_message_of_a_conversation_is_learned(
     assert answer_of(tokenizer, only_row(formatter, {"messages": messages})) == "45<end>"
 
 
+TURNS = [("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", "45"), ("user", "6")]
+
+
+def test_all_answers_of_a_conversation_are_learned_where_that_is_asked_for(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    formatter = formatter_of(
+        prompt_type="messages", messages_key="messages", enable_concatenated_multi_turn=True
+    )
+    row = only_row(formatter, {"messages": messages_of(*TURNS)})
+    assert decoded(tokenizer, row.tokens) == (
+        "<user>1<end>\n<assistant>2<end>\n<user>3<end>\n<assistant>45<end>"
+    )
+    learned = row.tokens[row.prompt_length :][row.mask]
+    assert decoded(tokenizer, learned) == "2<end>45<end>"
+    assert decoded(tokenizer, row.tokens[: row.prompt_length]) == "<user>1<end>\n<assistant>"
+
+
+def test_a_conversation_that_is_too_long_keeps_its_mask(formatter_of: Load) -> None:
+    formatter = formatter_of(
+        max_length=9,
+        prompt_type="messages",
+        messages_key="messages",
+        enable_concatenated_multi_turn=True,
+    )
+    row = only_row(formatter, {"messages": messages_of(*TURNS)})
+    assert (row.length, row.mask.tolist()) == (9, [True, True, False, False])
+
+
+def test_a_conversation_without_an_answer_is_named(formatter_of: Load) -> None:
+    formatter = formatter_of(
+        prompt_type="messages", messages_key="messages", enable_concatenated_multi_turn=True
+    )
+    with pytest.raises(UserError, match=r"row 5 .* no answer of the assistant"):
+        only_row(formatter, {"messages": messages_of(("user", "1"))}, index=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "model_has", "text"),
+    [
+        ({}, None, "5<end>7<end>"),
+        ({}, True, "5<end>17<end>"),
+        ({"enable_thinking": False}, True, "5<end>07<end>"),
+    ],
+)
+def test_data_may_have_its_own_template_and_switch(
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    given: dict[str, object],
+    model_has: bool | None,
+    text: str,
+) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    formatter = load_formatter(
+        tmp_path,
+        schema="sft",
+        chat_template=TEMPLATE,
+        row_format=FormatConfig.model_validate(
+            {"prompt_type": "plaintext", "chat_template": thinking_before_answer(), **given}
+        ),
+        max_length=64,
+        enable_thinking=model_has,
+    )
+    row = only_row(formatter, {"prompt": "5", "response": "7"})
+    assert decoded(tokenizer, row.tokens) == text
+
+
+def thinking_before_answer() -> str:
+    """What the switch writes stands before the answer, whether it is there or still to come."""
+    switch = "{% if enable_thinking is defined %}{{ '1' if enable_thinking else '0' }}{% endif %}"
+    return (
+        "{{ messages[0]['content'] }}<end>" + switch + "{% for one in messages[1:] %}"
+        "{{ one['content'] }}<end>{% endfor %}"
+    )
+
+
+@pytest.mark.parametrize("tools", [[{"name": "8"}], '[{"name": "8"}]'])
+def test_tools_of_a_row_are_offered_in_its_prompt(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load, tools: JsonValue
+) -> None:
+    formatter = formatter_of(
+        prompt_type="messages",
+        messages_key="messages",
+        tools_key="offered",
+        chat_template="{% for tool in tools or [] %}{{ tool['name'] }}{% endfor %}" + TEMPLATE,
+    )
+    messages = messages_of(("user", "1"), ("assistant", "2"))
+    row = only_row(formatter, {"messages": messages, "offered": tools})
+    assert decoded(tokenizer, row.tokens) == "8<user>1<end>\n<assistant>2<end>"
+    plain = only_row(formatter, {"messages": messages}, index=1)
+    assert decoded(tokenizer, plain.tokens) == "<user>1<end>\n<assistant>2<end>"
+    with pytest.raises(UserError, match="row 2, column 'offered': no JSON"):
+        only_row(formatter, {"messages": messages, "offered": "x"}, index=2)
+
+
 def messages_of(*turns: tuple[str, str]) -> list[JsonValue]:
     return [{"role": role, "content": content} for role, content in turns]
 

@@ -1,0 +1,88 @@
+"""All mistakes of a file are said at once, and what is planned keeps nobody from planning."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trinity.cli.main import make_app
+from trinity.config.check import check_file
+from trinity.config.explain import verl_names
+from trinity.config.verl_keys import PREFIX, USED
+from trinity.errors import UserError
+from trinity.verl.names import row_of
+from trinity.verl.row import Fate
+
+GUIDE = Path(__file__).parent / "guide"
+MISTAKEN = """\
+model: {max_prompt_tokens: 3}
+algorithm: {algorithm_type: rloo, advantage_fn: nope, policy_loss_fn: nada}
+buffer:
+  explorer_input:
+    tasksets:
+      - name: a
+      - name: b
+    eval_tasksets:
+      - storage_type: sql
+  trainer_input:
+    auxiliary_buffers: {x: {}}
+stages:
+  - stage_name: one
+  - stage_name: two
+    mode: train
+    algorithm: {algorithm_type: sftt}
+"""
+
+
+def test_no_mistake_hides_another(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(MISTAKEN)
+    said = [line.removeprefix(f"{file}:") for line in check_file(file).mistakes]
+    assert [(line.partition(":")[0], line.split("`")[1], line.split("`")[3]) for line in said] == [
+        ("2", "one", "algorithm.advantage_fn: nope"),
+        ("2", "one", "algorithm.policy_loss_fn: nada"),
+        ("1", "one", "model.max_model_len"),
+        ("1", "one", "model.model_path"),
+        ("6", "one", "buffer.explorer_input.tasksets[0].path"),
+        ("7", "one", "buffer.explorer_input.tasksets[1].path"),
+        ("9", "one", "buffer.explorer_input.eval_tasksets[0].path"),
+        ("11", "one", "buffer.trainer_input.auxiliary_buffers.x.path"),
+        ("16", "two", "algorithm.algorithm_type: sftt"),
+        ("1", "two", "model.max_model_len"),
+        ("1", "two", "model.model_path"),
+        ("10", "two", "buffer.trainer_input.experience_buffer.path"),
+        ("11", "two", "buffer.trainer_input.auxiliary_buffers.x.path"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["plan", "show"])
+@pytest.mark.parametrize("file", sorted(GUIDE.glob("*.yaml")), ids=lambda file: file.stem)
+def test_what_is_planned_is_named_and_the_rest_told(command: str, file: Path) -> None:
+    words = ["config", command, str(file)]
+    done = CliRunner().invoke(make_app(words[:2]), words)
+    assert done.exception is None
+    planned = [one for one in check_file(file).notices if one.status.name == "PLANNED"]
+    assert done.output.count("without what is planned: ") == len(planned)
+    assert "stage 1: " in done.output or "model_path: " in done.output
+
+
+@pytest.mark.parametrize("command", ["plan", "show"])
+def test_a_mode_that_is_planned_cannot_be_planned(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("mode: bench\nmodel: {model_path: /m}\n")
+    words = ["config", command, str(file)]
+    done = CliRunner().invoke(make_app(words[:2]), words)
+    assert isinstance(done.exception, UserError)
+    assert "trinity config check" in str(done.exception)
+
+
+@pytest.mark.parametrize("key", USED)
+def test_verls_names_have_one_source(key: str) -> None:
+    """What is passed to verl's trainer in a file lands where `from-verl` would write it."""
+    row = row_of(key) or row_of(f"{PREFIX}.{key}")
+    assert row
+    if row.fate in (Fate.MOVED, Fate.COMBINED):
+        assert USED[key].to[1:] in row.ours.split(", ")
+        assert row.verl in verl_names(USED[key].to[1:])
+    else:
+        assert row.fate is Fate.PASSED

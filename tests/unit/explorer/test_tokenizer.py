@@ -1,0 +1,43 @@
+"""Chats become the tokens of the model's template, with its switches."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from services.explorer.tokenizer import load_tokenizer
+
+TEMPLATE = (
+    "{{ messages[0]['content'] }}"
+    "{% if enable_thinking is defined %}{{ 't' if enable_thinking else 'n' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory: Path = tmp_path_factory.mktemp("model")
+    vocabulary = {token: number for number, token in enumerate("etnabc")}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="e"))
+    raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    fast = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="e")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(directory)
+    return str(directory)
+
+
+@pytest.mark.parametrize(("thinking", "text"), [(None, "ab"), (True, "abt"), (False, "abn")])
+def test_the_switch_of_thinking_reaches_the_template(
+    model: str, thinking: bool | None, text: str
+) -> None:
+    tokenizer = load_tokenizer(model, None, enable_thinking=thinking)
+    assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]).text == text
+
+
+def test_what_changes_a_prompt_changes_what_the_template_is_known_by(model: str) -> None:
+    known = [
+        load_tokenizer(model, None, enable_thinking=one).template_sha256
+        for one in (None, True, False)
+    ]
+    assert len(set(known)) == 3
+    assert load_tokenizer(model, TEMPLATE).template_sha256 == known[0]

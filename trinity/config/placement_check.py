@@ -1,0 +1,17 @@
+"""Whether engines and ranks fit the machines, where GPUs are named."""
+
+from trinity.config.plan import StagePlan
+from trinity.errors import UserError
+
+
+def check_placement(plan: StagePlan) -> None:
+    """Raises: UserError naming the setting."""
+    if not plan.config.cluster.gpu_per_node:
+        return
+    from trinity.sizing.placement import check
+    from trinity.sizing.stage_sizes import demand_of, machines_of
+
+    try:
+        check(machines_of(plan), demand_of(plan))
+    except UserError as error:
+        raise UserError(f"stage `{plan.name}`: {error}") from error

@@ -1,0 +1,77 @@
+"""How large a train step is: its rows, its ranks and its micro-batches."""
+
+from typing import NamedTuple
+
+from trinity.config.gathered import Gathered
+from trinity.config.lengths import Lengths
+from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.ranks import resolve_rank_num
+from trinity.config.root import Config
+from trinity.config.sampling import count_expert_rows
+from trinity.errors import UserError
+
+LEAST_TOKENS_ON_CPU = 16384
+
+
+class Sizes(NamedTuple):
+    """Of each train step, and of the explore steps before."""
+
+    train_batch: int
+    expert_rows: int
+    """How many of them come from data."""
+    explore_rows: int
+    """0 without an explorer."""
+    ranks: int
+    max_token_len: int
+
+
+def resolve_sizes(
+    config: Config, algorithm: ResolvedAlgorithm, lengths: Lengths | None, stage: str
+) -> Sizes:
+    """Raises: UserError with a line for each that cannot be."""
+    explore_rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
+    batch = _train_batch_size(config, explore_rows, stage)
+    found = Gathered()
+    expert_rows = found.of(lambda: count_expert_rows(algorithm, batch, stage))
+    ranks = found.of(lambda: resolve_rank_num(config, batch, stage))
+    tokens = found.of(lambda: _max_token_len(config, lengths, algorithm, stage))
+    found.raise_all()
+    return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
+
+
+def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
+    given = config.buffer.train_batch_size
+    if given == 0 and config.mode == "train":
+        raise UserError(
+            f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
+            "explore step to derive it from, give the rows of one train step"
+        )
+    return given or rows_per_explore_step
+
+
+def _max_token_len(
+    config: Config, lengths: Lengths | None, algorithm: ResolvedAlgorithm, stage: str
+) -> int:
+    given = config.trainer.max_token_len_per_gpu
+    if lengths is None:
+        return given or 0
+    is_paired = algorithm.row_schema == "dpo"
+    least = 2 * lengths.model if is_paired else lengths.model
+    if given is not None and given < least:
+        what = (
+            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
+        )
+        raise UserError(
+            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than {what} "
+            f"tokens: give {least} or more"
+        )
+    return given or _usual_token_len(config, lengths)
+
+
+def _usual_token_len(config: Config, lengths: Lengths) -> int:
+    """Two of the longest sequences, which is what memory of a GPU is planned for.
+
+    Without a GPU a micro-batch costs more than what is in it, as long as that is small.
+    """
+    two = 2 * lengths.model
+    return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
