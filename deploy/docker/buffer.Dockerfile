@@ -10,9 +10,10 @@ COPY services/buffer services/buffer
 RUN /install.sh /locks/buffer.lock /venv
 
 FROM python:3.11-slim-bookworm
+RUN install -d -m 1777 /cache
 COPY --from=build /venv /venv
-# Bytecode goes where a container with a read-only root may write.
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache
+# Caches and bytecode go where a container with a read-only root may write.
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m", "services.buffer"]

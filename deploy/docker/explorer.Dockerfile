@@ -18,6 +18,7 @@ RUN /install.sh "/locks/explorer-${VARIANT}.lock" /venv
 FROM python:3.11-slim-bookworm
 # vLLM's kernels are compiled at the start, for which it wants a compiler; numa is the CPU build's.
 RUN apt-get update && apt-get install -y --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
+RUN install -d -m 1777 /cache
 COPY --from=build /venv /venv
 # Caches and bytecode go where a container with a read-only root may write.
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface

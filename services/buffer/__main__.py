@@ -57,7 +57,7 @@ class Parts:
         self.listener = Listener(dsn, CHANNEL)
         self.poller = Poller(self.listener)
         self.broker = ResultsClient()
-        self.stream = RunStream(self.broker, settings.stream_max_bytes)
+        self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
         self.advantages = Advantages(settings.advantage_seconds)
         self.ingest = Ingest(
             database=self.database,
