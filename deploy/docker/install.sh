@@ -19,8 +19,9 @@ esac
 pip install --no-deps --no-compile --requirement "$pins"
 pip install --no-deps --no-compile .
 
-# Parts of pyarrow that nothing here uses, a quarter of it: Flight, headers, its tests.
+# What nothing here uses: the tests of numpy, and of pyarrow a quarter: Flight, headers, its tests.
 for packages in "$environment"/lib/python3*/site-packages; do
+    find "$packages/numpy" -type d -name tests -prune -exec rm -rf {} +
     [ -d "$packages/pyarrow" ] || continue
     rm -rf "$packages"/pyarrow/{tests,include,includes,src,libarrow_flight.*,libarrow_python_flight.*} \
         "$packages"/pyarrow/{_flight.*,flight.py}

@@ -47,6 +47,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "security" {
+  type        = string
+  description = "Folder of the nodes with the certificates and token of each service, in one of its name."
+  default     = "/etc/trinity"
+}
+
 variable "stream_replicas" {
   type        = number
   description = "On how many of the brokers the stream of results is kept."
@@ -102,6 +108,7 @@ job "trinity" {
       config {
         image           = var.images.synchronizer
         args            = ["migrate"]
+        volumes         = ["${var.security}/synchronizer:/etc/trinity/tls:ro"]
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -128,7 +135,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.synchronizer
-        volumes         = var.volumes.synchronizer
+        volumes         = concat(["${var.security}/synchronizer:/etc/trinity/tls:ro"], var.volumes.synchronizer)
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -138,6 +145,7 @@ job "trinity" {
         TRINITY_SYNCHRONIZER_LISTEN            = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_SYNCHRONIZER_LOG_FORMAT        = "json"
         TRINITY_SYNCHRONIZER_POSTGRES_DSN_FILE = "${NOMAD_SECRETS_DIR}/postgres-dsn"
+        TRINITY_SECURITY_DIR                   = "/etc/trinity/tls"
         HOME                                   = "/local"
         PYTHONPYCACHEPREFIX                    = "/local/pycache"
       }, var.environment.synchronizer)
@@ -200,6 +208,7 @@ job "trinity" {
       config {
         image           = var.images.buffer
         args            = ["migrate"]
+        volumes         = ["${var.security}/buffer:/etc/trinity/tls:ro"]
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -226,7 +235,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.buffer
-        volumes         = var.volumes.buffer
+        volumes         = concat(["${var.security}/buffer:/etc/trinity/tls:ro"], var.volumes.buffer)
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -240,6 +249,7 @@ job "trinity" {
         TRINITY_BUFFER_TASKSET_ROOTS     = "/data"
         TRINITY_BUFFER_STREAM_REPLICAS   = "${var.stream_replicas}"
         HF_HOME                          = "/alloc/data/huggingface"
+        TRINITY_SECURITY_DIR             = "/etc/trinity/tls"
         HOME                             = "/local"
         PYTHONPYCACHEPREFIX              = "/local/pycache"
       }, var.environment.buffer)
@@ -311,7 +321,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.trainer
-        volumes         = var.volumes.trainer
+        volumes         = concat(["${var.security}/trainer:/etc/trinity/tls:ro"], var.volumes.trainer)
         shm_size        = 8589934592
         init            = true
         readonly_rootfs = true
@@ -322,6 +332,7 @@ job "trinity" {
         TRINITY_TRAINER_LISTEN     = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_TRAINER_LOG_FORMAT = "json"
         HF_HOME                    = "/alloc/data/huggingface"
+        TRINITY_SECURITY_DIR       = "/etc/trinity/tls"
         HOME                       = "/local"
         PYTHONPYCACHEPREFIX        = "/local/pycache"
       }, var.environment.trainer)
@@ -388,7 +399,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.explorer
-        volumes         = var.volumes.explorer
+        volumes         = concat(["${var.security}/explorer:/etc/trinity/tls:ro"], var.volumes.explorer)
         shm_size        = 8589934592
         init            = true
         readonly_rootfs = true
@@ -400,6 +411,7 @@ job "trinity" {
         TRINITY_EXPLORER_LOG_FORMAT    = "json"
         TRINITY_EXPLORER_NATS_URL_FILE = "${NOMAD_SECRETS_DIR}/nats-url"
         HF_HOME                        = "/alloc/data/huggingface"
+        TRINITY_SECURITY_DIR           = "/etc/trinity/tls"
         HOME                           = "/local"
         PYTHONPYCACHEPREFIX            = "/local/pycache"
       }, var.environment.explorer)

@@ -44,6 +44,12 @@ variable "trainer_gpus" {
   default = 0
 }
 
+variable "security" {
+  type        = string
+  description = "Folder of the nodes with the certificates and token of each service, in one of its name."
+  default     = "/etc/trinity"
+}
+
 variable "stream_replicas" {
   type        = number
   description = "On how many of the brokers the stream of results is kept."
@@ -72,6 +78,7 @@ job "trinity-experiment" {
         image           = var.images.synchronizer
         entrypoint      = ["trinity", "deploy", "submit"]
         args            = ["--plan=/local/plan.json", "--synchronizer=${SYNCHRONIZER}", "--buffer=${BUFFER}"]
+        volumes         = ["${var.security}/operator:/etc/trinity/tls:ro"]
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]
@@ -81,6 +88,9 @@ job "trinity-experiment" {
         destination = "local/peers.env"
         env         = true
         data        = "SYNCHRONIZER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}\nBUFFER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+      }
+      env {
+        TRINITY_SECURITY_DIR = "/etc/trinity/tls"
       }
       # A plan may hold chat templates with braces: the template's own delimiters are words.
       template {

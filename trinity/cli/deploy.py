@@ -59,8 +59,8 @@ def secrets(
     folder: Annotated[Path, typer.Argument(help="Folder to write to.", show_default=False)],
     postgres: Annotated[
         str, typer.Option(help="The database, host:port as the services see it.")
-    ] = "postgres:5432",
-    nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "nats:4222",
+    ] = "127.0.0.1:5432",
+    nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "127.0.0.1:4222",
 ) -> None:
     """Write the passwords of a deployment, each for its service; those made before stay."""
     from trinity.deploy.secret_folder import Places, write_secrets

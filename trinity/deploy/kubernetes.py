@@ -178,7 +178,7 @@ def _experiment(deployment: Deployment) -> JsonValue:
             {"name": "tmp", "emptyDir": {}},
             {
                 "name": "tls",
-                "secret": {"secretName": "experiment-tls", "optional": True, "defaultMode": 0o440},
+                "secret": {"secretName": "operator-tls", "defaultMode": 0o440},
             },
             {"name": "plan", "configMap": {"name": "experiment-plan"}},
         ],

@@ -65,11 +65,16 @@ NOMAD: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """What each task of deploy/nomad is given; a task reads its own variable alone."""
 PASSWORDS = ".passwords"
+AUTHORITY = "/etc/trinity/tls/ca.crt"
+"""Where a container finds the certificate by which it knows the database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the database and the broker answer, host:port as the services see them."""
+    """Where the database and the broker answer, host:port as the services see them.
+
+    Beyond loopback they are spoken to over TLS.
+    """
 
     postgres: str
     nats: str
@@ -115,11 +120,17 @@ def nomad_name(file: str) -> str:
 
 
 def _dsn(made: SecretFiles, role: str, place: str, database: str) -> str:
-    return f"postgresql://{role}:{made.password(f'postgres-{role}')}@{place}/{database}"
+    checked = "" if _is_loopback(place) else f"?sslmode=verify-full&sslrootcert={AUTHORITY}"
+    return f"postgresql://{role}:{made.password(f'postgres-{role}')}@{place}/{database}{checked}"
 
 
 def _nats_url(made: SecretFiles, user: str, place: str) -> str:
-    return f"nats://{user}:{made.password(f'nats-{user}')}@{place}"
+    scheme = "nats" if _is_loopback(place) else "tls"
+    return f"{scheme}://{user}:{made.password(f'nats-{user}')}@{place}"
+
+
+def _is_loopback(place: str) -> bool:
+    return place.startswith(("127.", "localhost:", "[::1]:"))
 
 
 def _kustomization() -> dict[str, object]:

@@ -24,7 +24,7 @@ def load_pyarrow() -> Any:
     except ImportError as error:
         raise UserError(
             f"an export needs pyarrow, which cannot be imported ({error}): "
-            "install `trinity-services[buffer]`"
+            "install `trinity-services[export]`"
         ) from error
     return pyarrow
 
