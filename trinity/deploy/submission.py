@@ -36,6 +36,8 @@ class Submission:
         reporter = make_reporter(self.plan.label)
         try:
             ended = await self._follow(reporter)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
         finally:
             reporter.close()
         if ended.state != FINISHED:
