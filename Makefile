@@ -8,8 +8,8 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast faults bench bench-buffer check format types protos proto proto-drift \
-	proto-baseline docs docs-drift lock clean
+.PHONY: help setup prepare demo test test-fast check-images check-deploy faults bench bench-buffer check format \
+	types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -33,6 +33,12 @@ test: test-fast  ## Every test, the fast ones first
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) tests/unit
+
+check-images: setup  ## The environments of the buffer's and the synchronizer's image: made, weighed, started
+	$(BIN)/pytest tests/images
+
+check-deploy: setup  ## Manifests rendered for the examples, against the schemas of what takes them
+	PYTHON=$(BIN)/python deploy/check.sh
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
@@ -92,8 +98,9 @@ docs-drift:
 	$(BIN)/python -m trinity.config.document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 
-lock:  ## Write requirements/cpu.lock from .venv as it is
+lock:  ## Write requirements/cpu.lock and the locks of the images from .venv as it is
 	@requirements/freeze.sh $(VENV)
+	@$(BIN)/python requirements/lock_images.py
 
 clean:  ## Remove what tools leave behind; .venv and checkpoints stay
 	rm -rf $(SCRATCH) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

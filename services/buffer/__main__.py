@@ -60,7 +60,7 @@ class Parts:
         self.listener = Listener(dsn, CHANNEL)
         self.poller = Poller(self.listener)
         self.broker = ResultsClient()
-        self.stream = RunStream(self.broker, settings.stream_max_bytes)
+        self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
         self.functions = Functions(settings.advantage_seconds, settings.function_memory_bytes)
         self.priorities = Priorities(settings.priority_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(

@@ -24,6 +24,8 @@ class BufferSettings(ServiceSettings):
     """How long to wait at the start for the database and the broker."""
     stream_max_bytes: int = Field(default=2 * 1024**3, gt=0)
     """Size of the stream of results; a full one refuses results until some are stored."""
+    stream_replicas: int = Field(default=1, ge=1, le=5)
+    """On how many brokers of a cluster the stream is kept: 3 outlive the loss of one."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)

@@ -96,8 +96,9 @@ class RunStream:
     A full stream refuses new messages: who sends them keeps them and sends them again.
     """
 
-    def __init__(self, client: Client, max_bytes: int) -> None:
+    def __init__(self, client: Client, max_bytes: int, replicas: int = 1) -> None:
         self._client = client
+        self._replicas = replicas
         self._jetstream: JetStreamContext = client.jetstream(timeout=5.0)
         self._max_bytes = max_bytes
 
@@ -185,6 +186,7 @@ class RunStream:
             max_bytes=self._max_bytes,
             max_msg_size=MAX_MESSAGE_BYTES,
             discard=DiscardPolicy.NEW,
+            num_replicas=self._replicas,
         )
 
     def _consumer_config(self) -> ConsumerConfig:

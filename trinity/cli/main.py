@@ -36,6 +36,7 @@ MODULES = {"exclude": "set_aside", "delete": "set_aside"}
 
 GROUPS = {
     "config": "Check, resolve, explain and write configurations.",
+    "deploy": "Write manifests and secrets, and start an experiment on running services.",
     "taskset": "Submit, list, show, close and delete tasksets.",
 }
 """The same for groups of commands, each `app` of the module of its name."""

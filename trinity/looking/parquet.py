@@ -24,7 +24,7 @@ def load_pyarrow() -> Any:
     except ImportError as error:
         raise UserError(
             f"an export needs pyarrow, which cannot be imported ({error}): "
-            "install `trinity-services[buffer]`"
+            "install `trinity-services[export]`"
         ) from error
     return pyarrow
 
@@ -130,7 +130,7 @@ def _load_datasets() -> Any:
     except ImportError as error:
         raise UserError(
             f"this export needs `datasets`, which cannot be imported ({error}): "
-            "install `trinity-services[buffer]`, or write a .parquet file"
+            "install `trinity-services[export]`, or write a .parquet file"
         ) from error
     datasets.disable_progress_bars()
     return datasets.Dataset

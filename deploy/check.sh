@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Render both examples for every target and hold them against the schemas of what takes them:
+# deploy/check.sh, in a checkout. PYTHON is one that can import the project. Needs kubectl, npm and a
+# package index; the tools go into build/, not into the project's environment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="${PYTHON:-python3}"
+tools=build/deploy-tools
+rendered=build/deploy-rendered
+
+if [ ! -x "$tools/bin/kubernetes-validate" ]; then
+    python3 -m venv "$tools"
+    "$tools/bin/pip" --disable-pip-version-check install -q \
+        kubernetes-validate==1.37.0 python-hcl2==8.1.4 jsonschema pyyaml
+fi
+if [ ! -d "$tools/dclint" ]; then  # it carries the schema of the compose specification
+    mkdir -p "$tools/dclint"
+    npm pack --silent --pack-destination "$tools" dclint@3.1.0 > /dev/null
+    tar -xzf "$tools/dclint-3.1.0.tgz" -C "$tools/dclint" --strip-components 1
+fi
+
+rm -rf "$rendered"
+for example in addition gsm8k; do
+    config="examples/$example/$example.yaml"
+    for target in compose nomad; do
+        "$python" -m trinity.cli.main deploy render --config "$config" --target "$target" \
+            --output "$rendered/$example-$target" > /dev/null
+    done
+    for overlay in one-node cluster; do
+        folder="$rendered/$example-$overlay"
+        "$python" -m trinity.cli.main deploy render --config "$config" --target k8s \
+            --overlay "$overlay" --output "$folder" > /dev/null
+        kubectl kustomize "$folder" > "$folder.yaml"
+        for version in 1.31 1.37; do
+            "$tools/bin/kubernetes-validate" --strict --quiet -k "$version" "$folder.yaml"
+        done
+        echo "$folder: $(grep -c '^kind: ' "$folder.yaml") objects, valid for Kubernetes 1.31 and 1.37"
+    done
+    "$tools/bin/python" deploy/check.py "$tools/dclint/schemas/compose.schema.json" \
+        "$rendered/$example-compose" "$rendered/$example-nomad"
+done

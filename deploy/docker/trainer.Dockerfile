@@ -1,0 +1,27 @@
+# The trainer's image, for NVIDIA GPUs or, with VARIANT=cpu, for processors:
+#   docker build -f deploy/docker/trainer.Dockerfile -t trinity-trainer:gpu .
+#   docker build -f deploy/docker/trainer.Dockerfile -t trinity-trainer:cpu --build-arg VARIANT=cpu \
+#       --build-arg PIP_EXTRA_INDEX_URL=<index of PyTorch's CPU builds> .
+# CUDA's libraries are packages of the lock; the host brings the driver and NVIDIA's container toolkit.
+FROM python:3.11-slim-bookworm AS build
+ARG VARIANT=gpu
+ARG PIP_EXTRA_INDEX_URL
+WORKDIR /src
+COPY deploy/docker/install.sh /install.sh
+COPY requirements/trainer-${VARIANT}.lock /locks/
+COPY pyproject.toml ./
+COPY trinity trinity
+COPY services/__init__.py services/
+COPY services/trainer services/trainer
+RUN /install.sh "/locks/trainer-${VARIANT}.lock" /venv
+
+FROM python:3.11-slim-bookworm
+# Kernels are compiled at the start, for which torch wants a compiler.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN install -d -m 1777 /cache
+COPY --from=build /venv /venv
+# Caches and bytecode go where a container with a read-only root may write.
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface
+USER 10001:10001
+WORKDIR /tmp
+ENTRYPOINT ["python", "-m", "services.trainer"]

@@ -1,0 +1,1 @@
+"""The compose file's processes without containers: its own entry points, variables and secrets."""

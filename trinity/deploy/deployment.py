@@ -1,0 +1,216 @@
+"""What an experiment asks of the place where it runs: folders, GPUs, images."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trinity.config.data_files import SUFFIXES
+from trinity.config.plan import ExperimentPlan, ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.secret import hidden
+from trinity.config.taskset_storage import DATABASES
+from trinity.errors import UserError
+
+Variant = Literal["cpu", "gpu"]
+SQLITE = "sqlite:///"
+LONGEST_NAME = 40
+"""Kubernetes takes 63, and puts words of its own behind."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Folder:
+    """A directory that a service sees under the same path as everybody else."""
+
+    path: str
+    is_writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """Where the images are pulled from, and which build."""
+
+    registry: str = ""
+    tag: str = "0.1.0"
+
+    def name(self, service: str) -> str:
+        """Without the tag."""
+        return f"{self.registry.rstrip('/')}/trinity-{service}".lstrip("/")
+
+    def tag_of(self, service: str, variant: Variant) -> str:
+        """Engines and training differ between GPUs and processors."""
+        return f"{self.tag}-{variant}" if service in ("explorer", "trainer") else self.tag
+
+    def full(self, service: str, variant: Variant) -> str:
+        """Name and tag."""
+        return f"{self.name(service)}:{self.tag_of(service, variant)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One experiment and the services it runs on.
+
+    deployment = Deployment(plan=plan, explorers=2, plugin_dir=None, images=Images())
+    deployment.folders("trainer"), deployment.gpus("trainer")
+    """
+
+    plan: ExperimentPlan
+    explorers: int
+    plugin_dir: Path | None
+    images: Images
+
+    @property
+    def name(self) -> str:
+        """The label, as names of DNS are written."""
+        plain = re.sub(r"[^a-z0-9]+", "-", self.plan.label.lower()).strip("-")
+        return plain[:LONGEST_NAME].strip("-") or "experiment"
+
+    @property
+    def needs_explorer(self) -> bool:
+        """Whether any stage rolls out."""
+        return any(stage.needs_rollout for stage in self.plan.stages)
+
+    @property
+    def variant(self) -> Variant:
+        """Which builds of the images run it."""
+        return "gpu" if self.plan.stages[0].config.cluster.gpu_per_node else "cpu"
+
+    @property
+    def log_level(self) -> str:
+        """Of every service."""
+        return self.plan.stages[0].config.log.level
+
+    def gpus(self, service: str) -> int:
+        """GPUs of one process of the service."""
+        if self.variant == "cpu":
+            return 0
+        if service == "trainer":
+            return max(stage.trainer_rank_num for stage in self.plan.stages)
+        rollouts = [stage for stage in self.plan.stages if stage.needs_rollout]
+        sizes = [stage.config.explorer.rollout_model.tensor_parallel_size for stage in rollouts]
+        return max(sizes, default=0) if service == "explorer" else 0
+
+    def folders(self, service: str) -> tuple[Folder, ...]:
+        """What the service reads and writes; a folder within another is not named again."""
+        found = {Folder(path) for path in self._read_by(service)}
+        if service == "trainer":
+            found.add(Folder(self.plan.job_dir, is_writable=True))
+        if service == "explorer":
+            found.add(Folder(self.plan.job_dir))
+        return tuple(sorted(_outermost(found)))
+
+    @property
+    def data_roots(self) -> tuple[str, ...]:
+        """Where the buffer may read tasksets from."""
+        return tuple(dict.fromkeys(path for stage in self.plan.stages for path in _data(stage)))
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether a model or a dataset has to be fetched."""
+        places = [place for stage in self.plan.stages for place in (*_models(stage), *_data(stage))]
+        named = [place for stage in self.plan.stages for place in _named(stage)]
+        return any(not place.startswith("/") for place in (*places, *named))
+
+    def environment(self, service: str, cache: str = "/cache") -> dict[str, str]:
+        """Variables that this experiment adds; what is fetched from the hub lies in `cache`."""
+        prefix = f"TRINITY_{service.upper()}_"
+        added = {f"{prefix}LOG_LEVEL": self.log_level}
+        if service == "buffer":
+            roots = [*self.data_roots, *([cache] if self.uses_hub else [])]
+            added[f"{prefix}TASKSET_ROOTS"] = ":".join(roots) or "/data"
+        if service in ("explorer", "trainer") and self.variant == "cpu":
+            added["OMP_NUM_THREADS"] = "1"
+        if service != "synchronizer" and self.plugin_dir is not None:
+            added["TRINITY_PLUGIN_DIRS"] = str(self.plugin_dir)
+        return added
+
+    def check(self) -> None:
+        """Raises: UserError when the images cannot run it, or its plan would give a secret away."""
+        for stage in self.plan.stages:
+            for kind, path in _parts(stage):
+                _check_in_images(stage, kind, path)
+        if key := _secret_in(self.plan.model_dump(mode="json")):
+            raise UserError(
+                f"`{key}` holds a secret, and manifests hold none: leave it out of the file, and "
+                "give a password in a PGPASSFILE, a key in a variable of the service's environment"
+            )
+
+    def _read_by(self, service: str) -> Iterator[str]:
+        for stage in self.plan.stages:
+            if service == "buffer":
+                yield from _data(stage)
+            if service in ("explorer", "trainer"):
+                yield from (model for model in _models(stage) if model.startswith("/"))
+        if service != "synchronizer" and self.plugin_dir is not None:
+            yield str(self.plugin_dir)
+
+
+def _parts(stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """What may be code of the user's own, by its kind."""
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        yield "workflow", taskset.workflow
+        yield "reward", taskset.reward or ""
+    yield "advantage", stage.algorithm.advantage_fn
+    yield "loss", stage.algorithm.policy_loss_fn
+
+
+def _check_in_images(stage: StagePlan, kind: str, path: str) -> None:
+    """A dotted path is found where the images have it: in this project alone."""
+    module = path.rpartition(".")[0]
+    if module and module.split(".")[0] != "trinity":
+        raise UserError(
+            f"stage `{stage.name}`: the {kind} `{path}` is not in the images: register it under a "
+            "name in a file of a folder given with `--plugin-dir`"
+        )
+
+
+def _models(stage: StagePlan) -> Iterator[str]:
+    yield stage.model_path
+    if stage.critic_model_path is not None:
+        yield stage.critic_model_path
+
+
+def _data(stage: StagePlan) -> Iterator[str]:
+    """Folders of the data that lies in files."""
+    for place in _named(stage):
+        if place.startswith("/"):
+            is_file = Path(place).suffix in SUFFIXES or Path(place).suffix == ".db"
+            yield str(Path(place).parent) if is_file else place
+
+
+def _named(stage: StagePlan) -> Iterator[str]:
+    """Where data is read from, files as absolute paths; databases elsewhere are left out."""
+    sources: Iterable[ResolvedTaskset | ResolvedExperienceBuffer] = (
+        *stage.tasksets,
+        *stage.eval_tasksets,
+        stage.experience_buffer,
+        *stage.auxiliary_buffers,
+    )
+    for source in sources:
+        if source.path is not None:
+            place = source.path.removeprefix(SQLITE)
+            if not place.startswith(DATABASES):
+                yield place
+
+
+def _outermost(folders: set[Folder]) -> Iterator[Folder]:
+    """A writable folder stays even inside of one that is only read."""
+    for folder in folders:
+        around = [other for other in folders if other.path in map(str, Path(folder.path).parents)]
+        twin = Folder(folder.path, is_writable=True)
+        if any(other.is_writable or not folder.is_writable for other in around):
+            continue
+        if not folder.is_writable and twin in folders:
+            continue
+        yield folder
+
+
+def _secret_in(value: object, key: str = "") -> str:
+    """The dotted key of a value that nobody may see, empty if there is none."""
+    if isinstance(value, dict):
+        return next(
+            (k for n, v in value.items() if (k := _secret_in(v, f"{key}.{n}".strip(".")))), ""
+        )
+    if isinstance(value, list):
+        return next((k for v in value if (k := _secret_in(v, key))), "")
+    return key if hidden(key, value) != value else ""

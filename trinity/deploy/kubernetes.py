@@ -1,0 +1,199 @@
+"""The kustomize overlay that an experiment decides, over deploy/k8s/overlays."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import yaml
+from pydantic import JsonValue
+
+from trinity.deploy.deployment import Deployment, Folder
+
+Overlay = Literal["one-node", "cluster"]
+Files = dict[str, str]
+"""Contents by relative path."""
+IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
+KINDS: Mapping[str, tuple[str, str]] = {
+    "buffer": ("apps/v1", "Deployment"),
+    "explorer": ("apps/v1", "Deployment"),
+    "synchronizer": ("apps/v1", "Deployment"),
+    "trainer": ("batch/v1", "Job"),
+}
+
+
+def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
+    """The files beside `k8s/`; kubectl takes them together."""
+    files = {f"{name}.yaml": _text(_patch(deployment, name, overlay)) for name in KINDS}
+    resources = [f"k8s/overlays/{overlay}", "experiment.yaml"]
+    files["experiment.yaml"] = _text(_experiment(deployment))
+    if deployment.uses_hub:
+        files["hub.yaml"] = _text(_hub_policy())
+        resources.append("hub.yaml")
+    files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
+    return files
+
+
+def _kustomization(deployment: Deployment, resources: list[str]) -> JsonValue:
+    images = deployment.images
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "trinity",
+        "resources": [*resources],
+        "patches": [{"path": f"{name}.yaml"} for name in KINDS],
+        "replicas": [
+            {
+                "name": "explorer",
+                "count": deployment.explorers if deployment.needs_explorer else 0,
+            }
+        ],
+        "images": [
+            {
+                "name": f"trinity-{name}",
+                "newName": images.name(name),
+                "newTag": images.tag_of(name, deployment.variant),
+            }
+            for name in IMAGES
+        ],
+        "configMapGenerator": [{"name": "experiment-plan", "files": ["plan.json"]}],
+    }
+
+
+def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
+    """Folders, GPUs and variables, laid over the workload of that name."""
+    container: dict[str, JsonValue] = {
+        "name": name,
+        "env": [
+            {"name": key, "value": value} for key, value in deployment.environment(name).items()
+        ],
+    }
+    if gpus := deployment.gpus(name):
+        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    spec: dict[str, JsonValue] = {"containers": [container]}
+    if folders := deployment.folders(name):
+        container["volumeMounts"] = [_mount(*one, overlay) for one in enumerate(folders)]
+        spec["volumes"] = _volumes(folders, overlay)
+    version, kind = KINDS[name]
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": spec}},
+    }
+
+
+def _mount(position: int, folder: Folder, overlay: Overlay) -> JsonValue:
+    mount: dict[str, JsonValue] = {
+        "name": f"folder-{position}",
+        "mountPath": folder.path,
+        "readOnly": not folder.is_writable,
+    }
+    if overlay == "cluster":
+        mount |= {"name": "shared", "subPath": folder.path.lstrip("/")}
+    return mount
+
+
+def _volumes(folders: tuple[Folder, ...], overlay: Overlay) -> JsonValue:
+    if overlay == "cluster":
+        return [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
+    return [
+        {"name": f"folder-{position}", "hostPath": {"path": folder.path, "type": "Directory"}}
+        for position, folder in enumerate(folders)
+    ]
+
+
+def _hub_policy() -> JsonValue:
+    """Models or data are fetched from the hub: those who do so reach the world over HTTPS."""
+    who: JsonValue = {
+        "key": "app.kubernetes.io/name",
+        "operator": "In",
+        "values": ["buffer", "explorer", "trainer"],
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "hub"},
+        "spec": {
+            "podSelector": {"matchExpressions": [who]},
+            "policyTypes": ["Egress"],
+            "egress": [{"ports": [{"protocol": "TCP", "port": 443}]}],
+        },
+    }
+
+
+def _experiment(deployment: Deployment) -> JsonValue:
+    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced."""
+    labels: JsonValue = {
+        "app.kubernetes.io/name": "experiment",
+        "app.kubernetes.io/part-of": "trinity",
+    }
+    container: JsonValue = {
+        "name": "experiment",
+        "image": "trinity-synchronizer",
+        "command": ["trinity", "deploy", "submit"],
+        "args": [
+            "--plan=/etc/trinity/plan/plan.json",
+            "--synchronizer=synchronizer:50051",
+            "--buffer=buffer:50052",
+        ],
+        "envFrom": [{"configMapRef": {"name": "security"}}],
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "128Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "tls", "mountPath": "/etc/trinity/tls", "readOnly": True},
+            {"name": "plan", "mountPath": "/etc/trinity/plan", "readOnly": True},
+        ],
+    }
+    failures: JsonValue = [
+        {
+            "action": "Ignore",
+            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+        },
+        {
+            "action": "FailJob",
+            "onExitCodes": {"containerName": "experiment", "operator": "In", "values": [1, 2]},
+        },
+    ]
+    pod: JsonValue = {
+        "restartPolicy": "Never",
+        "serviceAccountName": "trinity",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "runAsGroup": 10001,
+            "fsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {
+                "name": "tls",
+                "secret": {"secretName": "operator-tls", "defaultMode": 0o440},
+            },
+            {"name": "plan", "configMap": {"name": "experiment-plan"}},
+        ],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"experiment-{deployment.name}", "labels": labels},
+        "spec": {
+            "backoffLimit": 3,
+            "podFailurePolicy": {"rules": failures},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _text(content: JsonValue) -> str:
+    return str(yaml.safe_dump(content, sort_keys=False))

@@ -1,0 +1,37 @@
+"""The variables of a Nomad job that an experiment decides, for `nomad job run -var-file`."""
+
+import json
+
+from pydantic import JsonValue
+
+from trinity.deploy.deployment import Deployment
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+CACHE = "/alloc/data/huggingface"
+"""Shared by the tasks of a group, and kept while they stay on a node."""
+PLAN_FROM_JOBS = "../plan.json"
+"""Nomad looks for files from where the job's file is."""
+
+
+def nomad_variables(deployment: Deployment) -> str:
+    """The content of a file of variables; Nomad interpolates its strings."""
+    text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
+    return text.replace("${", "$${").replace("%{", "%%{") + "\n"
+
+
+def _values(deployment: Deployment) -> dict[str, JsonValue]:
+    return {
+        "plan_file": PLAN_FROM_JOBS,
+        "images": {name: deployment.images.full(name, deployment.variant) for name in SERVICES},
+        "environment": {name: {**deployment.environment(name, CACHE)} for name in SERVICES},
+        "volumes": {
+            name: [
+                f"{folder.path}:{folder.path}:{'rw' if folder.is_writable else 'ro'}"
+                for folder in deployment.folders(name)
+            ]
+            for name in SERVICES
+        },
+        "explorers": deployment.explorers if deployment.needs_explorer else 0,
+        "explorer_gpus": deployment.gpus("explorer"),
+        "trainer_gpus": deployment.gpus("trainer"),
+    }

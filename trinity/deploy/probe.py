@@ -1,0 +1,70 @@
+"""Ask a service of this host how it is: python -m trinity.deploy.probe SERVICE [--ready]
+
+Without `--ready`: whether the process lives; with it: whether what it needs is usable. Its address
+is read from its own variable, TRINITY_<SERVICE>_LISTEN. Exit code 0 says yes, 1 no, 2 that the
+question was wrong.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, trainer_pb2
+from trinity.errors import UserError
+from trinity.rpc.channel import open_sync_channel
+
+ANSWER_SECONDS = 3.0
+YES, NO, WRONG = 0, 1, 2
+
+FULL_NAMES = {
+    "buffer": buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name,
+    "explorer": explorer_pb2.DESCRIPTOR.services_by_name["ExplorerService"].full_name,
+    "synchronizer": synchronizer_pb2.DESCRIPTOR.services_by_name["SynchronizerService"].full_name,
+    "trainer": trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name,
+}
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+    """Answers the exit code."""
+    try:
+        address, name = question(arguments, environment)
+    except UserError as error:
+        sys.stderr.write(f"probe: {error}\n")
+        return WRONG
+    return YES if _is_serving(address, name) else NO
+
+
+def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
+    """The address to ask, and what to ask for.
+
+    Raises: UserError when the arguments or the variable are not of that form.
+    """
+    service, *options = arguments or [""]
+    if service not in FULL_NAMES or options not in ([], ["--ready"]):
+        raise UserError(f"usage: probe {{{','.join(FULL_NAMES)}}} [--ready]")
+    variable = f"TRINITY_{service.upper()}_LISTEN"
+    address = environment.get(variable, "")
+    if not address or address.endswith(":0"):
+        raise UserError(f"{variable} names no fixed port: give it as host:port")
+    return address, FULL_NAMES[service] if options else ""
+
+
+def _is_serving(address: str, name: str) -> bool:
+    request = health_pb2.HealthCheckRequest(service=name)
+    with open_sync_channel(address) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_SECONDS)
+        except grpc.RpcError as error:
+            sys.stderr.write(f"probe: {address}: {error.code().name}\n")
+            return False
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        sys.stderr.write(f"probe: {address} is not ready\n")
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

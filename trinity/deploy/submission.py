@@ -1,0 +1,104 @@
+"""Start an experiment on services that run already, and follow it to its end."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from pydantic import ValidationError
+
+from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.config.plan import ExperimentPlan
+from trinity.errors import RunFailed, TrinityError, UserError
+from trinity.launch.follow import FINISHED, Follower
+from trinity.progress.reporter import Reporter, make_reporter
+from trinity.progress.tensorboard import NoMonitor
+from trinity.progress.view import RunView
+from trinity.rpc.channel import open_channel
+from trinity.rpc.errors import error_of
+
+START_SECONDS = 120.0
+"""How long the services may take to answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A plan, and the services that shall carry it out."""
+
+    plan: ExperimentPlan
+    synchronizer: str
+    buffer: str
+
+    async def run(self) -> None:
+        """Start it, or let the one of its label go on, and follow it.
+
+        Raises: RunFailed when it ends otherwise than finished, or nobody answers.
+        """
+        reporter = make_reporter(self.plan.label)
+        try:
+            ended = await self._follow(reporter)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        finally:
+            reporter.close()
+        if ended.state != FINISHED:
+            raise RunFailed(f"{self.plan.label} did not finish: {ended.reason}")
+
+    async def _follow(self, reporter: Reporter) -> synchronizer_pb2.Experiment:
+        async with (
+            open_channel(self.synchronizer) as to_synchronizer,
+            open_channel(self.buffer) as to_buffer,
+        ):
+            synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
+            follower = Follower(
+                experiment=await self._create(synchronizer, reporter),
+                buffer=buffer_pb2_grpc.BufferServiceStub(to_buffer),
+                synchronizer=synchronizer,
+                view=RunView.of(self.plan),
+                reporter=reporter,
+                monitor=NoMonitor(),
+                on_stage=lambda _: None,
+            )
+            return await follower.until_ended()
+
+    async def _create(
+        self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Reporter
+    ) -> synchronizer_pb2.Experiment:
+        request = synchronizer_pb2.CreateExperimentRequest(
+            tenant=self.plan.tenant,
+            label=self.plan.label,
+            plan_json=self.plan.model_dump_json(),
+        )
+        try:
+            answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
+                request, timeout=START_SECONDS, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _not_taken(self.synchronizer, error) from error
+        verb = "goes on" if answer.resumed else "started"
+        reporter.say(f"{self.plan.label} {verb} as {answer.experiment.id}")
+        return answer.experiment
+
+
+def _not_taken(address: str, error: grpc.aio.AioRpcError) -> TrinityError:
+    if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+        return RunFailed(
+            f"the synchronizer at {address} did not answer within {START_SECONDS:.0f} s: "
+            "look at its log, or correct `--synchronizer`"
+        )
+    return error_of(error)
+
+
+def read_plan(path: Path) -> ExperimentPlan:
+    """A plan as `trinity deploy render` writes it.
+
+    Raises: UserError when the file is none.
+    """
+    try:
+        return ExperimentPlan.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its beginning"
+        raise UserError(
+            f"{path} is no plan of this version (at {where}): write it with `trinity deploy render`"
+        ) from error
