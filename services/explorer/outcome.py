@@ -26,6 +26,7 @@ class Outcome:
     experiences: list[Experience] = field(default_factory=list)
     failure: str = ""
     duration_seconds: float = 0.0
+    traceparent: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -56,4 +57,5 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         reason=outcome.failure.encode(errors="replace").decode(),
         experiences=[experience_to_proto(one, ref) for one in outcome.experiences],
         duration_seconds=outcome.duration_seconds,
+        traceparent=outcome.traceparent,
     )

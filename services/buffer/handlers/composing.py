@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer import telemetry
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
 from services.buffer.domain.composition import (
@@ -50,6 +51,7 @@ from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.errors import PreconditionFailed
+from trinity.telemetry import tracing
 
 NUM_SAMPLES = 3
 SampleDecoder = Callable[[bytes], Sample]
@@ -88,6 +90,7 @@ class Composer:
     async def _compose_rollouts(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
+        begun_ns = tracing.now_ns()
         before = await _first_unfinished(connection, stage)
         stage = await leave_out_stale(connection, stage, step, before)
         num_rows = await count_ready(connection, stage, before)
@@ -100,6 +103,7 @@ class Composer:
                 size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
                 has_more = num_rows > len(rows)
+                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
                 return await self._take(connection, stage, step, rows, has_more=has_more)
             case Refill(num_tasks, refill_round):
                 await _refill(connection, stage, num_tasks, refill_round)
