@@ -59,7 +59,7 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) 
         tracing.record(
             names.STORE,
             begun_ns,
-            parent=places.parse(result.traceparent) or places.of_task(result.assignment_id),
+            parent=places.in_task(result.assignment_id, result.traceparent),
             kind="consumer",
             attributes={
                 names.RUN: result.run,

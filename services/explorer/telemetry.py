@@ -24,18 +24,11 @@ def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
     key, assignment = attempt.key, attempt.assignment
     span = tracing.span(
         names.SAMPLE,
-        parent=places.parse(assignment.traceparent) or places.of_task(assignment.id),
+        parent=places.in_task(assignment.id, assignment.traceparent),
         links=[places.of_step(key.experiment_id, key.stage, weights.incarnation, weights.version)],
         attributes={
             names.RL_RUN: key.experiment_id,
-            names.TENANT: key.tenant,
-            names.STAGE: key.stage,
             names.ASSIGNMENT: assignment.id,
-            names.KIND: assignment.kind.value,
-            names.TASKSET: assignment.taskset,
-            names.TASK_INDEX: assignment.task_index,
-            names.EXPLORE_STEP: assignment.explore_step,
-            names.POSITION: assignment.position,
             names.RUN: attempt.run,
             names.ATTEMPT: attempt.number,
             names.VERSION: weights.version,
@@ -65,7 +58,7 @@ def publishing(message: RunResult) -> Span:
         return tracing.NO_SPAN
     span = tracing.begin(
         names.PUBLISH,
-        parent=places.parse(message.traceparent) or places.of_task(message.assignment_id),
+        parent=places.in_task(message.assignment_id, message.traceparent),
         kind="producer",
         attributes={names.RUN: message.run, names.ATTEMPT: message.attempt},
     )

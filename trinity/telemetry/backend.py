@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
+from functools import lru_cache
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -10,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from trinity.telemetry.places import Place
+from trinity.telemetry.places import KEPT, Place
 from trinity.telemetry.tracing import Attributes, Kind, Span, Value
 
 KINDS: dict[Kind, SpanKind] = {
@@ -77,6 +78,7 @@ class OpenTelemetryBackend:
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("trinity")
         self._sampler = provider.sampler
+        self._named = lru_cache(maxsize=KEPT)(self._name)
 
     def begin(
         self,
@@ -130,7 +132,7 @@ class OpenTelemetryBackend:
             return contexts.get_current()
         return trace.set_span_in_context(trace.NonRecordingSpan(self._named(parent)), Context())
 
-    def _named(self, place: Place) -> SpanContext:
+    def _name(self, place: Place) -> SpanContext:
         """Where it is not said, the sampler decides as it would for the trace's first span."""
         is_sampled = place.is_sampled
         if is_sampled is None:

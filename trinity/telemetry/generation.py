@@ -33,7 +33,6 @@ def generating(
         **_ABOUT,
         names.MAX_TOKENS: sampling.max_tokens,
         names.TEMPERATURE: sampling.temperature,
-        names.SEED: sampling.seed or 0,
         names.INPUT_TOKENS: num_prompt_tokens,
     }
     with tracing.span(OPERATION, parent=parent, kind="client", attributes=about) as span:

@@ -9,9 +9,12 @@ that the next one would need.
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
+KEPT = 4096
+"""Places at hand: the same ones are asked for again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,16 @@ def of_task(assignment_id: str) -> Place:
     return _derived(f"task/{assignment_id}")
 
 
+def in_task(assignment_id: str, traceparent: str) -> Place:
+    """The place that a header names, if it is in the task's trace; otherwise that trace's first.
+
+    What came with a message may have been written by anybody.
+    """
+    task = of_task(assignment_id)
+    named = parse(traceparent)
+    return named if named is not None and named.trace_id == task.trace_id else task
+
+
 def of_step(experiment_id: str, stage: str, incarnation: int, step: int) -> Place:
     """The span of a train step, and of the weights version that has its number."""
     return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
@@ -60,6 +73,7 @@ def parse(traceparent: str) -> Place | None:
     return Place(trace_id, span_id, bool(int(found[3], 16) & _SAMPLED))
 
 
+@lru_cache(maxsize=KEPT)
 def _derived(name: str) -> Place:
     digest = hashlib.blake2b(name.encode(), digest_size=24, person=b"trinity-trace").digest()
     return Place(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)

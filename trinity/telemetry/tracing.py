@@ -9,65 +9,16 @@ span.end()
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol
 
 from trinity.telemetry.places import Place
+from trinity.telemetry.spans import Attributes, Backend, Kind, Span, Value
 
-Value = str | int | float | bool
-Attributes = Mapping[str, Value]
-Kind = Literal["internal", "producer", "consumer", "client", "server"]
+__all__ = ["Attributes", "Kind", "Span", "Value"]
+
 MAX_LINKS = 128
 NONE: Attributes = {}
-
-
-class Span(Protocol):
-    """An interval that goes on."""
-
-    @property
-    def place(self) -> Place | None:
-        """Where it is; None while tracing is off."""
-        ...
-
-    @property
-    def traceparent(self) -> str:
-        """How others name it; empty while tracing is off."""
-        ...
-
-    def set(self, name: str, value: Value) -> None:
-        """Say something about it."""
-        ...
-
-    def fail(self, reason: str) -> None:
-        """Say that it went wrong."""
-        ...
-
-    def end(self) -> None:
-        """It is over; said again, nothing happens."""
-        ...
-
-
-class Backend(Protocol):
-    """What makes spans while tracing is on."""
-
-    def begin(
-        self,
-        name: str,
-        *,
-        parent: Place | None,
-        own: Place | None,
-        kind: Kind,
-        attributes: Attributes,
-        links: Sequence[Place],
-        begun_ns: int,
-    ) -> Span: ...
-
-    def enter(self, span: Span) -> object: ...
-
-    def leave(self, token: object) -> None: ...
-
-    def current(self) -> Place | None: ...
 
 
 class _NoSpan:

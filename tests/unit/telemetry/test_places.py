@@ -40,6 +40,14 @@ def test_what_is_no_header_names_none(header: str) -> None:
     assert places.parse(header) is None
 
 
+def test_a_header_of_another_trace_is_not_followed() -> None:
+    task = places.of_task("task")
+    lease = Place(task.trace_id, 7, True)
+    assert places.in_task("task", lease.traceparent) == lease
+    assert places.in_task("task", places.of_task("another").traceparent) == task
+    assert places.in_task("task", "") == task
+
+
 def test_spans_of_a_task_from_different_processes_are_one_trace(
     spans: InMemorySpanExporter,
 ) -> None:
