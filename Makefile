@@ -52,6 +52,7 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.command_line
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
+	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.buffer
 

@@ -6,18 +6,24 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from trinity.telemetry import tracing
+
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # What others sent may stand in a line; it must not begin another one or steer a terminal.
 ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`; names with an underscore are other libraries' own."""
-    return {
+    """What was given as `extra`, and the span it was said in; names with an underscore are other
+    libraries' own."""
+    extras = {
         key: value
         for key, value in vars(record).items()
         if key not in STANDARD_FIELDS and not key.startswith("_")
     }
+    if place := tracing.current():
+        extras |= {"trace_id": place.trace_hex, "span_id": place.span_hex}
+    return extras
 
 
 def _timestamp(record: logging.LogRecord) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.telemetry.waits import observe_waits
 
 _SHORTEST_DEADLINE_SECONDS = 0.001
 
@@ -63,6 +64,7 @@ class Waits:
         self._lock = threading.Lock()
         self._open: list[Waiting] = []
         self._named: dict[str, Waiting] = {}
+        observe_waits(self.to_proto)
 
     def begin(
         self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""

@@ -1,13 +1,18 @@
 """The broker's client, made safe against what strangers put on the stream."""
 
+import re
+
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
+
+from trinity.telemetry import tracing
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 STORED = b"$JS.ACK."
 """How the reply of a message begins that comes from a stream; the broker's own words have none."""
 END_OF_LINE = b"\r\n"
+CONTEXT = re.compile(rb"\r\n(traceparent: [0-9a-f-]{55}\r\n)")
 NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
 """The broker takes them in a subject, the library for the end of one."""
 
@@ -17,7 +22,8 @@ class ResultsClient(Client):  # type: ignore[misc]  # the library has no types
 
     The library ends its connection at a subject that it cannot decode or split and at headers that
     it cannot parse, and may take headers of a stored message for the broker's own word. Such a
-    message would come again with each new connection. Results have no headers that matter.
+    message would come again with each new connection. Of a result's headers the trace context
+    alone matters.
     """
 
     def __init__(self) -> None:
@@ -27,8 +33,14 @@ class ResultsClient(Client):  # type: ignore[misc]  # the library has no types
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
     ) -> None:
-        own = None if reply.startswith(STORED) else headers
+        own = _context_in(headers) if reply.startswith(STORED) else headers
         await super()._process_msg(sid, subject, reply, data, own)
+
+
+def _context_in(headers: bytes | None) -> bytes | None:
+    """A block with nothing but the trace context, if the sender gave one that is readable."""
+    found = CONTEXT.search(headers) if headers and tracing.is_on() else None
+    return b"NATS/1.0\r\n" + found[1] + b"\r\n" if found else None
 
 
 class _LineParser(Parser):  # type: ignore[misc]  # the library has no types

@@ -27,6 +27,7 @@ from services.buffer.store.reports import (
     take_blob,
 )
 from services.buffer.stream import ACK_SECONDS, RunStream
+from services.buffer.telemetry import stored
 from services.buffer.wire import (
     MAX_REASON_LENGTH,
     Parcel,
@@ -37,6 +38,7 @@ from services.buffer.wire import (
 )
 from trinity.errors import Unavailable
 from trinity.limited_log import LimitedLog
+from trinity.telemetry import tracing
 from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
@@ -139,8 +141,10 @@ class Ingest:
             await message.ack()
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
+        begun_ns = tracing.now_ns()
         async with self.database.transaction() as connection:
-            await self._settle(connection, messages)
+            verdicts = await self._settle(connection, messages)
+        stored(messages, verdicts, begun_ns)
 
     async def _bury(self, message: Msg, reason: str) -> None:
         """Put it away for a person to look at; if not even that is possible, say so and go on."""
@@ -160,7 +164,7 @@ class Ingest:
             await insert_dead_letters(connection, [letter])
             await insert_reports(connection, _rejections(parcel, reason) if parcel else [])
 
-    async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> None:
+    async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> list[Verdict]:
         results: list[Result] = []
         reports: list[Report] = []
         letters: list[DeadLetter] = []
@@ -178,6 +182,7 @@ class Ingest:
         await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)
+        return verdicts
 
     async def _open(
         self, connection: AsyncConnection, message: Msg

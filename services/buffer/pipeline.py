@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from services.buffer import telemetry
 from services.buffer.away import AwayServices
 from services.buffer.domain.group import Outcome
 from services.buffer.domain.operator import Chain
@@ -19,6 +20,7 @@ from services.buffer.store.scopes import seconds_until_claims_end, stages_with_w
 from services.buffer.store.stages import get_stage
 from trinity.errors import Unavailable
 from trinity.notifications import Listener
+from trinity.telemetry import tracing
 from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
@@ -160,6 +162,7 @@ class Pipeline:
                 await commit_shaped(connection, [_failed(claim, error) for claim in claims])
 
     async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
+        begun_ns = tracing.now_ns()
         shaped = await self._shaper.shape(stage, chain, claims)
         tried = {one.claim.assignment_id for one in shaped}
         async with self._database.transaction() as connection:
@@ -167,6 +170,7 @@ class Pipeline:
             await hand_back(
                 connection, [claim for claim in claims if claim.assignment_id not in tried]
             )
+        telemetry.shaped(shaped, begun_ns)
         for one in shaped:
             if one.outcome.error:
                 extra = {"assignment": one.claim.assignment_id, "why": one.outcome.error}

@@ -152,6 +152,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         sequence=message.sequence,
         content_hash=_content_hash(message, experiences),
         experiences=experiences,
+        traceparent=message.traceparent,
     )
 
 

@@ -30,6 +30,7 @@ class Assignment:
     first_attempt: int
     lease_token: str
     required: Requirement
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

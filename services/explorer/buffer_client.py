@@ -174,4 +174,5 @@ def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
             incarnation=message.required_incarnation,
             exact=trains_exactly or kind is Kind.EVAL,
         ),
+        traceparent=message.traceparent,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
 
@@ -18,6 +19,7 @@ from services.explorer.weights import (
 )
 from trinity.errors import ManifestError
 from trinity.members import Heartbeats
+from trinity.telemetry.instruments import GATE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +63,9 @@ class WeightGate:
     @asynccontextmanager
     async def hold(self, required: Requirement) -> AsyncIterator[WeightsId]:
         """Wait for weights that meet `required` and keep them for the length of the block."""
+        begun = time.monotonic()
         weights = await self._enter(required)
+        GATE_SECONDS.record(time.monotonic() - begun)
         try:
             yield weights
         finally:

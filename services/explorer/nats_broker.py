@@ -11,6 +11,7 @@ from nats.errors import Error as NatsError
 
 from trinity.errors import InvalidRequest, Unavailable
 from trinity.nats import connect
+from trinity.telemetry import tracing
 
 SETTING = "TRINITY_EXPLORER_NATS_URL"
 PUBLISH_SECONDS = 5.0
@@ -53,7 +54,10 @@ class NatsBroker:
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
                 await self._client.jetstream().publish(
-                    subject, payload, headers={"Nats-Msg-Id": message_id}, timeout=PUBLISH_SECONDS
+                    subject,
+                    payload,
+                    headers={"Nats-Msg-Id": message_id} | tracing.headers(),
+                    timeout=PUBLISH_SECONDS,
                 )
         except (MaxPayloadError, BadSubjectError) as error:
             raise InvalidRequest(f"the broker takes no such message: {error}") from error

@@ -26,6 +26,7 @@ class Outcome:
     experiences: list[Experience] = field(default_factory=list)
     failure: str = ""
     duration_seconds: float = 0.0
+    traceparent: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -55,6 +56,7 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         state=results.STATE_COMPLETE if outcome.is_complete else results.STATE_FAILED,
         reason=outcome.failure.encode(errors="replace").decode(),
         duration_seconds=outcome.duration_seconds,
+        traceparent=outcome.traceparent,
     )
     for one in outcome.experiences:
         set_experience(message.experiences.add(), one, ref)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from services.explorer.reports import Fate, Report
+from services.explorer.telemetry import sending
 from services.explorer.unconfirmed import HeldResult, Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.errors import RpcError, Unavailable
@@ -105,7 +106,8 @@ class Publisher:
         try:
             content = await self._fitting(results)
             needs = "broker"
-            await self._broker.publish(_subject(results), content, self._message_id(results))
+            with sending([held.span for held in results]):
+                await self._broker.publish(_subject(results), content, self._message_id(results))
         except Unavailable as error:
             self._postpone(results, needs, error)
         except RpcError as error:

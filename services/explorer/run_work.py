@@ -12,6 +12,7 @@ from services.explorer.long_runs import LongRuns
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
 from services.explorer.reports import Fate
 from services.explorer.runner import Runner
+from services.explorer.telemetry import sampled, sampling
 from services.explorer.thread_watch import ThreadWatch
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
@@ -53,11 +54,12 @@ class RunWork:
         for number in self._numbers(assignment):
             attempt = replace(attempt, number=number)
             async with self._gate.hold(assignment.required) as weights:
-                with self._long_runs.going_on(attempt):
+                with self._long_runs.going_on(attempt), sampling(attempt, weights) as span:
                     outcome = await self._runner.run(attempt, weights)
+                    sampled(span, outcome)
             self._threads.look()
             self._count_tokens(outcome)
-            message = _message(outcome)
+            message = _message(replace(outcome, traceparent=span.traceparent))
             reports.append(self._unconfirmed.add(message))
             if message.state == RunResult.STATE_COMPLETE:
                 break

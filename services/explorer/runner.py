@@ -12,6 +12,7 @@ from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
 from trinity.codec import check_experience
+from trinity.telemetry import tracing
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience
 from trinity.workflows.workflow import Workflow
@@ -128,10 +129,13 @@ def _checked(
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} gave no list of experiences")
     placed = []
+    place = tracing.current()
+    own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
         if not isinstance(experience, Experience):
             raise TypeError(f"{name} gave {type(experience).__name__}, not an Experience")
-        placed.append(replace(experience, eid=_eid(attempt, step)))
+        trace_id = experience.trace_id or own_trace
+        placed.append(replace(experience, eid=_eid(attempt, step), trace_id=trace_id))
         check_experience(placed[-1])
     return placed
 

@@ -21,6 +21,7 @@ from services.explorer.servicer import SERVICE, ExplorerServicer
 from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_setup import StageSetup
 from services.explorer.synchronizer_client import ExperimentView, SynchronizerClient
+from services.explorer.telemetry import observe
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1.explorer_pb2_grpc import add_ExplorerServiceServicer_to_server
 from trinity.errors import RpcError
@@ -68,6 +69,7 @@ class Explorer:
             patience=self._patience,
         )
         self._director = self._make_director()
+        observe(self._counts, self._unconfirmed)
 
     def _make_director(self) -> Director:
         setup = StageSetup(
@@ -155,6 +157,7 @@ class Explorer:
             logger.warning("leases were not given back", extra={"reason": str(error)})
 
     async def _close(self) -> None:
+        self._unconfirmed.close()
         await self._engines.close()
         await self._buffer_channel.close()
         await self._synchronizer_channel.close()

@@ -16,6 +16,7 @@ from services.explorer.runner import Runner
 from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_work import Bounds, StageWork
 from services.explorer.synchronizer_client import Published
+from services.explorer.telemetry import loading
 from services.explorer.thread_watch import ThreadWatch
 from services.explorer.time_limit import TimeLimit
 from services.explorer.unconfirmed import Unconfirmed
@@ -126,9 +127,11 @@ class StageSetup:
         def published() -> tuple[PublishedWeights, ...]:
             return job.feed.current.weights if job.feed.current else ()
 
-        gate = WeightGate(
-            load=job.engine.loader.load, published=published, beats=self._beats, patience=patience
-        )
+        async def load(weights: PublishedWeights) -> None:
+            with loading(job.key, weights):
+                await job.engine.loader.load(weights)
+
+        gate = WeightGate(load=load, published=published, beats=self._beats, patience=patience)
         job.feed.on_change(gate.notice)
         return gate
 

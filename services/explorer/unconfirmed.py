@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.explorer.reports import Report
+from services.explorer.telemetry import published, publishing
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0
@@ -27,6 +29,7 @@ class HeldResult:
     num_sends: int = 0
     resend_at: float = 0.0
     is_queued: bool = False
+    span: Span = field(default=NO_SPAN, repr=False)
 
     @property
     def sequence(self) -> int:
@@ -99,6 +102,7 @@ class Unconfirmed:
 
     def add(self, message: RunResult) -> asyncio.Future[Report]:
         """Number a result, queue it, and give the promise of the report on it."""
+        span = publishing(message)
         message.sequence = self._next_sequence
         self._next_sequence += 1
         held = HeldResult(
@@ -106,6 +110,7 @@ class Unconfirmed:
             size=message.ByteSize(),
             report=asyncio.get_running_loop().create_future(),
             added_at=self._clock(),
+            span=span,
         )
         self._held[held.sequence] = held
         self._unsent.add(held.sequence)
@@ -117,6 +122,7 @@ class Unconfirmed:
         """Let a result go; a second report on it changes nothing."""
         held = self._drop(sequence)
         if held is not None and not held.report.done():
+            published(held.span, report, held.num_sends, self._clock() - held.added_at)
             held.report.set_result(report)
 
     def forget(self, key: StageKey) -> None:
@@ -126,6 +132,12 @@ class Unconfirmed:
             if (message.experiment_id, message.stage) == (key.experiment_id, key.stage):
                 self._drop(held.sequence)
                 held.report.cancel()
+                held.span.end()
+
+    def close(self) -> None:
+        """Nobody will hear what becomes of what is left: others see to it."""
+        for held in self._held.values():
+            held.span.end()
 
     async def wait_queued(self) -> None:
         """Wait until there is something to send."""

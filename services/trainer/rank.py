@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from services.trainer.messages import (
     LOG_FORMAT_VARIABLE,
@@ -17,8 +18,12 @@ from services.trainer.messages import (
 )
 from services.trainer.patience import StopRequested
 from services.trainer.rank_link import RankLink, die_with_parent
+from trinity import telemetry
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.logs import configure_logging
+
+if TYPE_CHECKING:  # it imports torch
+    from services.trainer.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +75,6 @@ def main() -> int:
 
     from services.trainer.learner import make_deterministic
     from services.trainer.ranks import join_gang
-    from services.trainer.stage_setup import run_stage
 
     disable_progress_bar()
     logging.setLogRecordFactory(
@@ -79,6 +83,18 @@ def main() -> int:
     make_deterministic(_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
     link.send(Ready())
+    if ranks.is_first:
+        telemetry.start("trinity-trainer", {"trinity.rank": "0"})
+    try:
+        return _serve(link, ranks)
+    finally:
+        telemetry.stop()
+
+
+def _serve(link: RankLink, ranks: "Ranks") -> int:
+    """Train what is ordered; the exit code."""
+    from services.trainer.stage_setup import run_stage
+
     while (order := link.next_order()) is not None:
         try:
             link.send(run_stage(order, ranks=ranks, link=link))

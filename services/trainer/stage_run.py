@@ -31,9 +31,12 @@ from services.trainer.publisher import Publisher
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainBatch
 from services.trainer.step_watch import StepWatch
+from services.trainer.telemetry import StepTelemetry
 from services.trainer.trained_step import TrainedStep
 from services.trainer.weights import weights_hash
 from trinity.config.plan import StagePlan
+from trinity.telemetry import tracing
+from trinity.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ class StageParts:
     source: BatchSource
     publisher: Publisher
     checkpoints: CheckpointStore
+    telemetry: StepTelemetry
     total_steps: int | None
     """None when only the buffer knows where the data ends."""
     report: ActivityReport
@@ -88,16 +92,19 @@ class StageRun:
         self._resume()
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
             asked = time.perf_counter()
-            answer = self._parts.source.get(
-                self._step + 1,
-                is_last=self._is_last(self._step + 1),
-                check=self._follow_up.check,
-            )
+            span = self._parts.telemetry.begin(self._step + 1)
+            with tracing.within(span):
+                answer = self._parts.source.get(
+                    self._step + 1,
+                    is_last=self._is_last(self._step + 1),
+                    check=self._follow_up.check,
+                )
             if answer.state is NoBatch.CANCELLED:
                 return StageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            self._train(answer.batch, time.perf_counter() - asked)
+            with tracing.within(span):
+                self._train(answer.batch, time.perf_counter() - asked, span)
         self._finish()
         return StageEnded(outcome="finished")
 
@@ -129,16 +136,17 @@ class StageRun:
                 logger.warning("newer weights stand in for a version", extra={"version": due})
                 self._publish()
 
-    def _train(self, batch: TrainBatch, waited_seconds: float) -> None:
+    def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
         """One step, in the order the module describes."""
         started = time.perf_counter()
         self._say("training again" if batch.replayed else "training")
         plan, total_steps = self._parts.plan, self._parts.total_steps
-        outcome = self._parts.learner.train_step(
-            batch,
-            plan.learning_rate(batch.step, total_steps),
-            plan.critic_learning_rate(batch.step, total_steps),
-        )
+        with self._parts.telemetry.training(batch):
+            outcome = self._parts.learner.train_step(
+                batch,
+                plan.learning_rate(batch.step, total_steps),
+                plan.critic_learning_rate(batch.step, total_steps),
+            )
         self._step = batch.step
         trained = time.perf_counter()
         self._compare_with_known()
@@ -151,12 +159,13 @@ class StageRun:
         done = TrainedStep(
             batch=batch,
             outcome=outcome,
+            span=span,
             weights=weights,
             waited_seconds=waited_seconds,
             train_seconds=trained - started,
             busy_seconds=time.perf_counter() - started,
         )
-        self._follow_up.begin(lambda: self._publish_and_report(done))
+        self._follow_up.begin(lambda: self._follow(done))
         if (
             plan.config.trainer.save_interval
             and batch.step % plan.config.trainer.save_interval == 0
@@ -164,12 +173,18 @@ class StageRun:
             self._follow_up.wait()
             self._save()
 
+    def _follow(self, done: TrainedStep) -> None:
+        with tracing.within(done.span):
+            self._publish_and_report(done)
+        done.span.end()
+
     def _publish_and_report(self, done: TrainedStep) -> None:
         started = time.perf_counter()
         if done.weights is not None:
             if not self._follow_up.is_beside:
                 self._say("publishing weights")
-            self._parts.publisher.announce(done.weights, done.batch.step)
+            with self._parts.telemetry.publishing(done.batch.step):
+                self._parts.publisher.announce(done.weights, done.batch.step)
         if self._is_due(done.batch.step):
             self._published = done.batch.step
         figures = done.figures(
@@ -178,6 +193,7 @@ class StageRun:
             is_beside=self._follow_up.is_beside,
         )
         checked = self._watch.check(done.batch, figures)
+        self._parts.telemetry.trained(done.batch, figures)
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
 
     def _report(self, step: int, outcome: StepOutcome) -> None:
@@ -204,18 +220,21 @@ class StageRun:
 
     def _publish(self) -> None:
         self._say("publishing weights")
-        self._parts.publisher.publish(self._parts.learner, self._step)
+        is_new = self._step == self._parts.life.step
+        with self._parts.telemetry.publishing(self._step, begins_trace=is_new):
+            self._parts.publisher.publish(self._parts.learner, self._step)
         self._published = self._step
 
     def _save(self) -> None:
         self._say("saving a checkpoint")
-        written = self._parts.checkpoints.write(
-            self._parts.learner, step=self._step, incarnation=self._parts.life.number
-        )
-        self._saved = self._step
-        if self._parts.ranks.is_first:
-            removable = self._parts.buffer.commit_checkpoint(written)
-            self._parts.checkpoints.remove(removable)
+        with self._parts.telemetry.saving(self._step):
+            written = self._parts.checkpoints.write(
+                self._parts.learner, step=self._step, incarnation=self._parts.life.number
+            )
+            self._saved = self._step
+            if self._parts.ranks.is_first:
+                removable = self._parts.buffer.commit_checkpoint(written)
+                self._parts.checkpoints.remove(removable)
 
     def _finish(self) -> None:
         self._follow_up.wait()

@@ -22,6 +22,7 @@ from services.trainer.ranks import Ranks
 from services.trainer.stage_run import StageParts, StageRun
 from services.trainer.starting_weights import starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
+from services.trainer.telemetry import StepTelemetry
 from services.trainer.training_data import row_reader
 from services.trainer.weights import PublishedWeights, WeightsStore
 from trinity.config.plan import StagePlan
@@ -61,6 +62,7 @@ class StageSetup:
         self._plan = StagePlan.model_validate_json(order.plan_json)
         self._directory = Path(order.job_dir) / "stages" / order.stage
         key = StageKey(tenant=order.tenant, experiment_id=order.experiment_id, stage=order.stage)
+        self._key = key
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
         link.close_on_stop([buffer_channel, synchronizer_channel])
@@ -103,6 +105,11 @@ class StageSetup:
             source=self._source(life, row_reader(self._plan, start)),
             publisher=self._publisher(life, start),
             checkpoints=self._checkpoints(life),
+            telemetry=StepTelemetry(
+                key=self._key,
+                incarnation=life.number,
+                algorithm=self._plan.config.algorithm.algorithm_type,
+            ),
             total_steps=total_steps,
             report=self._link.report_activity,
         )

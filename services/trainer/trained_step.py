@@ -7,6 +7,7 @@ from services.trainer.learner import StepOutcome
 from services.trainer.rows import TrainBatch
 from services.trainer.weights import Exported
 from trinity.config.plan import StagePlan
+from trinity.telemetry.tracing import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,8 @@ class TrainedStep:
 
     batch: TrainBatch
     outcome: StepOutcome
+    span: Span
+    """The whole step's, which ends with its report."""
     weights: Exported | None
     waited_seconds: float
     """For the batch."""

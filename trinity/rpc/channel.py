@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import grpc
 
 from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE
+from trinity.telemetry.rpc import observed_channel
 
 # Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
 # nothing when it answers so. Longer outages are the caller's to wait out, under a named wait.
@@ -42,7 +43,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
 def open_channel(address: str) -> grpc.aio.Channel:
     """A channel for asyncio code; close it when done."""
     retried = [*_options(), ("grpc.service_config", RETRY_CONFIG)]
-    return grpc.aio.insecure_channel(address, options=retried)
+    return observed_channel(grpc.aio.insecure_channel(address, options=retried))
 
 
 def open_sync_channel(address: str) -> grpc.Channel:
@@ -51,4 +52,5 @@ def open_sync_channel(address: str) -> grpc.Channel:
     Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
     beyond its deadline, for ever. Who calls waits and asks again.
     """
-    return grpc.insecure_channel(address, options=[*_options(), ("grpc.enable_retries", 0)])
+    options = [*_options(), ("grpc.enable_retries", 0)]
+    return observed_channel(grpc.insecure_channel(address, options=options))

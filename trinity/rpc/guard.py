@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from trinity.errors import InvalidRequest, RpcError
 from trinity.limited_log import LimitedLog
 from trinity.rpc.errors import status_code
+from trinity.telemetry.rpc import observed_handler
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +135,9 @@ class GuardedServer:
         self, service: str, handlers: dict[str, grpc.RpcMethodHandler]
     ) -> None:
         """Register a service's methods, guarded."""
-        guarded = {n: guard_handler(h, f"{service}/{n}") for n, h in handlers.items()}
+        guarded = {
+            name: observed_handler(guard_handler(handler, f"{service}/{name}"), f"{service}/{name}")
+            for name, handler in handlers.items()
+        }
         generic = grpc.method_handlers_generic_handler(service, guarded)
         self._server.add_generic_rpc_handlers((generic,))

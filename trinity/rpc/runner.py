@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from trinity import telemetry
 from trinity.errors import UserError
 from trinity.logs import configure_logging
 from trinity.settings import ServiceSettings
@@ -29,6 +30,7 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
     try:
         settings = settings_type.from_environment()
         configure_logging(name, settings.log_level, settings.log_format)
+        telemetry.start(f"trinity-{name}")
         asyncio.run(_run(settings, main))
     except UserError as error:
         sys.stderr.write(f"{name}: {error}\n")
@@ -42,6 +44,8 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         # The log's last line is what whoever started this process gets to see.
         logger.critical("crashed", extra={"reason": f"{type(cause).__name__}: {cause}"})
         return CRASH
+    finally:
+        telemetry.stop()
     logger.info("stopped")
     return 0
 

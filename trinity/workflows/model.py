@@ -9,6 +9,8 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from trinity.errors import UserError
+from trinity.telemetry import tracing
+from trinity.telemetry.generation import generating
 from trinity.types import Experience, FinishReason, SamplingParams, VersionSpan
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.generation import ChatTokenizer, Generation, Generator, ModelLimits, Prompt
@@ -62,6 +64,7 @@ class ModelWrapper:
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
+        self._place = tracing.current()
 
     @property
     def model_version(self) -> int:
@@ -148,7 +151,12 @@ class ModelWrapper:
         try:
             if self._is_closed:
                 raise AttemptOver
-            return await self._generator.generate(prompt.token_ids, sampling, min_tokens=min_tokens)
+            with generating(self._place, len(prompt.token_ids), sampling) as made:
+                generation = await self._generator.generate(
+                    prompt.token_ids, sampling, min_tokens=min_tokens
+                )
+                made(generation)
+                return generation
         finally:
             self._pending.discard(task)
 

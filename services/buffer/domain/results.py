@@ -44,6 +44,7 @@ class Result:
     sequence: int
     content_hash: bytes
     experiences: tuple[ExperienceRecord, ...]
+    traceparent: str = ""
 
     @property
     def place(self) -> tuple[str, int, int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer import telemetry
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
 from services.buffer.domain.composition import (
@@ -55,6 +56,7 @@ from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.errors import PreconditionFailed
+from trinity.telemetry import tracing
 
 NUM_SAMPLES = 3
 SampleDecoder = Callable[[bytes], Sample]
@@ -96,6 +98,7 @@ class Composer:
     async def _compose_rollouts(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
+        begun_ns = tracing.now_ns()
         before = await _first_unfinished(connection, stage)
         stage = await leave_out_stale(connection, stage, step, before)
         num_rows = await count_ready(connection, stage, before)
@@ -111,6 +114,7 @@ class Composer:
                 await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
+                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
                 return await self._take(connection, stage, step, rows, up_to=up_to, figures={})
             case _:
                 return await _go_without(connection, stage, step, decision, num_rows)
@@ -120,6 +124,7 @@ class Composer:
     ) -> BatchHead | Wait | End:
         if step > stage.total_train_steps:
             return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        begun_ns = tracing.now_ns()
         unfinished = await _first_unfinished(connection, stage)
         seen: Look | None = None
         try:
@@ -129,7 +134,7 @@ class Composer:
                 seen = await look(connection, stage, step, before, self.priorities)
                 stage = seen.stage
                 if seen.is_enough:
-                    return await self._take_chosen(connection, step, seen)
+                    return await self._take_chosen(connection, step, seen, begun_ns)
         except PriorityFailed as error:
             assert stage.plan.replay is not None
             reason = f"`priority_fn: {stage.plan.replay.priority_fn}` cannot be used: {error}"
@@ -141,14 +146,17 @@ class Composer:
         supply = await _supply(connection, stage, step, num_rows)
         decision = decide_short(stage, step, supply)
         if isinstance(decision, Take) and seen is not None:
-            return await self._take_chosen(connection, step, seen)
+            return await self._take_chosen(connection, step, seen, begun_ns)
         return await _go_without(connection, stage, step, decision, num_rows)
 
-    async def _take_chosen(self, connection: AsyncConnection, step: int, seen: Look) -> BatchHead:
+    async def _take_chosen(
+        self, connection: AsyncConnection, step: int, seen: Look, begun_ns: int
+    ) -> BatchHead:
         stage, choice = seen.stage, seen.choice
         figures = await settle_choice(connection, stage, choice, step)
         ids = [one.experience_id for one in choice.taken]
         rows = await rows_of(connection, stage.key, ids)
+        telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
         return await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
 

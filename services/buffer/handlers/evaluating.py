@@ -2,6 +2,7 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer import telemetry
 from services.buffer.domain.evaluation import summarise
 from services.buffer.domain.events import EvaluationDone
 from services.buffer.domain.stage import Stage
@@ -42,6 +43,7 @@ async def open_evaluations(connection: AsyncConnection, stage: Stage, version: i
                 for i in range(num_tasks)
             ]
             await insert_assignments(connection, stage.key, new)
+            telemetry.drawn(stage.key, new)
         first_position += num_tasks
 
 

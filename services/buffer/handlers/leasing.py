@@ -7,6 +7,7 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer import telemetry
 from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
@@ -108,7 +109,9 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
         if refused is None:
             stage, refused = await lack_of_tasks(connection, stage)
         if refused is None:
-            refused = lack_of_credit(stage, await current_load(connection, stage.key))
+            load = await current_load(connection, stage.key)
+            telemetry.loaded(stage, load)
+            refused = lack_of_credit(stage, load)
         if refused is not None:
             return stage, refused
         num_tasks = stage.plan.config.buffer.batch_size
@@ -150,6 +153,7 @@ async def draw_assignments(
         for i, one in enumerate(drawn)
     ]
     await insert_assignments(connection, stage.key, new)
+    telemetry.drawn(stage.key, new)
     stage = dataclasses.replace(stage, num_drawn=num_drawn)
     await update_stage(
         connection, stage.key, explore_step=stage.explore_step, num_drawn=stage.num_drawn

@@ -1,6 +1,6 @@
 """Calls of explorers about work."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from services.buffer.domain.states import AssignmentKind
@@ -24,8 +24,10 @@ from services.buffer.store.database import notify, work_topic
 from services.buffer.store.grants import Grant
 from services.buffer.store.leases import release_leases, renew_leases
 from services.buffer.store.stages import get_stage, lock_stage
+from services.buffer.telemetry import leased
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
+from trinity.telemetry import tracing
 
 Response = pb.LeaseAssignmentsResponse
 KINDS = {
@@ -72,8 +74,11 @@ class LeaseCalls(Parts):
             held=_held_by(request),
         )
 
+        begun_ns = 0
+
         async def look() -> LeaseLook:
-            nonlocal wanted
+            nonlocal wanted, begun_ns
+            begun_ns = tracing.now_ns()
             async with self.database.transaction() as connection:
                 answer = await lease(connection, wanted)
             wanted = replace(wanted, held=None)  # what was lost is free now
@@ -81,7 +86,7 @@ class LeaseCalls(Parts):
 
         topic = work_topic(wanted.key)
         answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
-        return _response(answer, wanted.lease_seconds)
+        return _response(answer, wanted.lease_seconds, lambda one: leased(one, begun_ns))
 
     async def RenewLeases(
         self, request: pb.RenewLeasesRequest, _: Context
@@ -115,12 +120,14 @@ def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
     return tokens_of(request.held.leases).values() if request.HasField("held") else None
 
 
-def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsResponse:
+def _response(
+    answer: LeaseAnswer, lease_seconds: float, leased: Callable[[Grant], str]
+) -> pb.LeaseAssignmentsResponse:
     match answer:
         case Granted(grants):
             return Response(
                 state=Response.STATE_GRANTED,
-                assignments=[_assignment(grant) for grant in grants],
+                assignments=[_assignment(grant, leased(grant)) for grant in grants],
                 remaining_seconds=lease_seconds,
             )
         case Waiting(reason, _):
@@ -129,7 +136,7 @@ def _response(answer: LeaseAnswer, lease_seconds: float) -> pb.LeaseAssignmentsR
             return Response(state=ENDED_STATES[state], reason=reason)
 
 
-def _assignment(grant: Grant) -> pb.Assignment:
+def _assignment(grant: Grant, traceparent: str) -> pb.Assignment:
     return pb.Assignment(
         id=grant.assignment_id,
         kind=KINDS[grant.kind],
@@ -144,4 +151,5 @@ def _assignment(grant: Grant) -> pb.Assignment:
         required_version=grant.required_version,
         required_incarnation=grant.required_incarnation,
         repeat_times=grant.repeat_times,
+        traceparent=traceparent,
     )

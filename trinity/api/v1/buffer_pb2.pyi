@@ -160,7 +160,7 @@ class LeaseAssignmentsResponse(_message.Message):
     def __init__(self, state: _Optional[_Union[LeaseAssignmentsResponse.State, str]] = ..., reason: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., remaining_seconds: _Optional[float] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("id", "kind", "explore_step", "position", "taskset", "task_index", "task_json", "runs", "first_attempt", "lease_token", "required_version", "required_incarnation", "repeat_times")
+    __slots__ = ("id", "kind", "explore_step", "position", "taskset", "task_index", "task_json", "runs", "first_attempt", "lease_token", "required_version", "required_incarnation", "repeat_times", "traceparent")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class Assignment(_message.Message):
     REQUIRED_VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REPEAT_TIMES_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: AssignmentKind
     explore_step: int
@@ -187,7 +188,8 @@ class Assignment(_message.Message):
     required_version: int
     required_incarnation: int
     repeat_times: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[AssignmentKind, str]] = ..., explore_step: _Optional[int] = ..., position: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., task_json: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., first_attempt: _Optional[int] = ..., lease_token: _Optional[str] = ..., required_version: _Optional[int] = ..., required_incarnation: _Optional[int] = ..., repeat_times: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[AssignmentKind, str]] = ..., explore_step: _Optional[int] = ..., position: _Optional[int] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., task_json: _Optional[str] = ..., runs: _Optional[_Iterable[int]] = ..., first_attempt: _Optional[int] = ..., lease_token: _Optional[str] = ..., required_version: _Optional[int] = ..., required_incarnation: _Optional[int] = ..., repeat_times: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("assignment_id", "lease_token")

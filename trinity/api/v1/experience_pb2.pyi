@@ -228,7 +228,7 @@ class Experience(_message.Message):
     def __init__(self, id: _Optional[str] = ..., eid: _Optional[_Union[Eid, _Mapping]] = ..., tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., taskset: _Optional[str] = ..., task_index: _Optional[int] = ..., sequence: _Optional[_Union[Sequence, _Mapping]] = ..., pair: _Optional[_Union[Pair, _Mapping]] = ..., reward: _Optional[float] = ..., reward_parts: _Optional[_Mapping[str, float]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., version_spans: _Optional[_Iterable[_Union[VersionSpan, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., chat_template_sha256: _Optional[bytes] = ..., tools_sha256: _Optional[bytes] = ..., arrays: _Optional[_Mapping[str, Tensor]] = ..., info: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., blobs: _Optional[_Iterable[_Union[Blob, _Mapping]]] = ..., reward_state: _Optional[_Union[RewardState, str]] = ..., reward_revision: _Optional[int] = ..., trace_id: _Optional[str] = ...) -> None: ...
 
 class RunResult(_message.Message):
-    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "attempt", "state", "reason", "experiences", "metrics", "duration_seconds", "sequence")
+    __slots__ = ("tenant", "experiment_id", "stage", "assignment_id", "run", "attempt", "state", "reason", "experiences", "metrics", "duration_seconds", "sequence", "traceparent")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RunResult.State]
@@ -256,6 +256,7 @@ class RunResult(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     experiment_id: str
     stage: str
@@ -268,7 +269,8 @@ class RunResult(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     duration_seconds: float
     sequence: int
-    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[RunResult.State, str]] = ..., reason: _Optional[str] = ..., experiences: _Optional[_Iterable[_Union[Experience, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duration_seconds: _Optional[float] = ..., sequence: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., assignment_id: _Optional[str] = ..., run: _Optional[int] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[RunResult.State, str]] = ..., reason: _Optional[str] = ..., experiences: _Optional[_Iterable[_Union[Experience, _Mapping]]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., duration_seconds: _Optional[float] = ..., sequence: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class RunResultBatch(_message.Message):
     __slots__ = ("producer", "results", "blob_sha256")

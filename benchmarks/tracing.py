@@ -1,0 +1,147 @@
+"""What traces and figures cost of a steady step: switched on, switched off, and as it was before.
+
+python -m benchmarks.tracing [--runs 5] [--before CHECKOUT] [--json FILE]
+
+The services are real, only the engine and the learner sleep: 256 runs of a second and a train step
+of a second a step, side by side. `--before` names a checkout without telemetry, as
+`git worktree add` makes one; without it that figure is left out. Spans and figures go to a receiver
+that throws them away. The ways take turns, so that what else the machine does meets all of them.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from benchmarks.model_free_run import events_of, step_gaps
+from benchmarks.table import Claim, print_claims
+from tests.model_free.experiment import experiment_plan
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_STEPS, NUM_UNCOUNTED = 16, 4
+NUM_TASKS, REPEATS = 32, 8
+SECONDS = 1.0
+ON, OFF, BEFORE = "on", "off", "before"
+MOST_ON, MOST_OFF = 1.03, 1.01
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/tracing.json")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(_one_run()))
+        return
+    ways = [ON, OFF, *([BEFORE] if arguments.before else [])]
+    measured: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    with _sink() as address:
+        for run in range(arguments.runs):
+            for way in ways[run % len(ways) :] + ways[: run % len(ways)]:
+                code = arguments.before if way == BEFORE else ROOT
+                measured[way].append(_started(code, _variables(way, address)))
+                print(f"{way}, run {run}: {measured[way][-1]}", flush=True)
+    _report(measured, arguments.json)
+
+
+def _report(measured: dict[str, list[dict[str, float]]], path: Path) -> None:
+    steps = {way: statistics.median(run["step"] for run in runs) for way, runs in measured.items()}
+    cpu = {way: statistics.median(run["cpu"] for run in runs) for way, runs in measured.items()}
+    claims = [Claim("a step with traces and figures, over one without", *_over(steps, ON, OFF))]
+    if BEFORE in steps:
+        claims.append(Claim("a step switched off, over one before", *_over(steps, OFF, BEFORE)))
+    print_claims(claims)
+    record = {
+        "claims": [claim.as_json() for claim in claims],
+        "step_seconds": steps,
+        "cpu_seconds_of_all_processes": cpu,
+        "runs": measured,
+        "load": [run["load"] for runs in measured.values() for run in runs],
+    }
+    path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _over(steps: dict[str, float], one: str, other: str) -> tuple[float, float, str]:
+    return steps[one] / steps[other], MOST_ON if one == ON else MOST_OFF, "<="
+
+
+def _started(code: Path, variables: dict[str, str]) -> dict[str, float]:
+    """A run in a process of its own, with the code of a checkout."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--one"],
+        cwd=code,
+        env=environment | {"PYTHONPATH": str(code)} | variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    answer: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+def _variables(way: str, address: str) -> dict[str, str]:
+    if way != ON:
+        return {}
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{address}",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+    }
+
+
+def _one_run() -> dict[str, float]:
+    """Seconds from one step's report to the next, and of computing from start to end."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as directory:
+        plan = experiment_plan(
+            Path(directory),
+            num_tasks=NUM_TASKS * NUM_STEPS,
+            algorithm={"algorithm_type": "grpo", "repeat_times": REPEATS},
+            buffer={"total_steps": NUM_STEPS, "batch_size": NUM_TASKS},
+            synchronizer={"sync_interval": 1, "sync_offset": 1},
+            explorer={"runner_per_model": 64},
+            trainer={"save_interval": 0},
+        )
+        events = asyncio.run(events_of(plan, run_seconds=SECONDS, step_seconds=SECONDS))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "step": statistics.median(step_gaps(events)[NUM_UNCOUNTED:]),
+        "cpu": used.ru_utime + used.ru_stime,
+        "load": load,
+    }
+
+
+@contextlib.contextmanager
+def _sink() -> Iterator[str]:
+    """An OTLP receiver that reads nothing: every answer is an empty message."""
+
+    class Anything(grpc.GenericRpcHandler):  # type: ignore[misc]  # it has no types
+        def service(self, _: object) -> grpc.RpcMethodHandler:
+            return grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
+
+    server = grpc.server(ThreadPoolExecutor(4), handlers=[Anything()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What the buffer tells of its work: spans in the traces of the tasks, and figures."""
+
+import time
+from collections.abc import Sequence
+
+from nats.aio.msg import Msg
+
+from services.buffer.domain.admission import Load, credit_rows
+from services.buffer.domain.judgement import Verdict
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import AssignmentKind
+from services.buffer.handlers.grouping import Shaped
+from services.buffer.store.assignments import NewAssignment, assignment_id
+from services.buffer.store.experiences import ReadyRow
+from services.buffer.store.grants import Grant
+from trinity.telemetry import instruments, metrics, names, places, tracing
+from trinity.types import StageKey
+
+
+def leased(grant: Grant, begun_ns: int) -> str:
+    """A task was handed out; answers the context that goes with it."""
+    instruments.LEASED.add(1, {names.KIND: grant.kind.value})
+    return tracing.record(
+        names.LEASE,
+        begun_ns,
+        parent=places.of_task(grant.assignment_id),
+        attributes={
+            names.ASSIGNMENT: grant.assignment_id,
+            names.NUM_RUNS: len(grant.runs),
+            names.ATTEMPT: grant.first_attempt,
+            names.VERSION: grant.required_version,
+        },
+    )
+
+
+def loaded(stage: Stage, load: Load) -> None:
+    """How much is on its way to a batch, and how much more may be."""
+    about = {names.STAGE: stage.key.stage}
+    instruments.CREDIT.set(credit_rows(stage) - load.total, about)
+    instruments.OUTSTANDING.set(load.num_outstanding, about)
+    instruments.READY.set(load.num_ready, about)
+
+
+def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) -> None:
+    """Results are committed: each in the trace of its task, each message in its sender's."""
+    if metrics.is_on():
+        instruments.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
+        instruments.STREAM_PENDING.set(messages[-1].metadata.num_pending)
+        for verdict in verdicts:
+            instruments.STORED.add(1, {names.FATE: verdict.fate.value})
+    if not tracing.is_on():
+        return
+    for message in messages:
+        if sent := places.parse((message.headers or {}).get("traceparent", "")):
+            about = {names.MESSAGING_SYSTEM: "nats"}
+            tracing.record(names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about)
+    for verdict in verdicts:
+        result = verdict.result
+        tracing.record(
+            names.STORE,
+            begun_ns,
+            parent=places.in_task(result.assignment_id, result.traceparent),
+            kind="consumer",
+            attributes={
+                names.RUN: result.run,
+                names.ATTEMPT: result.attempt,
+                names.FATE: verdict.fate.value,
+                names.NUM_EXPERIENCES: len(result.experiences),
+            },
+        )
+
+
+def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
+    """Groups went through the pipeline."""
+    if metrics.is_on():
+        instruments.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
+        instruments.SHAPED.add(len(done))
+    if not tracing.is_on():
+        return
+    for one in done:
+        span = tracing.begin(
+            names.PIPELINE,
+            parent=places.of_task(one.claim.assignment_id),
+            begun_ns=begun_ns,
+            attributes={
+                names.OPERATOR: one.operator,
+                names.NUM_ROWS: len(one.outcome.rows),
+                names.NUM_FILTERED: len(one.outcome.left_out),
+            },
+        )
+        if one.outcome.error:
+            span.fail("the group cannot be shaped")
+        span.end()
+
+
+def composed(
+    key: StageKey, step: int, rows: Sequence[ReadyRow], incarnation: int, begun_ns: int
+) -> None:
+    """A batch is made of these rows, for the train step whose call this is."""
+    instruments.BATCH_ROWS.add(len(rows))
+    if not tracing.is_on():
+        return
+    groups = dict.fromkeys((row.measured.explore_step, row.measured.position) for row in rows)
+    linked = list(groups)[: tracing.MAX_LINKS]
+    tracing.record(
+        names.BATCH,
+        begun_ns,
+        parent=tracing.current() or places.of_step(key.experiment_id, key.stage, incarnation, step),
+        links=[
+            places.of_task(assignment_id(key, AssignmentKind.TRAIN, explore_step, position))
+            for explore_step, position in linked
+        ],
+        attributes={
+            names.STEP: step,
+            names.NUM_ROWS: len(rows),
+            names.LINKS_LEFT_OUT: len(groups) - len(linked),
+        },
+    )
+
+
+def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
+    """Tasks were drawn: their traces begin."""
+    if not tracing.is_on():
+        return
+    for one in new:
+        own_id = assignment_id(key, one.kind, one.explore_step, one.position)
+        tracing.record(
+            names.TASK,
+            0,
+            own=places.of_task(own_id),
+            attributes={
+                names.RL_RUN: key.experiment_id,
+                names.TENANT: key.tenant,
+                names.STAGE: key.stage,
+                names.ASSIGNMENT: own_id,
+                names.KIND: one.kind.value,
+                names.TASKSET: one.taskset,
+                names.TASK_INDEX: one.task_index,
+                names.EXPLORE_STEP: one.explore_step,
+                names.POSITION: one.position,
+            },
+        )

@@ -1,0 +1,122 @@
+"""What the explorer tells of its work: spans of runs and of results, figures of both."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from services.explorer.counts import Counts
+from services.explorer.outcome import Attempt, Outcome
+from services.explorer.reports import Report
+from services.explorer.weights import PublishedWeights, WeightsId
+from trinity.api.v1.experience_pb2 import RunResult
+from trinity.telemetry import instruments, names, places, tracing
+from trinity.telemetry.tracing import Span
+from trinity.types import StageKey
+
+
+@contextmanager
+def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
+    """A run, in the trace of its task, with a link to the train step that made its weights."""
+    if not tracing.is_on():
+        yield tracing.NO_SPAN
+        return
+    key, assignment = attempt.key, attempt.assignment
+    span = tracing.span(
+        names.SAMPLE,
+        parent=places.in_task(assignment.id, assignment.traceparent),
+        links=[places.of_step(key.experiment_id, key.stage, weights.incarnation, weights.version)],
+        attributes={
+            names.RL_RUN: key.experiment_id,
+            names.ASSIGNMENT: assignment.id,
+            names.RUN: attempt.run,
+            names.ATTEMPT: attempt.number,
+            names.VERSION: weights.version,
+            names.INCARNATION: weights.incarnation,
+        },
+    )
+    with span as entered:
+        yield entered
+
+
+def sampled(span: Span, outcome: Outcome) -> None:
+    """How the run ended; its reason may quote what the user's code was given, and stays here."""
+    fate = "complete" if outcome.is_complete else "failed"
+    instruments.SAMPLE_SECONDS.record(outcome.duration_seconds, {names.FATE: fate})
+    for experience in outcome.experiences:
+        if experience.reward is not None:
+            instruments.REWARD.record(experience.reward)
+    span.set(names.FATE, fate)
+    span.set(names.NUM_EXPERIENCES, len(outcome.experiences))
+    if not outcome.is_complete:
+        span.fail("the run failed")
+
+
+def publishing(message: RunResult) -> Span:
+    """From a result's end to the report on it; the result carries the context from now on."""
+    if not tracing.is_on():
+        return tracing.NO_SPAN
+    span = tracing.begin(
+        names.PUBLISH,
+        parent=places.in_task(message.assignment_id, message.traceparent),
+        kind="producer",
+        attributes={names.RUN: message.run, names.ATTEMPT: message.attempt},
+    )
+    message.traceparent = span.traceparent
+    return span
+
+
+def published(span: Span, report: Report, num_sends: int, waited_seconds: float) -> None:
+    """The buffer has said what became of a result."""
+    fate = report.fate.value
+    instruments.CONFIRM_SECONDS.record(waited_seconds, {names.FATE: fate})
+    span.set(names.FATE, fate)
+    span.set(names.NUM_SENDS, num_sends)
+    span.end()
+
+
+def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
+    """One message to the broker, in the trace of its first result and linked to the others'."""
+    if not tracing.is_on():
+        return tracing.NO_SPAN
+    first, *others = (span.place for span in results)
+    return tracing.span(
+        names.SEND,
+        parent=first,
+        kind="producer",
+        links=[place for place in others if place is not None],
+        attributes={
+            names.MESSAGING_SYSTEM: "nats",
+            names.MESSAGING_BATCH: len(results),
+        },
+    )
+
+
+@contextmanager
+def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
+    """Weights on their way into the engine, in the trace of the train step that made them."""
+    begun = time.perf_counter()
+    made_by = places.of_step(
+        key.experiment_id, key.stage, weights.id.incarnation, weights.id.version
+    )
+    about = {names.VERSION: weights.id.version, names.INCARNATION: weights.id.incarnation}
+    with tracing.span(names.LOAD, parent=made_by, attributes=about):
+        yield
+    instruments.SYNC_SECONDS.record(time.perf_counter() - begun, {"trinity.sync": "load"})
+    instruments.LOADED_VERSION.set(weights.id.version)
+
+
+class Held(Protocol):
+    """Results that are not confirmed."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def oldest_seconds(self) -> float: ...
+
+
+def observe(counts: Counts, held: Held) -> None:
+    """Measure how much is going on."""
+    instruments.RUNS_GOING_ON.by(lambda: [(counts.num_running, {})])
+    instruments.UNCONFIRMED.by(lambda: [(len(held), {})])
+    instruments.UNCONFIRMED_SECONDS.by(lambda: [(held.oldest_seconds, {})])

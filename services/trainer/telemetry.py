@@ -1,0 +1,93 @@
+"""What the first rank tells of train steps: a trace a step, linked to the tasks it learned from."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from services.trainer.rows import TrainBatch
+from trinity.telemetry import instruments, metrics, names, places, tracing
+from trinity.telemetry.places import Place
+from trinity.telemetry.tracing import Span
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTelemetry:
+    """Spans and figures of one life of the trainer in a stage; other ranks tell nothing."""
+
+    key: StageKey
+    incarnation: int
+    algorithm: str
+
+    def begin(self, step: int) -> Span:
+        """A train step, from the question for its batch to its report."""
+        if not tracing.is_on():
+            return tracing.NO_SPAN
+        return tracing.begin(
+            names.LOOP,
+            own=self._place(step),
+            attributes={
+                names.RL_RUN: self.key.experiment_id,
+                names.RL_ALGORITHM: self.algorithm,
+                names.TENANT: self.key.tenant,
+                names.STAGE: self.key.stage,
+                names.INCARNATION: self.incarnation,
+                names.STEP: step,
+            },
+        )
+
+    def training(self, batch: TrainBatch) -> AbstractContextManager[Span]:
+        """What the optimizer does with a batch, linked to the traces of the tasks in it."""
+        if not tracing.is_on():
+            return tracing.NO_SPAN
+        groups = dict.fromkeys(
+            row.run_reward.assignment_id for row in batch.rows if row.run_reward is not None
+        )
+        linked = list(groups)[: tracing.MAX_LINKS]
+        return tracing.span(
+            names.TRAIN,
+            links=[places.of_task(one) for one in linked],
+            attributes={
+                names.STEP: batch.step,
+                names.NUM_ROWS: len(batch.rows),
+                names.REPLAYED: batch.replayed,
+                names.LINKS_LEFT_OUT: len(groups) - len(linked),
+            },
+        )
+
+    def publishing(
+        self, version: int, *, begins_trace: bool = False
+    ) -> AbstractContextManager[Span]:
+        """Weights on their way out, in the trace of the step that made them.
+
+        A version that this life trained no step for begins its trace.
+        """
+        about = {names.VERSION: version, names.INCARNATION: self.incarnation}
+        place = self._place(version)
+        if begins_trace:
+            return tracing.span(names.SYNC, own=place, attributes=about)
+        return tracing.span(names.SYNC, parent=place, attributes=about)
+
+    def saving(self, step: int) -> AbstractContextManager[Span]:
+        """A checkpoint."""
+        about = {names.STEP: step, names.INCARNATION: self.incarnation}
+        return tracing.span(names.CHECKPOINT, parent=self._place(step), attributes=about)
+
+    def trained(self, batch: TrainBatch, figures: dict[str, float]) -> None:
+        """A step's figures, as they are reported."""
+        if not metrics.is_on():
+            return
+        about = {names.STAGE: self.key.stage}
+        instruments.LOOP_SECONDS.record(figures["time/step"], about)
+        instruments.TRAIN_SECONDS.record(figures["time/train_step"], about)
+        instruments.BATCH_WAIT_SECONDS.record(figures["time/read_experience"], about)
+        instruments.SYNC_SECONDS.record(
+            figures["time/sync_weight"], {**about, "trinity.sync": "publish"}
+        )
+        instruments.TRAINED_TOKENS.add(figures["perf/total_num_tokens"], about)
+        instruments.TRAINED_STEP.set(batch.step, about)
+        for row in batch.rows:
+            if row.oldest_version is not None:
+                instruments.STALENESS.record(batch.step - row.oldest_version, about)
+
+    def _place(self, step: int) -> Place:
+        return places.of_step(self.key.experiment_id, self.key.stage, self.incarnation, step)

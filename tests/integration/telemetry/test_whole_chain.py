@@ -1,0 +1,152 @@
+"""Spans of all four processes, sent over OTLP, tell the whole way of a task and of a train step."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
+from tests.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.model_free.stack import model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan import ExperimentPlan
+from trinity.telemetry import names, places
+
+pytestmark = pytest.mark.timeout(280)
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+STEPS, GROUPS, RUNS = 3, 4, 2
+PUBLISH = "trinity.api.v1.SynchronizerService/PublishVersion"
+
+
+@pytest.fixture
+def seen() -> Iterator[Receiver]:
+    with receiver() as seen:
+        yield seen
+
+
+def plan_of(root: Path) -> ExperimentPlan:
+    return experiment_plan(root, buffer={"total_steps": STEPS})
+
+
+async def run(plan: ExperimentPlan, seen: Receiver, *, kills_explorer: bool = False) -> None:
+    """To its end; an explorer that is killed is so while its runs go on."""
+    environment = {name: seen.environment() for name in SERVICES}
+    if kills_explorer:
+        environment["explorer"][RUN_SECONDS_VARIABLE] = "1.0"
+    async with model_free_stack(plan.job_path, environment=environment) as stack:
+        experiment = await start_experiment(stack.addresses.synchronizer, plan)
+        if kills_explorer:
+            await _kill_explorer(seen)
+        ended = await wait_until_ended(stack.addresses.synchronizer, experiment.id)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+
+
+async def _kill_explorer(seen: Receiver) -> None:
+    """As soon as work was handed to it, which it does not tell before its end."""
+    while not seen.named(names.LEASE) or not seen.named(names.LOAD):  # noqa: ASYNC110  # it is sent
+        await asyncio.sleep(0.02)
+    process = seen.named(names.LOAD)[0].process
+    os.kill(int(process.rpartition("/")[2]), signal.SIGKILL)
+
+
+def parents(spans: list[SeenSpan]) -> Counter[tuple[str, str]]:
+    """How often a span of a name is the child of which, `-` for none and `?` for one not seen."""
+    by_id = {span.span_id: span.name for span in spans}
+    return Counter(
+        (span.name, by_id.get(span.parent_id, "?") if span.parent_id else "-") for span in spans
+    )
+
+
+async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) -> None:
+    await run(plan_of(tmp_path), seen)
+    traces = seen.traces()
+    tasks = {
+        str(span.attributes[names.ASSIGNMENT]): traces[span.trace_id]
+        for span in seen.named(names.TASK)
+    }
+    assert len(tasks) == STEPS * GROUPS
+    assert {span.service for span in seen.spans} == {f"trinity-{name}" for name in SERVICES}
+    for assignment, spans in tasks.items():
+        assert {span.trace_id for span in spans} == {places.of_task(assignment).trace_hex}
+        chain = parents([span for span in spans if span.name not in (names.SEND, names.PROCESS)])
+        assert chain == {
+            (names.TASK, "-"): 1,
+            (names.LEASE, names.TASK): 1,
+            (names.SAMPLE, names.LEASE): RUNS,
+            ("text_completion", names.SAMPLE): RUNS,
+            (names.PUBLISH, names.SAMPLE): RUNS,
+            (names.STORE, names.PUBLISH): RUNS,
+            (names.PIPELINE, names.TASK): 1,
+        }
+    check_messages(seen)
+    check_steps(seen, tasks)
+
+
+def check_messages(seen: Receiver) -> None:
+    """Each message was taken in the trace in which it was sent."""
+    sent = {span.span_id for span in seen.named(names.SEND)}
+    taken = [span.parent_id for span in seen.named(names.PROCESS)]
+    assert set(taken) == sent and len(taken) == len(sent)
+
+
+def check_steps(seen: Receiver, tasks: dict[str, list[SeenSpan]]) -> None:
+    """Each step is linked to its tasks, and runs to the step that made their weights."""
+    traces = seen.traces()
+    loops = {span.attributes[names.STEP]: span for span in seen.named(names.LOOP)}
+    assert sorted(loops) == list(range(1, STEPS + 1))
+    used: list[str] = []
+    for step, loop in loops.items():
+        spans = traces[loop.trace_id]
+        chain = parents(spans)
+        for child, parent in (
+            (names.TRAIN, names.LOOP),
+            ("trinity.api.v1.BufferService/GetBatch", names.LOOP),
+            (names.BATCH, "trinity.api.v1.BufferService/GetBatch"),
+            (names.SYNC, names.LOOP),
+            (PUBLISH, names.SYNC),
+            (PUBLISH, PUBLISH),
+            ("trinity.api.v1.BufferService/ReportStep", names.LOOP),
+        ):
+            assert chain[child, parent] >= 1, (step, child, parent, chain)
+        published = [span for span in spans if span.name == PUBLISH]
+        assert {span.service for span in published} == {"trinity-trainer", "trinity-synchronizer"}
+        (train,) = [span for span in spans if span.name == names.TRAIN]
+        (batch,) = [span for span in spans if span.name == names.BATCH]
+        assert set(train.links) == set(batch.links) and len(train.links) == GROUPS
+        used += [span_id for _, span_id in train.links]
+        (sync,) = [span for span in spans if span.name == names.SYNC]
+        assert sync.attributes[names.VERSION] == step
+    first = {span.span_id for span in seen.named(names.TASK)}
+    assert set(used) == first and len(used) == len(first)
+    made = {(loop.trace_id, loop.span_id): step for step, loop in loops.items()}
+    for span in (span for spans in tasks.values() for span in spans if span.name == names.SAMPLE):
+        (link,) = span.links
+        assert made.get(link, 0) == span.attributes[names.VERSION]
+
+
+async def test_a_killed_explorer_leaves_whole_traces(tmp_path: Path, seen: Receiver) -> None:
+    await run(plan_of(tmp_path), seen, kills_explorer=True)
+    assert len({span.process for span in seen.named(names.LOAD)}) == 2
+    for task in seen.named(names.TASK):
+        spans = seen.traces()[task.trace_id]
+        leases = [span for span in spans if span.name == names.LEASE]
+        stored = [span for span in spans if span.name == names.STORE]
+        samples = {span.span_id: span for span in spans if span.name == names.SAMPLE}
+        assert all(lease.parent_id == task.span_id for lease in leases)
+        assert {span.attributes[names.RUN] for span in stored} == set(range(RUNS))
+        assert {span.attributes[names.RUN] for span in samples.values()} == set(range(RUNS))
+        assert all(span.parent_id in {one.span_id for one in leases} for span in samples.values())
+        assert not [pair for pair in parents(spans) if pair[1] == "?"]
+    assert max(Counter(span.trace_id for span in seen.named(names.LEASE)).values()) > 1
+
+
+async def test_without_a_receiver_everything_goes_on(tmp_path: Path) -> None:
+    gone = Receiver(address="127.0.0.1:9")
+    await run(plan_of(tmp_path), gone)
+    assert not gone.spans

@@ -1,0 +1,36 @@
+"""Spans kept in memory."""
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+
+from trinity.telemetry import tracing
+from trinity.telemetry.backend import ChosenIds, OpenTelemetryBackend
+
+
+def _switched_on(root: Sampler) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(
+        id_generator=ChosenIds(), sampler=ParentBased(root), shutdown_on_exit=False
+    )
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(OpenTelemetryBackend(provider))
+    return exporter
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Tracing on for the length of a test, every trace written."""
+    yield _switched_on(ALWAYS_ON)
+    tracing.use(None)
+
+
+@pytest.fixture
+def half_of_spans() -> Iterator[InMemorySpanExporter]:
+    """Tracing on, every second trace written."""
+    yield _switched_on(TraceIdRatioBased(0.5))
+    tracing.use(None)

@@ -1,0 +1,42 @@
+"""Without anybody to send to, nothing waits, nothing grows, and a process ends in time."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import time
+from trinity import telemetry
+from trinity.telemetry import instruments, tracing
+telemetry.start("trinity-test")
+begun = time.perf_counter()
+for number in range(5_000):
+    with tracing.span("span", attributes={"number": number}):
+        instruments.SAMPLE_SECONDS.record(0.1)
+spent = time.perf_counter() - begun
+(processor,) = tracing._backend._tracer.span_processor._span_processors
+kept = len(processor._batch_processor._queue)
+begun = time.perf_counter()
+telemetry.stop()
+print(spent, kept, time.perf_counter() - begun)
+"""
+
+
+def test_a_collector_that_is_not_there_costs_nothing_but_spans() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=os.environ
+        | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+            "OTEL_BSP_MAX_QUEUE_SIZE": "1000",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "500",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    spent, kept, stopping = map(float, done.stdout.split())
+    assert spent < 30.0
+    assert kept <= 1000
+    assert stopping < 10.0

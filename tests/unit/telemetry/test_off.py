@@ -1,0 +1,91 @@
+"""Off, nothing of OpenTelemetry is imported, and nothing is kept."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trinity.errors import UserError
+from trinity.telemetry import instruments, tracing
+from trinity.telemetry.environment import Signal, wanted
+from trinity.telemetry.rpc import observed_channel
+
+PROGRAM = """
+import sys
+import services.buffer.__main__, services.explorer.__main__, services.explorer.service
+import services.synchronizer.__main__, services.trainer.__main__, services.trainer.telemetry
+from trinity import telemetry
+telemetry.start("trinity-test")
+telemetry.stop()
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
+    ],
+)
+def test_off_means_that_nothing_is_imported(variables: dict[str, str]) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_spans_that_are_off_are_one_and_the_same() -> None:
+    assert not tracing.is_on()
+    with tracing.span("a", attributes={"x": 1}) as span:
+        span.set("y", 2)
+        assert tracing.current() is None
+    assert tracing.begin("b") is span is tracing.NO_SPAN
+    assert (span.traceparent, tracing.record("c", 0), tracing.headers()) == ("", "", {})
+
+
+def test_observers_of_figures_that_are_off_are_not_kept() -> None:
+    instruments.UNCONFIRMED.by(lambda: [(1.0, {})])
+    assert not instruments.UNCONFIRMED._observers
+
+
+def test_a_channel_is_left_as_it_is() -> None:
+    channel = object()
+    assert observed_channel(channel) is channel  # type: ignore[type-var]
+
+
+def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
+    both = wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"})
+    assert both.traces == both.metrics == Signal(exporters=("otlp",), protocol="grpc")
+    one = wanted({"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"})
+    assert one.traces.exporters == ("otlp", "console")
+    assert not one.metrics.exporters
+    own = {
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x:4318/v1/traces",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    }
+    assert wanted(own).traces == Signal(exporters=("otlp",), protocol="http/protobuf")
+    assert not wanted(own).metrics.exporters
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not known"),
+        (
+            {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/json is not known",
+        ),
+    ],
+)
+def test_what_is_not_known_is_said(variables: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        wanted(variables)

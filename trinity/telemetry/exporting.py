@@ -1,0 +1,149 @@
+"""Providers and exporters, made as the variables say; imported only when they ask for something."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, ExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    ConsoleMetricExporter,
+    MetricExporter,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+
+from trinity.errors import UserError
+from trinity.telemetry import metrics, names, tracing
+from trinity.telemetry.backend import ChosenIds, OpenTelemetryBackend
+from trinity.telemetry.environment import Signal, Wanted
+from trinity.telemetry.meters import OpenTelemetryMeters
+
+NAMESPACE = "trinity"
+STOP_MILLIS = 2_000
+"""For each signal, to send what is left."""
+
+
+@dataclass(slots=True)
+class Running:
+    """What was set up, and how it ends."""
+
+    stops: list[Callable[[], None]] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Send what is left, for a limited time."""
+        for stop in self.stops:
+            stop()
+
+
+def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Running:
+    """Make providers and switch spans and metrics on."""
+    running = Running()
+    resource = _resource(service, attributes)
+    meters = MeterProvider(
+        metric_readers=[
+            PeriodicExportingMetricReader(_metric_exporter(one, wanted.metrics))
+            for one in wanted.metrics.exporters
+        ],
+        resource=resource,
+        shutdown_on_exit=False,
+        exemplar_filter=_exemplar_filter(),
+    )
+    if wanted.traces.exporters:
+        # Of its own figures only the queue's are wanted: how long it is, and what was dropped.
+        os.environ.setdefault("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
+        provider = TracerProvider(
+            resource=resource, id_generator=ChosenIds(), shutdown_on_exit=False
+        )
+        for one in wanted.traces.exporters:
+            processor = BatchSpanProcessor(
+                _span_exporter(one, wanted.traces), meter_provider=meters
+            )
+            provider.add_span_processor(processor)
+            running.stops.append(partial(_stop_spans, processor))
+        tracing.use(OpenTelemetryBackend(provider))
+    if wanted.metrics.exporters:
+        metrics.use(OpenTelemetryMeters(meters.get_meter("trinity")))
+        running.stops.append(lambda: meters.shutdown(timeout_millis=STOP_MILLIS))
+    return running
+
+
+def _exemplar_filter() -> ExemplarFilter | None:
+    """A third of the price of a figure: only for those who ask for it by the standard variable."""
+    asked = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER")
+    return None if asked else AlwaysOffExemplarFilter()
+
+
+def _stop_spans(processor: BatchSpanProcessor) -> None:
+    """`BatchSpanProcessor.shutdown` waits half a minute; the one below it can be told otherwise."""
+    processor._batch_processor.shutdown(timeout_millis=STOP_MILLIS)
+
+
+def _resource(service: str, attributes: Mapping[str, str]) -> Resource:
+    """What the person gave in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES goes first."""
+    own = {
+        "service.name": service,
+        "service.namespace": NAMESPACE,
+        "service.instance.id": f"{socket.gethostname()}/{os.getpid()}",
+        names.RL_SYSTEM: NAMESPACE,
+        **attributes,
+    }
+    given = Resource.create()
+    chosen = {k: v for k, v in given.attributes.items() if k not in own or _is_given(k)}
+    return Resource(own).merge(Resource(chosen))
+
+
+def _is_given(name: str) -> bool:
+    if name == "service.name" and os.environ.get("OTEL_SERVICE_NAME"):
+        return True
+    listed = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return name in {pair.partition("=")[0].strip() for pair in listed.split(",")}
+
+
+def _span_exporter(name: str, signal: Signal) -> SpanExporter:
+    if name == "console":
+        return ConsoleSpanExporter(out=sys.stderr)
+    with _needing(signal.protocol):
+        if signal.protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_traces
+
+            return grpc_traces.OTLPSpanExporter()
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_traces
+
+        return http_traces.OTLPSpanExporter()
+
+
+def _metric_exporter(name: str, signal: Signal) -> MetricExporter:
+    if name == "console":
+        return ConsoleMetricExporter(out=sys.stderr)
+    with _needing(signal.protocol):
+        if signal.protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
+
+            return grpc_metrics.OTLPMetricExporter()
+        from opentelemetry.exporter.otlp.proto.http import metric_exporter as http_metrics
+
+        return http_metrics.OTLPMetricExporter()
+
+
+class _needing:
+    """Says which package is missing."""
+
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ImportError):
+            kind = "grpc" if self._protocol == "grpc" else "http"
+            raise UserError(
+                f"OTLP over {self._protocol} needs the package opentelemetry-exporter-otlp-proto-"
+                f"{kind}: install the extra `telemetry`, or choose another "
+                "OTEL_EXPORTER_OTLP_PROTOCOL"
+            ) from error

@@ -1,0 +1,61 @@
+"""Switching telemetry on at a process's start and off at its end."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+from trinity.errors import UserError
+from trinity.telemetry import metrics, tracing
+from trinity.telemetry.environment import wanted
+
+logger = logging.getLogger(__name__)
+
+
+class _Running(Protocol):
+    def stop(self) -> None: ...
+
+
+_running: _Running | None = None
+
+
+def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
+    """Tell of this process what the OTEL_* variables ask for; nothing without them.
+
+    Raises: UserError when they ask for something that is not known or not installed.
+    """
+    global _running
+    asked = wanted(os.environ)
+    if not asked.anything or _running is not None:
+        return
+    try:
+        from trinity.telemetry.exporting import set_up
+    except ImportError as error:
+        raise UserError(
+            "OTEL_* variables ask for telemetry, which needs OpenTelemetry: install the extra "
+            f"`telemetry`, or set OTEL_SDK_DISABLED=true ({error})"
+        ) from error
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+    _running = set_up(asked, service, attributes or {})
+    logger.info(
+        "telemetry is on",
+        extra={
+            "traces": ",".join(asked.traces.exporters) or "none",
+            "metrics": ",".join(asked.metrics.exporters) or "none",
+        },
+    )
+
+
+def stop() -> None:
+    """Send what is left, for some seconds at most; whatever goes wrong is only said."""
+    global _running
+    running, _running = _running, None
+    if running is None:
+        return
+    try:
+        running.stop()
+    except Exception:  # the last thing a process does must not make it fail
+        logger.exception("telemetry was not sent to the end")
+    finally:
+        tracing.use(None)
+        metrics.use(None)
