@@ -22,6 +22,7 @@ from trinity.local.postgres import SUPERUSER, PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
 
 _names = count(1)
 
@@ -173,6 +174,11 @@ class NatsUnderTest:
     @property
     def url(self) -> str:
         """The address with all rights."""
+        return self.server.url(ADMIN)
+
+    @property
+    def buffer_url(self) -> str:
+        """The address that may keep the stream of results and take from it."""
         return self.server.url("buffer")
 
     @property

@@ -5,6 +5,7 @@ import psycopg
 import pytest
 
 from tests.infra_fixtures import Database, NatsUnderTest
+from trinity.security.broker import client_options
 
 
 def test_each_role_works_in_a_schema_of_its_own(postgres_database: Database) -> None:
@@ -23,9 +24,10 @@ async def test_the_explorer_may_publish_results_and_nothing_else(
     nats_server: NatsUnderTest,
 ) -> None:
     owner = await nats.connect(nats_server.url)
-    await owner.jetstream().add_stream(name="results", subjects=["trinity.>"])
-    explorer = await nats.connect(nats_server.explorer_url)
-    ack = await explorer.jetstream().publish("trinity.results.1", b"x")
+    await owner.jetstream().add_stream(name="results", subjects=["trinity.runs.>"])
+    url = nats_server.explorer_url
+    explorer = await nats.connect(url, **client_options(url))
+    ack = await explorer.jetstream().publish("trinity.runs.a.b.c", b"x")
     assert ack.seq == 1
     with pytest.raises(nats.errors.Error):
         await explorer.jetstream(timeout=0.5).add_stream(name="other", subjects=["other.>"])
