@@ -107,9 +107,9 @@ class TokenKeys:
             if stamp == self._stamp:
                 return
             keys = read_public_keys(self._path)
-        except (OSError, UserError):
+        except (OSError, UserError) as error:
             if not self._keys:
-                raise
+                raise UserError(f"cannot read the public keys in {self._path}: {error}") from error
             return  # it is being replaced: those known stay good until it is there
         self._stamp, self._keys = stamp, keys
         self._known.clear()

@@ -47,3 +47,41 @@ async def test_acknowledged_messages_survive_a_killed_broker(nats_server: NatsUn
     info = await client.jetstream().stream_info("results")
     assert info.state.messages == 1
     await client.close()
+
+
+def test_no_role_reads_anothers_schema_or_enters_another_database(
+    postgres_database: Database,
+) -> None:
+    dsns = {"buffer": postgres_database.buffer_dsn}
+    dsns["synchronizer"] = postgres_database.synchronizer_dsn
+    for role, dsn in dsns.items():
+        with psycopg.connect(dsn, autocommit=True) as own:
+            own.execute("CREATE TABLE rows (id int)")
+            rights = own.execute(
+                "SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls "
+                "FROM pg_roles WHERE rolname = current_user"
+            ).fetchone()
+            assert rights == (False,) * 5
+            for statement in (
+                "CREATE TABLE public.rows (id int)",
+                "CREATE SCHEMA more",
+                f"ALTER ROLE {role} CREATEROLE",
+                "SELECT * FROM pg_authid",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    own.execute(statement)
+        for other in ("postgres", "template1"):
+            with pytest.raises(psycopg.OperationalError, match="permission denied"):
+                psycopg.connect(dsn.rpartition("/")[0] + f"/{other}")
+    for role, dsn in dsns.items():
+        (other,) = set(dsns) - {role}
+        with psycopg.connect(dsn, autocommit=True) as own:
+            for statement in (
+                f"SELECT * FROM {other}.rows",
+                f"INSERT INTO {other}.rows VALUES (1)",
+                f"DROP TABLE {other}.rows",
+                f"CREATE TABLE {other}.more (id int)",
+                f"SET ROLE {other}",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    own.execute(statement)
