@@ -46,6 +46,7 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.group_advantages
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.security
 
 check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"
