@@ -39,7 +39,8 @@ class BrokerUser:
 def explorer_user(password: str, tenant: str = "") -> BrokerUser:
     """May publish results, and for a tenant only that tenant's; may read nothing."""
     name = f"explorer-{tenant}" if tenant else "explorer"
-    return BrokerUser(name=name, password=password, publish=[f"{RUNS_PREFIX}.{tenant or '*'}.>"])
+    subjects = f"{RUNS_PREFIX}.{tenant}.>" if tenant else f"{RUNS_PREFIX}.>"
+    return BrokerUser(name=name, password=password, publish=[subjects])
 
 
 def buffer_user(password: str) -> BrokerUser:
