@@ -12,6 +12,7 @@ import grpc
 from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.launch.resume import remember
 from trinity.local.addresses import SERVICES
 from trinity.local.stack import LocalStack
 from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY
@@ -143,6 +144,8 @@ async def answer_of(
 async def secured_stack(root: Path) -> AsyncIterator[Secured]:
     """Start it, run an experiment to its end, and leave it running."""
     plan = experiment_plan(root, buffer={"total_steps": STEPS})
+    plan.job_path.mkdir(parents=True)
+    remember(plan)
     async with model_free_stack(plan.job_path, secure=True, max_restarts=0) as stack:
         at = stack.addresses
         async with asyncio.timeout(RUN_SECONDS):

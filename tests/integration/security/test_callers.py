@@ -10,9 +10,15 @@ import pytest
 from tests.integration.security.secured import Refusal, Secured
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.client.async_tasksets import AsyncTasksets
+from trinity.diagnosis.gather import gather
+from trinity.diagnosis.snapshot import Reply
+from trinity.errors import Forbidden, Unauthenticated
 from trinity.local.addresses import SERVICES
-from trinity.security.folder import AUTHORITY
-from trinity.security.issuing import Issuer
+from trinity.local.run_file import read_running
+from trinity.looking.opening import opened
+from trinity.security.folder import AUTHORITY, TOKEN, Security
+from trinity.security.issuing import Issuer, Part
 from trinity.security.scopes import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
 
 pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(280)]
@@ -206,3 +212,35 @@ async def test_each_refusal_and_each_steering_leaves_a_line_without_the_token(
     for part in ("subject=tester", "tenant=default", secured.ended.id, "reason=a test"):
         assert part in line
     assert token not in secured.log_of("buffer")
+
+
+async def test_a_person_on_the_machine_looks_at_it_without_being_told_how(secured: Secured) -> None:
+    running = read_running(secured.job_dir)
+    assert running is not None and running.addresses.security_dir
+    snapshot = await gather(running, secured.job_dir)
+    assert {part.name: part.reply for part in snapshot.parts} == dict.fromkeys(
+        ("postgres", "nats", *SERVICES), Reply.ANSWERS
+    )
+    async with opened(secured.job_dir) as stored:
+        assert [stage.key.experiment_id for stage in stored.stages] == [secured.ended.id]
+
+
+async def test_tasks_come_in_and_go_with_the_tokens_tenant(
+    secured: Secured, tmp_path: Path
+) -> None:
+    issuer = Issuer(secured.security_root)
+    part = Part(name="person", tenant="a", scopes=(Scope.SUBMIT, Scope.READ))
+    person = Security(issuer.issue(part, timedelta(hours=1)))
+    async with AsyncTasksets(secured.stack.addresses.buffer, tenant="a", security=person) as own:
+        assert (await own.submit("sums", [{"prompt": "1+1="}])).num_stored == 1
+        assert [one.name for one in await own.list()] == ["sums"]
+        with pytest.raises(Forbidden):
+            await own.delete("sums")
+    other = AsyncTasksets(secured.stack.addresses.buffer, tenant="default", security=person)
+    async with other:
+        with pytest.raises(Forbidden, match="another tenant"):
+            await other.submit("sums", [{"prompt": "1+1="}])
+        (tmp_path / "expired").write_text(secured.token(lifetime=timedelta(seconds=-1)))
+        (tmp_path / "expired").replace(secured.security_root / "person" / TOKEN)
+        with pytest.raises(Unauthenticated, match="expired"):
+            await other.submit("sums", [{"prompt": "1+1="}])
