@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
 import shutil
@@ -18,6 +19,8 @@ from trinity.local.identity import Identity, database_identity
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.roles import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
 from trinity.local.secret_files import SecretFiles, write_private
+
+logger = logging.getLogger(__name__)
 
 SUPERUSER = "admin"
 _MAJOR_VERSION = "18"
@@ -80,12 +83,20 @@ class PostgresServer:
 
     async def wait_ready(self, timeout_seconds: float = 60.0) -> None:
         """Return when the database answers and the services' accounts exist."""
-        async with await self._connect_when_up(timeout_seconds) as connection:
-            passwords = {role: self.secrets.password(f"postgres-{role}") for role in SCHEMA_OWNERS}
-            await set_up_roles(connection, passwords)
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while True:
+            async with await self._connect_when_up(deadline) as connection:
+                try:
+                    return await self._set_up(connection)
+                except psycopg.OperationalError as error:
+                    logger.warning("the database went away again", extra={"why": str(error)})
+
+    async def _set_up(self, connection: psycopg.AsyncConnection) -> None:
+        passwords = {role: self.secrets.password(f"postgres-{role}") for role in SCHEMA_OWNERS}
+        await set_up_roles(connection, passwords)
         superuser = self.dsn(SUPERUSER)
-        async with await psycopg.AsyncConnection.connect(superuser, autocommit=True) as connection:
-            await set_up_schemas(connection)
+        async with await psycopg.AsyncConnection.connect(superuser, autocommit=True) as own:
+            await set_up_schemas(own)
 
     @property
     def _data(self) -> Path:
@@ -168,8 +179,7 @@ class PostgresServer:
         finally:
             os.close(descriptor)
 
-    async def _connect_when_up(self, timeout_seconds: float) -> psycopg.AsyncConnection:
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
+    async def _connect_when_up(self, deadline: float) -> psycopg.AsyncConnection:
         superuser = self.dsn(SUPERUSER, "postgres")
         while True:
             try:

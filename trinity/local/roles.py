@@ -8,7 +8,11 @@ SCHEMA_OWNERS = ("buffer", "synchronizer")
 
 
 async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
-    """Create what is missing and set the passwords; needs a superuser in autocommit mode."""
+    """Create what is missing and set the passwords; needs a superuser in autocommit mode.
+
+    Postgres refuses to change one role twice at once: the lock lasts as long as the connection.
+    """
+    await connection.execute("SELECT pg_advisory_lock(hashtext('trinity roles'))")
     for role, password in passwords.items():
         await _ensure_role(connection, role, password)
     exists = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])

@@ -59,7 +59,7 @@ class LocalStack:
         self._launched: dict[str, Launchable] = {}
         self._events: asyncio.Queue[StackEvent | None] = asyncio.Queue()
         self._failure: asyncio.Future[StackEvent] = asyncio.get_running_loop().create_future()
-        self._probes: set[asyncio.Task[None]] = set()
+        self._probes: dict[str, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -95,7 +95,7 @@ class LocalStack:
     async def stop(self) -> None:
         """Stop everything in order: explorer, trainer, buffer, synchronizer, broker, database."""
         self._is_up = False
-        for probe in self._probes:
+        for probe in self._probes.values():
             probe.cancel()
         if self._supervisor is not None:
             await self._supervisor.stop()
@@ -188,9 +188,9 @@ class LocalStack:
         if not self._is_up:
             return
         self._write_run_file()
-        probe = asyncio.create_task(self._await_return(self._launched[name]))
-        self._probes.add(probe)
-        probe.add_done_callback(self._probes.discard)
+        if (before := self._probes.get(name)) is not None:
+            before.cancel()  # it would announce a process that is gone
+        self._probes[name] = asyncio.create_task(self._await_return(self._launched[name]))
 
     async def _await_return(self, launchable: Launchable) -> None:
         try:

@@ -1,5 +1,6 @@
 """The database's data directory: never half made, never of another version."""
 
+import asyncio
 from pathlib import Path
 
 import psycopg
@@ -31,6 +32,32 @@ async def test_a_cluster_half_made_by_a_crash_is_made_again(tmp_path: Path) -> N
     with running(server.prepare(tmp_path / "log")):
         await server.wait_ready()
         assert not partial.exists()
+
+
+async def test_two_may_wait_for_the_same_server(tmp_path: Path) -> None:
+    """One that was killed twice in a row is awaited twice, and set up by both."""
+    server = _server(tmp_path)
+    with running(server.prepare(tmp_path / "log")):
+        for _ in range(5):
+            await asyncio.gather(*(server.wait_ready() for _ in range(8)))
+
+
+async def test_a_server_that_dies_while_it_is_set_up_is_awaited_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _server(tmp_path)
+    num_calls = 0
+
+    async def cut_off_once(*_: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 1:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr("trinity.local.postgres.set_up_schemas", cut_off_once)
+    with running(server.prepare(tmp_path / "log")):
+        await server.wait_ready()
+    assert num_calls == 2
 
 
 def test_a_cluster_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
