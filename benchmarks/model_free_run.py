@@ -10,41 +10,35 @@ from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan import ExperimentPlan
-from trinity.local.addresses import ServiceAddresses
 from trinity.rpc.channel import open_channel
 
 FINISHED = "EXPERIMENT_STATE_FINISHED"
 
 
 async def events_of(
-    plan: ExperimentPlan,
-    *,
-    run_seconds: float = 0.0,
-    step_seconds: float = 0.0,
-    secure: bool = False,
+    plan: ExperimentPlan, *, run_seconds: float = 0.0, step_seconds: float = 0.0
 ) -> list[pb.ProgressEvent]:
     """All progress events of the experiment, run to its end with simulated durations."""
     environment = {
         "explorer": {RUN_SECONDS_VARIABLE: str(run_seconds)},
         "trainer": {STEP_SECONDS_VARIABLE: str(step_seconds)},
     }
-    async with model_free_stack(plan.job_path, environment=environment, secure=secure) as stack:
-        at = stack.addresses
-        experiment = await start_experiment(at.synchronizer, plan, at.security)
-        ended = await wait_until_ended(at.synchronizer, experiment.id, at.security)
+    async with model_free_stack(plan.job_path, environment=environment) as stack:
+        experiment = await start_experiment(stack.addresses.synchronizer, plan)
+        ended = await wait_until_ended(stack.addresses.synchronizer, experiment.id)
         if ended.reason:
             raise RuntimeError(f"{ended.reason}; see {Path(plan.job_dir) / 'log'}")
-        return await _read_events(at, plan, experiment.id)
+        return await _read_events(stack.addresses.buffer, plan, experiment.id)
 
 
 async def _read_events(
-    at: ServiceAddresses, plan: ExperimentPlan, experiment_id: str
+    buffer: str, plan: ExperimentPlan, experiment_id: str
 ) -> list[pb.ProgressEvent]:
     """Until the last train step."""
     total = plan.stages[-1].total_train_steps
     request = pb.WatchProgressRequest(tenant=plan.tenant, experiment_id=experiment_id)
     events: list[pb.ProgressEvent] = []
-    async with open_channel(at.buffer, at.security) as channel:
+    async with open_channel(buffer) as channel:
         async for answer in BufferServiceStub(channel).WatchProgress(request):
             events += answer.events
             if any(event.step.step == total for event in events):
