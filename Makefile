@@ -54,6 +54,7 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.loss_share
 	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
+	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.buffer
 
 CORES ?= 2,3

@@ -20,8 +20,9 @@ from trinity.local.nats import NatsServer
 from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, PostgresServer
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.roles import DATABASE
+from trinity.local.roles import DATABASE, SCHEMA_OWNERS
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
 
 _names = count(1)
 
@@ -97,6 +98,10 @@ def postgres_database(postgres_server: PostgresServer) -> Iterator[Database]:
     maintenance = postgres_server.dsn(SUPERUSER, "postgres")
     with psycopg.connect(maintenance, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
+        for role in SCHEMA_OWNERS:  # a copy has the schemas' rights and not the database's
+            grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}")
+            connection.execute(grant.format(name, sql.Identifier(role)))
+        connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(name))
         yield database
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
@@ -173,6 +178,11 @@ class NatsUnderTest:
     @property
     def url(self) -> str:
         """The address with all rights."""
+        return self.server.url(ADMIN)
+
+    @property
+    def buffer_url(self) -> str:
+        """The address that may keep the stream of results and take from it."""
         return self.server.url("buffer")
 
     @property

@@ -10,7 +10,10 @@ TrinityError
     ├── NotFound              what it names does not exist
     ├── PreconditionFailed    the state does not allow it; a person must change something
     ├── Superseded            another one has taken the caller's place; it must stop
-    └── Unavailable           something the service needs does not answer; retry after a pause
+    ├── Forbidden             the caller's token does not allow it; another token must be given
+    ├── Unavailable           something the service needs does not answer; retry after a pause
+    └── Unauthenticated       the token is missing, expired or unknown; a kind of Unavailable, as
+                              whoever waits goes on with the token that replaces it
 """
 
 
@@ -54,5 +57,13 @@ class Superseded(RpcError):
     """A newer incarnation has taken the caller's place; it must stop at once."""
 
 
+class Forbidden(RpcError):
+    """The caller's token does not allow it; what exists is not said."""
+
+
 class Unavailable(RpcError):
     """A database or broker the service needs does not answer; retry after a pause."""
+
+
+class Unauthenticated(Unavailable):
+    """The caller shows no token, or one that has expired or is unknown here."""

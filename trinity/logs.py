@@ -70,3 +70,4 @@ def configure_logging(service: str, level: str, style: Literal["text", "json"]) 
     root.setLevel(logging.WARNING)
     for name in ("trinity", "services", "__main__"):
         logging.getLogger(name).setLevel(level)
+    logging.getLogger("audit").setLevel(logging.INFO)

@@ -9,6 +9,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from trinity.errors import Unavailable, UserError
+from trinity.security.broker import client_options
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class _Attempt:
             error_cb=self._note_error,
             disconnected_cb=self._note_loss,
             reconnected_cb=self._note_return,
+            **client_options(url),
         )
 
     async def give_up(self, connecting: "asyncio.Future[None]") -> None:

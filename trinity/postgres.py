@@ -13,6 +13,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from trinity.errors import Unavailable, UserError
+from trinity.security.places import refuse_plain_database
 
 _CONNECT_SECONDS = 5
 _RETRY_SECONDS = 0.05
@@ -47,6 +48,8 @@ def sqlalchemy_url(dsn: str) -> sa.URL:
             "The database address is not of the form postgresql://user:password@host:port/database;"
             " correct the variable whose name ends in POSTGRES_DSN"
         )
+    ssl_mode = url.query.get("sslmode", "")
+    refuse_plain_database(url.host or "", ssl_mode if isinstance(ssl_mode, str) else "")
     return url.set(drivername="postgresql+psycopg")
 
 

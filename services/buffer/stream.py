@@ -21,12 +21,13 @@ from nats.js.errors import BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import Unavailable, UserError
-from trinity.subjects import RUNS_PREFIX
+from trinity.security.broker import client_options
+from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
 logger = logging.getLogger(__name__)
 
-STREAM = "TRINITY_RUNS"
-DURABLE = "buffer"
+STREAM = RUNS_STREAM
+DURABLE = RUNS_CONSUMER
 ACK_SECONDS = 3.0
 """What a buffer took is given to the next one after that, unless it says that it works on it."""
 MAX_UNACKED = 1024
@@ -70,6 +71,7 @@ async def _connect_once(client: Client, url: str) -> None:
                 ping_interval=5,
                 max_outstanding_pings=2,
                 error_cb=_log_error,
+                **client_options(url),
             )
         except (OSError, NatsError, NoServersError) as error:
             if "authorization" in str(error).lower():

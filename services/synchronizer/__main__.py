@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy.ext.asyncio import AsyncEngine
-
 from services.synchronizer import tables
 from services.synchronizer.operations import Operations
 from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
@@ -43,7 +41,9 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            async with serve(settings, [_servicer(engine, watching)]) as server:
+            operations = Operations(Database(engine))
+            servicer = _servicer(operations, watching)
+            async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probed, server.health, stop)
                 watching.close()
     finally:
@@ -51,8 +51,7 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         await probed.dispose()
 
 
-def _servicer(engine: AsyncEngine, watching: Watching) -> Servicer:
-    operations = Operations(Database(engine))
+def _servicer(operations: Operations, watching: Watching) -> Servicer:
     return Servicer(
         name=SERVICE_NAME,
         add=add_SynchronizerServiceServicer_to_server,

@@ -162,17 +162,26 @@ class Operations:
             else:
                 await members.heard(connection, member)
 
-    async def state(self, experiment_id: uuid.UUID | None) -> SystemState:
-        """Describe one experiment or the newest ones, and their members.
+    async def tenant_of(self, experiment_id: str) -> str | None:
+        """Whose experiment it is; None when there is none of this id."""
+        try:
+            known = uuid.UUID(experiment_id)
+        except ValueError:
+            return None
+        async with self._database.reading() as connection:
+            return await experiments.tenant_of(connection, known)
+
+    async def state(self, experiment_id: uuid.UUID | None, tenant: str = "") -> SystemState:
+        """Describe one experiment or the newest ones, and their members; a tenant's or everybody's.
 
         Raises: NotFound.
         """
         async with self._database.reading() as connection:
             if experiment_id is None:
-                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED)
+                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED, tenant)
             else:
                 listed = (await experiments.get(connection, experiment_id),)
-            remembered = await members.remembered(connection, experiment_id)
+            remembered = await members.remembered(connection, experiment_id, tenant)
             return SystemState(experiments=listed, members=remembered)
 
     async def _change(

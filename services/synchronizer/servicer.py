@@ -16,6 +16,7 @@ from services.synchronizer.watching import Watching
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.errors import InvalidRequest
+from trinity.security.caller import current_caller
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.GetStatusRequest, _: grpc.aio.ServicerContext
     ) -> pb.GetStatusResponse:
         experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
-        state = await self._operations.state(experiment_id)
+        state = await self._operations.state(experiment_id, current_caller().bound_tenant)
         return pb.GetStatusResponse(
             experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
             members=[wire.member_to_proto(member) for member in state.members],

@@ -16,6 +16,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.root import Config
 from trinity.rpc.channel import open_channel
+from trinity.security.folder import Security
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0
@@ -76,12 +77,14 @@ def experiment_plan(
     return plan_experiment(Config.model_validate(deep_merge(values, changes)))
 
 
-async def start_experiment(synchronizer: str, plan: ExperimentPlan) -> pb.Experiment:
+async def start_experiment(
+    synchronizer: str, plan: ExperimentPlan, security: Security | None = None
+) -> pb.Experiment:
     """Make the plan's experiment known, or resume it."""
     request = pb.CreateExperimentRequest(
         tenant=plan.tenant, label=plan.label, plan_json=plan.model_dump_json()
     )
-    async with open_channel(synchronizer) as channel:
+    async with open_channel(synchronizer, security) as channel:
         stub = SynchronizerServiceStub(channel)
         answer: pb.CreateExperimentResponse = await stub.CreateExperiment(
             request, timeout=CALL_SECONDS, wait_for_ready=True
@@ -89,10 +92,12 @@ async def start_experiment(synchronizer: str, plan: ExperimentPlan) -> pb.Experi
         return answer.experiment
 
 
-async def wait_until_ended(synchronizer: str, experiment_id: str) -> pb.Experiment:
+async def wait_until_ended(
+    synchronizer: str, experiment_id: str, security: Security | None = None
+) -> pb.Experiment:
     """Its end, through restarts of the synchronizer."""
     request = pb.GetExperimentRequest(experiment_id=experiment_id)
-    async with open_channel(synchronizer) as channel:
+    async with open_channel(synchronizer, security) as channel:
         stub = SynchronizerServiceStub(channel)
         while True:
             try:
@@ -107,10 +112,12 @@ async def wait_until_ended(synchronizer: str, experiment_id: str) -> pb.Experime
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def run_to_end(synchronizer: str, plan: ExperimentPlan) -> pb.Experiment:
+async def run_to_end(
+    synchronizer: str, plan: ExperimentPlan, security: Security | None = None
+) -> pb.Experiment:
     """Start it and wait for its end."""
-    experiment = await start_experiment(synchronizer, plan)
-    return await wait_until_ended(synchronizer, experiment.id)
+    experiment = await start_experiment(synchronizer, plan, security)
+    return await wait_until_ended(synchronizer, experiment.id, security)
 
 
 def final_weights(experiment: pb.Experiment) -> str:

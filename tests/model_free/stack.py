@@ -18,6 +18,7 @@ def model_free_stack(
     modules: Mapping[str, str] = MODULES,
     environment: Mapping[str, Mapping[str, str]] | None = None,
     max_restarts: int | None = None,
+    secure: bool = False,
 ) -> LocalStack:
     """Use it as a context; `environment` holds further variables by the name of the service."""
     return LocalStack(
@@ -25,6 +26,7 @@ def model_free_stack(
         environment=environment,
         services=model_free_services(modules),
         max_restarts=max_restarts,
+        secure=secure,
     )
 
 

@@ -34,6 +34,7 @@ class Wish:
     strict: bool
     max_steps: int | None
     plugin_dir: Path | None
+    secure: bool = False
 
     @property
     def again(self) -> str:
@@ -44,6 +45,8 @@ class Wish:
             parts += ["--max-steps", str(self.max_steps)]
         if self.plugin_dir is not None:
             parts += ["--plugin-dir", str(self.plugin_dir)]
+        if self.secure:
+            parts += ["--secure"]
         return shlex.join([*parts, *self.overrides])
 
 
@@ -64,12 +67,13 @@ def run_experiment(wish: Wish) -> None:
     check_gpus(prepared.plan)
     check_hub_models(prepared.plan)
     _announce(prepared)
-    execute(prepared, wish.again)
+    execute(prepared, wish.again, secure=wish.secure)
 
 
-def execute(prepared: Prepared, again: str) -> None:
+def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
     """Run with live progress and print what came of it; `again` is the command that resumes it."""
-    follow(Run(plan=prepared.plan, reporter=make_reporter(prepared.plan.label)), again)
+    reporter = make_reporter(prepared.plan.label)
+    follow(Run(plan=prepared.plan, reporter=reporter, secure=secure), again)
 
 
 def follow(run: Run, again: str) -> None:

@@ -27,6 +27,8 @@ COMMANDS = {
     "exclude": "Keep experiences from being trained on.",
     "delete": "Delete experiences that no step may need again.",
     "retrain": "Train again on the batches that a run has stored.",
+    "certs": "Make certificates and tokens for a system beyond this machine.",
+    "token": "Issue a token for a person or a program.",
     "version": "Show the versions of everything that can change a result.",
 }
 """Name to line of the help; a command is the function of its name in the module of its name."""

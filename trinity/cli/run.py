@@ -30,6 +30,10 @@ PluginDirOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse keys that have no effect or are called otherwise.")
 ]
+SecureOption = Annotated[
+    bool,
+    typer.Option("--secure", help="Certificates and tokens between the parts, as in a cluster."),
+]
 
 
 def run(
@@ -39,6 +43,7 @@ def run(
     strict: StrictOption = False,
     max_steps: MaxStepsOption = None,
     plugin_dir: PluginDirOption = None,
+    secure: SecureOption = False,
 ) -> None:
     """Run an experiment; started again on the same directory, it goes on where it stopped."""
     from trinity.cli.experiment import Wish, run_experiment
@@ -51,6 +56,7 @@ def run(
         strict=strict,
         max_steps=max_steps,
         plugin_dir=plugin_dir,
+        secure=secure,
     )
     run_experiment(wish)
 

@@ -18,6 +18,7 @@ from trinity.api.v1 import (
 )
 from trinity.cli.running import ConfigOption, JobDirOption, find_run
 from trinity.errors import RunFailed
+from trinity.local.addresses import ServiceAddresses
 from trinity.looking.populations import population_lines, population_table
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
@@ -31,7 +32,7 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     directory, running = find_run(config, job_dir)
     addresses = running.addresses
     try:
-        now, work, populations = asyncio.run(_ask(addresses.synchronizer, addresses.buffer))
+        now, work, populations = asyncio.run(_ask(addresses))
     except grpc.aio.AioRpcError as error:
         raise RunFailed(
             f"the run in {directory} does not answer: {error.details()}; "
@@ -41,9 +42,12 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
 
 
 async def _ask(
-    synchronizer: str, buffer: str
+    at: ServiceAddresses,
 ) -> tuple[synchronizer_pb2.GetStatusResponse, buffer_pb2.GetBufferStatusResponse, Populations]:
-    async with open_channel(synchronizer) as to_synchronizer, open_channel(buffer) as to_buffer:
+    async with (
+        open_channel(at.synchronizer, at.security) as to_synchronizer,
+        open_channel(at.buffer, at.security) as to_buffer,
+    ):
         now: synchronizer_pb2.GetStatusResponse
         now = await synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer).GetStatus(
             synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS

@@ -147,8 +147,10 @@ def close(
 
 
 def _tasksets(buffer: str, tenant: str, config: Path | None, job_dir: Path | None) -> Tasksets:
-    address = buffer or find_run(config, job_dir)[1].addresses.buffer
-    return Tasksets(address, tenant=tenant)
+    if buffer:
+        return Tasksets(buffer, tenant=tenant)
+    running = find_run(config, job_dir)[1].addresses
+    return Tasksets(running.buffer, tenant=tenant, security=running.security)
 
 
 def _place(one: TasksetInfo) -> str:

@@ -14,9 +14,10 @@ import grpc
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
 from trinity.client.packing import Packer, Row
 from trinity.client.results import Submission, TasksetInfo, TasksetState
-from trinity.errors import Unavailable
+from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
+from trinity.security.folder import Security
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,19 @@ class AsyncTasksets:
     """The tasksets of one tenant at one buffer; close it when done.
 
     Every call raises an RpcError when it fails: NotFound, PreconditionFailed, InvalidRequest,
-    Unavailable.
+    Forbidden, Unauthenticated, Unavailable. Without `security` certificates and token are those of
+    the environment.
     """
 
     def __init__(
-        self, address: str, *, tenant: str = "default", patience_seconds: float = 60.0
+        self,
+        address: str,
+        *,
+        tenant: str = "default",
+        patience_seconds: float = 60.0,
+        security: Security | None = None,
     ) -> None:
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, security)
         self._buffer = buffer_pb2_grpc.BufferServiceStub(self._channel)
         self._tasksets = taskset_pb2_grpc.TasksetServiceStub(self._channel)
         self._tenant = tenant
@@ -92,6 +99,8 @@ class AsyncTasksets:
         while True:
             try:
                 return await self._submit(header, rows)
+            except Unauthenticated:
+                raise
             except Unavailable as error:
                 if loop.time() + pause > deadline:
                     raise Unavailable(f"{error} (request id {own_id})") from error

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.client.packing import Row
 from trinity.client.results import Submission, TasksetInfo
+from trinity.security.folder import Security
 
 T = TypeVar("T")
 
@@ -16,10 +17,15 @@ class Tasksets:
     """As `AsyncTasksets`, for code without an event loop; not to be shared by threads."""
 
     def __init__(
-        self, address: str, *, tenant: str = "default", patience_seconds: float = 60.0
+        self,
+        address: str,
+        *,
+        tenant: str = "default",
+        patience_seconds: float = 60.0,
+        security: Security | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
-        self._calls = self._run(_connect(address, tenant, patience_seconds))
+        self._calls = self._run(_connect(address, tenant, patience_seconds, security))
 
     def __enter__(self) -> Self:
         return self
@@ -68,6 +74,10 @@ class Tasksets:
         return self._runner.run(call)
 
 
-async def _connect(address: str, tenant: str, patience_seconds: float) -> AsyncTasksets:
+async def _connect(
+    address: str, tenant: str, patience_seconds: float, security: Security | None
+) -> AsyncTasksets:
     """In the loop that all calls will run in."""
-    return AsyncTasksets(address, tenant=tenant, patience_seconds=patience_seconds)
+    return AsyncTasksets(
+        address, tenant=tenant, patience_seconds=patience_seconds, security=security
+    )

@@ -25,6 +25,8 @@ from trinity.diagnosis.probes import (
 from trinity.diagnosis.processes import Processes, last_words
 from trinity.diagnosis.snapshot import Condition, Part, Snapshot
 from trinity.local.run_file import RunningStack
+from trinity.rpc.channel import open_channel
+from trinity.security.folder import Security
 
 T = TypeVar("T")
 NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -53,7 +55,7 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
     }
     is_clear = any(condition in NEVER_ANSWERS for condition in conditions.values())
     seconds = SHORT_SECONDS if is_clear else ANSWER_SECONDS
-    answers = await _ask(addresses, seconds)
+    answers = await _ask(addresses, running.addresses.security, seconds)
     parts = []
     for name, address in addresses.items():
         if name in WORKERS and name not in running.pids:
@@ -90,10 +92,8 @@ def _addresses(running: RunningStack) -> dict[str, str]:
     }
 
 
-async def _ask(addresses: dict[str, str], seconds: float) -> _Answers:
-    channels = {
-        name: grpc.aio.insecure_channel(addresses[name], options=NO_PROXY) for name in SERVICES
-    }
+async def _ask(addresses: dict[str, str], security: Security, seconds: float) -> _Answers:
+    channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
     try:
         async with asyncio.TaskGroup() as tasks:
             status = tasks.create_task(_told(_ask_synchronizer(channels["synchronizer"], seconds)))

@@ -54,6 +54,8 @@ class Run:
     services: Callable[[Surroundings], list[Launchable]] = four_services
     complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
     """Adds to the plan what only the running stack knows."""
+    secure: bool = False
+    """Certificates and tokens on loopback too."""
     _phases: Phases = field(default_factory=lambda: Phases("start"))
     _interrupted: bool = False
 
@@ -80,6 +82,7 @@ class Run:
             log_level=level,
             environment=share_gpus(self.plan),
             services=self.services,
+            secure=self.secure,
         ) as stack:
             self.reporter.say(f"all services answer after {self._phases.seconds()['start']:.1f} s")
             try:
@@ -92,8 +95,8 @@ class Run:
         addresses = stack.addresses
         monitor = self._monitor()
         async with (
-            open_channel(addresses.synchronizer) as to_synchronizer,
-            open_channel(addresses.buffer) as to_buffer,
+            open_channel(addresses.synchronizer, addresses.security) as to_synchronizer,
+            open_channel(addresses.buffer, addresses.security) as to_buffer,
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
             experiment = await self._create(synchronizer)

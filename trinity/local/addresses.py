@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from trinity.local.ports import free_port
+from trinity.security.folder import Security
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
@@ -19,12 +20,19 @@ class ServiceAddresses:
     explorer: str
     nats_url: str
     postgres_dsn: str
+    security_dir: str = ""
+    """The operator's credentials for these services; empty where they talk plainly."""
 
     @classmethod
-    def on_free_ports(cls, *, nats_url: str, postgres_dsn: str) -> Self:
+    def on_free_ports(cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "") -> Self:
         """Choose loopback ports for the services."""
         ports = {name: f"127.0.0.1:{free_port()}" for name in SERVICES}
-        return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn)
+        return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn, security_dir=security_dir)
+
+    @property
+    def security(self) -> Security:
+        """How to talk to the services."""
+        return Security.of(self.security_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

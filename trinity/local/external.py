@@ -11,12 +11,14 @@ import nats.errors
 import nats.js.errors
 
 from trinity.errors import UserError
+from trinity.security.broker import client_options
+from trinity.security.folder import VARIABLE as SECURITY_DIR
 
 _NATS_URL = "TRINITY_NATS_URL"
 _POSTGRES_DSN = "TRINITY_POSTGRES_DSN"
 SECRET_VARIABLES = frozenset(
     name + suffix for name in (_NATS_URL, _POSTGRES_DSN) for suffix in ("", "_FILE")
-)
+) | {SECURITY_DIR}
 _ANSWER_SECONDS = 3
 
 
@@ -70,6 +72,7 @@ async def _check_nats(url: str) -> None:
             connect_timeout=_ANSWER_SECONDS,
             max_reconnect_attempts=1,
             error_cb=ignore,
+            **client_options(url),
         )
         await client.jetstream().account_info()
         await client.close()

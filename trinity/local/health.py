@@ -6,6 +6,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.errors import RunFailed
+from trinity.rpc.channel import open_channel
+from trinity.security.folder import PLAIN, Security
 
 _RETRY_SECONDS = 0.05
 # A service that starts is asked again soon, not after gRPC's default of a second and more.
@@ -16,11 +18,13 @@ _OPTIONS = [
 ]
 
 
-async def wait_serving(name: str, address: str, timeout_seconds: float) -> None:
+async def wait_serving(
+    name: str, address: str, timeout_seconds: float, security: Security = PLAIN
+) -> None:
     """Return when the whole server at the address answers SERVING."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+            async with open_channel(address, security, _OPTIONS) as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 while not await _watch_until_serving(stub):  # noqa: ASYNC110 (a pause to reconnect)
                     await asyncio.sleep(_RETRY_SECONDS)

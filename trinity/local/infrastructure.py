@@ -12,6 +12,8 @@ from trinity.local.ports import free_port
 from trinity.local.postgres import PostgresServer, embedded_postgres
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.secret_files import SecretFiles
+from trinity.local.security import StackSecurity
+from trinity.security.broker import ADMIN
 
 Probe = Callable[[], Awaitable[None]]
 """Returns when a process is ready."""
@@ -31,6 +33,7 @@ class Infrastructure:
 
     job_dir: Path
     externals: Externals
+    security: StackSecurity = field(default_factory=StackSecurity)
     nats: NatsServer | None = field(init=False, default=None)
     postgres: PostgresServer | None = field(init=False, default=None)
 
@@ -42,6 +45,7 @@ class Infrastructure:
                 secrets=self._secrets,
                 port=free_port(),
                 monitor_port=free_port(),
+                security=self.security.of("nats"),
             )
         if self.externals.postgres_dsn is None:
             self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
@@ -55,6 +59,8 @@ class Infrastructure:
                 tasks.create_task(self._prepare_nats(self.nats, start))
 
     def write_files(self) -> InfrastructureFiles:
+        if self.nats is not None:  # for a person with the broker's own tools
+            self._secrets.write(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
         return InfrastructureFiles(
             buffer_nats_url=self._secrets.write("buffer-nats-url", self._nats_url("buffer")),
             explorer_nats_url=self._secrets.write("explorer-nats-url", self._nats_url("explorer")),

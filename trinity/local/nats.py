@@ -14,8 +14,17 @@ from trinity.local import binaries
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.secret_files import SecretFiles, write_private
+from trinity.security.broker import (
+    ADMIN,
+    BrokerUser,
+    authorization,
+    buffer_user,
+    explorer_user,
+    tls,
+)
+from trinity.security.folder import PLAIN, Security
 
-NATS_USERS = ("buffer", "explorer")
+NATS_USERS = (ADMIN, "buffer", "explorer")
 _SYNC_INTERVAL = "100ms"
 _SYNC_INTERVAL_NANOSECONDS = 100_000_000
 _MAX_PAYLOAD = "8MB"
@@ -35,29 +44,18 @@ jetstream {{
   max_file_store: {max_file_store}
   max_memory_store: 256MB
 }}
-authorization {{
-  users: [
-    {{ user: buffer, password: "{buffer_password}" }}
-    {{
-      user: explorer, password: "{explorer_password}"
-      permissions: {{
-        publish: ["trinity.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.>"]
-        subscribe: ["_INBOX.>"]
-      }}
-    }}
-  ]
-}}
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsServer:
-    """A nats-server with JetStream whose data lies in `folder`; user `buffer` may do everything."""
+    """A nats-server with JetStream whose data lies in `folder`; user `admin` may do everything."""
 
     folder: Path
     secrets: SecretFiles
     port: int
     monitor_port: int
+    security: Security = PLAIN
 
     def prepare(self, log_file: Path) -> ProcessSpec:
         """Write the configuration and return the process to start."""
@@ -74,7 +72,8 @@ class NatsServer:
 
     def url(self, user: str) -> str:
         password = self.secrets.password(f"nats-{user}")
-        return f"nats://{user}:{password}@127.0.0.1:{self.port}"
+        scheme = "tls" if self.security.is_on else "nats"
+        return f"{scheme}://{user}:{password}@127.0.0.1:{self.port}"
 
     async def wait_ready(self, timeout_seconds: float = 30.0) -> None:
         """Return when JetStream answers and syncs to disk as often as it was asked to."""
@@ -86,16 +85,23 @@ class NatsServer:
         await asyncio.to_thread(self._check_sync_interval)
 
     def _config(self) -> str:
-        return _CONFIG.format(
+        settings = _CONFIG.format(
             port=self.port,
             monitor_port=self.monitor_port,
             max_payload=_MAX_PAYLOAD,
             store=json.dumps(str(self.folder), ensure_ascii=False),
             sync_interval=_SYNC_INTERVAL,
             max_file_store=_store_bytes(self.folder),
-            buffer_password=self.secrets.password("nats-buffer"),
-            explorer_password=self.secrets.password("nats-explorer"),
         )
+        return settings + authorization(self._users()) + tls(self.security)
+
+    def _users(self) -> list[BrokerUser]:
+        admin, buffer, explorer = (self.secrets.password(f"nats-{name}") for name in NATS_USERS)
+        return [
+            BrokerUser(name=ADMIN, password=admin),
+            buffer_user(buffer),
+            explorer_user(explorer),
+        ]
 
     def _is_healthy(self) -> bool:
         try:

@@ -18,13 +18,19 @@ async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str,
     exists = await connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE])
     if await exists.fetchone() is None:
         await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+    await connection.execute("REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
+    await connection.execute("REVOKE CONNECT ON DATABASE template1 FROM PUBLIC")
 
 
 async def set_up_schemas(connection: psycopg.AsyncConnection) -> None:
     """Give each role its schema in the connected database and nobody else anything."""
     await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
+    database = sql.Identifier(connection.info.dbname)
+    await connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))
     for role in SCHEMA_OWNERS:
         name = sql.Identifier(role)
+        grant = sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(database, name)
+        await connection.execute(grant)
         await connection.execute(
             sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}").format(name, name)
         )
@@ -35,6 +41,9 @@ async def _ensure_role(connection: psycopg.AsyncConnection, role: str, password:
     exists = await connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
     verb = "CREATE" if await exists.fetchone() is None else "ALTER"
     await connection.execute(
-        sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(sql.SQL(verb), name, sql.Literal(password))
+        sql.SQL(
+            "{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS "
+            "PASSWORD {}"
+        ).format(sql.SQL(verb), name, sql.Literal(password))
     )
     await connection.execute(sql.SQL("ALTER ROLE {} SET search_path = {}").format(name, name))

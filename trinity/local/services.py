@@ -13,6 +13,8 @@ from trinity.local.health import wait_serving
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.infrastructure import Launchable
 from trinity.local.process_spec import ProcessSpec
+from trinity.local.security import OPERATOR, StackSecurity
+from trinity.security.folder import VARIABLE, Security
 
 _READY_SECONDS = 120.0
 _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
@@ -28,6 +30,7 @@ class Surroundings:
     files: InfrastructureFiles
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Further variables by the name of the service."""
+    security: StackSecurity = field(default_factory=StackSecurity)
 
 
 def four_services(around: Surroundings) -> list[Launchable]:
@@ -72,9 +75,15 @@ def _service(around: Surroundings, name: str, address: str, settings: dict[str, 
             **_quiet_core(),
             **around.environment.get(name, {}),
             **{f"{prefix}{key}": value for key, value in settings.items()},
+            **_security_folder(around.security.of(name)),
         },
     )
-    return Launchable(spec, partial(wait_serving, name, address, _READY_SECONDS))
+    security = around.security.of(OPERATOR)
+    return Launchable(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
+
+
+def _security_folder(security: Security) -> dict[str, str]:
+    return {VARIABLE: str(security.folder)} if security.is_on else {}
 
 
 def _thread_limit() -> dict[str, str]:

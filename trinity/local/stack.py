@@ -23,6 +23,7 @@ from trinity.local.job_lock import JobLock
 from trinity.local.leftovers import kill_leftovers
 from trinity.local.messages import EventKind, StackEvent
 from trinity.local.run_file import RunningStack, remove_run_file
+from trinity.local.security import OPERATOR, StackSecurity
 from trinity.local.services import Surroundings, four_services
 from trinity.local.start_errors import first_error, start_error
 from trinity.local.supervisor_client import SupervisorClient
@@ -40,6 +41,7 @@ class LocalStack:
         environment: Mapping[str, Mapping[str, str]] | None = None,
         services: Callable[[Surroundings], list[Launchable]] = four_services,
         max_restarts: int | None = None,
+        secure: bool = False,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
@@ -47,6 +49,7 @@ class LocalStack:
         self._environment = environment or {}
         self._services = services
         self._max_restarts = max_restarts
+        self._security = StackSecurity(self._job_dir / "infra" / "security" if secure else None)
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
         self._addresses: ServiceAddresses | None = None
@@ -107,7 +110,10 @@ class LocalStack:
         (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
         await asyncio.to_thread(kill_leftovers, self._job_dir)
-        infrastructure = Infrastructure(job_dir=self._job_dir, externals=self._externals)
+        await asyncio.to_thread(self._security.prepare)
+        infrastructure = Infrastructure(
+            job_dir=self._job_dir, externals=self._externals, security=self._security
+        )
         await self._externals.check()
         self._supervisor = await SupervisorClient.start(
             self._job_dir, self._lock.descriptor, self._on_event
@@ -116,6 +122,7 @@ class LocalStack:
         self._addresses = ServiceAddresses.on_free_ports(
             nats_url=infrastructure.public_nats_url,
             postgres_dsn=infrastructure.public_postgres_dsn,
+            security_dir=str(self._security.of(OPERATOR).folder or ""),
         )
         surroundings = Surroundings(
             job_dir=self._job_dir,
@@ -123,6 +130,7 @@ class LocalStack:
             addresses=self._addresses,
             files=infrastructure.write_files(),
             environment=self._environment,
+            security=self._security,
         )
         await self._unless_failed(self._launch_together(self._services(surroundings)))
         self._is_up = True

@@ -65,8 +65,8 @@ async def opened(job_dir: Path) -> AsyncIterator[Stored]:
     tenant, label = _experiment_of(job_dir)
     async with _answering(job_dir) as addresses:
         try:
-            experiment_id = await _find(addresses.synchronizer, tenant, label)
-            async with open_channel(addresses.buffer) as channel:
+            experiment_id = await _find(addresses, tenant, label)
+            async with open_channel(addresses.buffer, addresses.security) as channel:
                 yield await _stored(QueryServiceStub(channel), label, experiment_id)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
@@ -98,8 +98,8 @@ def _only_needed(around: Surroundings) -> list[Launchable]:
     return [one for one in four_services(around) if one.spec.name in NEEDED]
 
 
-async def _find(synchronizer: str, tenant: str, label: str) -> str:
-    async with open_channel(synchronizer) as channel:
+async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
+    async with open_channel(addresses.synchronizer, addresses.security) as channel:
         status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
             channel
         ).GetStatus(synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS)

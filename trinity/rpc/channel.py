@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import grpc
 
 from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE
+from trinity.security.folder import Security
+from trinity.security.places import refuse_plain_service
 from trinity.telemetry.rpc import observed_channel
 
 # Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
@@ -40,17 +42,40 @@ def _options() -> Sequence[tuple[str, str | int]]:
     ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel for asyncio code; close it when done."""
-    retried = [*_options(), ("grpc.service_config", RETRY_CONFIG)]
-    return observed_channel(grpc.aio.insecure_channel(address, options=retried))
+def open_channel(
+    address: str,
+    security: Security | None = None,
+    options: Sequence[tuple[str, str | int]] | None = None,
+) -> grpc.aio.Channel:
+    """A channel for asyncio code; close it when done.
+
+    Without `security` it is as the environment says.
+
+    Raises: UserError when the address is beyond loopback and there is no security.
+    """
+    credentials = _credentials(address, security)
+    chosen = options or [*_options(), ("grpc.service_config", RETRY_CONFIG)]
+    if credentials is None:
+        return observed_channel(grpc.aio.insecure_channel(address, options=chosen))
+    return observed_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
 
 
-def open_sync_channel(address: str) -> grpc.Channel:
-    """A channel for threads; close it when done.
+def open_sync_channel(address: str, security: Security | None = None) -> grpc.Channel:
+    """A channel for threads, otherwise as `open_channel`; close it when done.
 
     Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
     beyond its deadline, for ever. Who calls waits and asks again.
     """
+    credentials = _credentials(address, security)
     options = [*_options(), ("grpc.enable_retries", 0)]
-    return observed_channel(grpc.insecure_channel(address, options=options))
+    if credentials is None:
+        return observed_channel(grpc.insecure_channel(address, options=options))
+    return observed_channel(grpc.secure_channel(address, credentials, options=options))
+
+
+def _credentials(address: str, security: Security | None) -> grpc.ChannelCredentials | None:
+    security = security or Security.from_environment()
+    if security.is_on:
+        return security.channel_credentials()
+    refuse_plain_service(address)
+    return None

@@ -3,12 +3,14 @@
 import grpc
 
 from trinity.errors import (
+    Forbidden,
     InvalidRequest,
     NotFound,
     PreconditionFailed,
     RpcError,
     Superseded,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -18,6 +20,8 @@ STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
     NotFound: grpc.StatusCode.NOT_FOUND,
     PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     Superseded: grpc.StatusCode.ABORTED,
+    Forbidden: grpc.StatusCode.PERMISSION_DENIED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,  # before the kind of error that it is
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 ERROR_TYPES = {code: error for error, code in STATUS_CODES.items()} | {

@@ -1,16 +1,19 @@
-"""Wrap RPC handlers: malformed bytes and our errors become the right status codes."""
+"""Wrap RPC handlers: who may call is decided, errors become the right status codes."""
 
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from trinity.errors import InvalidRequest, RpcError
+from trinity.errors import InvalidRequest, RpcError, Unauthenticated
 from trinity.limited_log import LimitedLog
+from trinity.rpc.admission import OPEN, Admission, ends_stream
 from trinity.rpc.errors import status_code
+from trinity.security.caller import Caller
 from trinity.telemetry.rpc import observed_handler
 
 logger = logging.getLogger(__name__)
@@ -64,69 +67,93 @@ def _check(request: object) -> None:
         raise InvalidRequest("the request is not a valid message of this call's type")
 
 
-def _prepare(request: Any, streaming: bool) -> Any:
-    if streaming:
-        return _checked(request)
-    _check(request)
-    return request
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One method of a server, and who may pass."""
+
+    method: str
+    request_streaming: bool
+    admission: Admission
+
+    async def admit(self, request: Any, context: Context) -> tuple[Any, Caller]:
+        """The request to hand on, whole and allowed, and who sent it.
+
+        Raises: Unauthenticated, Forbidden, InvalidRequest.
+        """
+        caller = self.admission.enter(self.method, context)
+        if self.request_streaming:
+            sound = _checked(request)
+            return self.admission.checked(sound, self.method, context, caller), caller
+        _check(request)
+        await self.admission.check(request, self.method, context, caller)
+        return request, caller
 
 
-def guard_unary(handler: UnaryHandler, method: str, request_streaming: bool) -> UnaryHandler:
+def guard_unary(handler: UnaryHandler, door: Door) -> UnaryHandler:
     """Wrap a handler that answers once."""
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
-            return await handler(_prepare(request, request_streaming), context)
+            allowed, _ = await door.admit(request, context)
+            return await handler(allowed, context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
-            await _abort(context, error, method)
+            await _abort(context, error, door.method)
             raise
 
     return guarded
 
 
-def guard_stream(handler: StreamHandler, method: str, request_streaming: bool) -> StreamHandler:
+def guard_stream(handler: StreamHandler, door: Door) -> StreamHandler:
     """Wrap a handler that answers with a stream."""
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            answers = handler(_prepare(request, request_streaming), context)
+            allowed, caller = await door.admit(request, context)
+            answers = handler(allowed, context)
             if inspect.isawaitable(answers):  # it writes its answers to the context itself
                 await answers
                 return
             async for response in answers:
+                if ends_stream(caller):
+                    raise Unauthenticated("the token that opened this stream has expired")
                 yield response
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
-            await _abort(context, error, method)
+            await _abort(context, error, door.method)
 
     return guarded
 
 
-def guard_handler(handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
-    """The same handler with parsing and errors guarded."""
+def guard_handler(
+    handler: grpc.RpcMethodHandler, method: str, admission: Admission = OPEN
+) -> grpc.RpcMethodHandler:
+    """The same handler with callers, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
+    streams = bool(handler.request_streaming)
+    door = Door(method=method, request_streaming=streams, admission=admission)
     if handler.request_streaming and handler.response_streaming:
-        stream = guard_stream(handler.stream_stream, method, True)
+        stream = guard_stream(handler.stream_stream, door)
         return grpc.stream_stream_rpc_method_handler(stream, parse, serialize)
     if handler.response_streaming:
-        stream = guard_stream(handler.unary_stream, method, False)
+        stream = guard_stream(handler.unary_stream, door)
         return grpc.unary_stream_rpc_method_handler(stream, parse, serialize)
     if handler.request_streaming:
-        unary = guard_unary(handler.stream_unary, method, True)
+        unary = guard_unary(handler.stream_unary, door)
         return grpc.stream_unary_rpc_method_handler(unary, parse, serialize)
-    unary = guard_unary(handler.unary_unary, method, False)
+    unary = guard_unary(handler.unary_unary, door)
     return grpc.unary_unary_rpc_method_handler(unary, parse, serialize)
 
 
 class GuardedServer:
     """What generated `add_..._to_server` functions register on; every handler gets guarded."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: grpc.aio.Server, admission: Admission = OPEN) -> None:
         self._server = server
+        self._admission = admission
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Ignored: the same methods arrive through `add_registered_method_handlers`."""
@@ -136,7 +163,9 @@ class GuardedServer:
     ) -> None:
         """Register a service's methods, guarded."""
         guarded = {
-            name: observed_handler(guard_handler(handler, f"{service}/{name}"), f"{service}/{name}")
+            name: observed_handler(
+                guard_handler(handler, f"{service}/{name}", self._admission), f"{service}/{name}"
+            )
             for name, handler in handlers.items()
         }
         generic = grpc.method_handlers_generic_handler(service, guarded)

@@ -1,6 +1,5 @@
 """Run a gRPC server until told to stop: guarded handlers, health, graceful drain."""
 
-import ipaddress
 import logging
 import resource
 import socket
@@ -13,9 +12,12 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from trinity.errors import UserError
+from trinity.rpc.admission import OPEN, Admission, TenantOf
 from trinity.rpc.guard import GuardedServer
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, SERVER_SIZES
+from trinity.security.folder import VARIABLE, Security
+from trinity.security.places import is_loopback
 from trinity.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
@@ -62,21 +64,29 @@ class RunningServer:
 
 @asynccontextmanager
 async def serve(
-    settings: ServiceSettings, servicers: Sequence[Servicer]
+    settings: ServiceSettings,
+    servicers: Sequence[Servicer],
+    *,
+    security: Security | None = None,
+    tenant_of: TenantOf | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve until the block ends, then drain: not ready, no new calls, calls in flight finish.
 
-    Raises: UserError when the address is not loopback or is in use.
+    Without `security` it is as the environment says; `tenant_of` is as for `Admission`.
+
+    Raises: UserError when the address is in use, or is not loopback and there is no security.
     """
+    security = security or Security.from_environment()
     host, port = split_address(settings.listen)
-    _refuse_open_address(settings.listen, host)
+    if not security.is_on:
+        _refuse_open_address(settings.listen, host)
     server = grpc.aio.server(options=[*SERVER_OPTIONS, _connection_limit()])
-    guarded = GuardedServer(server)
+    guarded = GuardedServer(server, _admission(security, tenant_of))
     for servicer in servicers:
         servicer.add(servicer.implementation, guarded)
     health = Health(tuple(servicer.name for servicer in servicers))
     health_pb2_grpc.add_HealthServicer_to_server(health.servicer, guarded)
-    bound = _bind(server, host, port)
+    bound = _bind(server, host, port, security)
     await health.start()
     await server.start()
     logger.info("serving", extra={"address": f"{host}:{bound}"})
@@ -105,26 +115,29 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def _admission(security: Security, tenant_of: TenantOf | None) -> Admission:
+    if not security.is_on:
+        return OPEN
+    return Admission(caller_of=security.token_keys().caller_of, tenant_of=tenant_of)
+
+
 def _refuse_open_address(address: str, host: str) -> None:
     """Plain gRPC has no authentication, so nothing outside this machine may reach it."""
-    if host == "localhost":
-        return
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_loopback(host):
         raise UserError(
-            f"refusing to listen on {address}: only loopback addresses are allowed "
-            "without TLS and tokens; use 127.0.0.1"
+            f"refusing to listen on {address}: only loopback addresses are allowed without TLS and "
+            f"tokens; use 127.0.0.1, or set {VARIABLE} to a folder that `trinity certs` has made"
         )
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+def _bind(server: grpc.aio.Server, host: str, port: int, security: Security) -> int:
     """Bind, telling a port in use (which grpcio only logs) from other errors."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        bound = server.add_insecure_port(target)
+        if security.is_on:
+            bound = server.add_secure_port(target, security.server_credentials())
+        else:
+            bound = server.add_insecure_port(target)
     except RuntimeError as error:
         raise UserError(_why_not(host, port)) from error
     if not bound:

@@ -135,10 +135,22 @@ async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment,
     return await _load(connection, query.order_by(_experiment.created_at, _experiment.id))
 
 
-async def newest(connection: AsyncConnection, limit: int) -> tuple[Experiment, ...]:
-    """Experiments of any state, newest first."""
+async def newest(
+    connection: AsyncConnection, limit: int, tenant: str = ""
+) -> tuple[Experiment, ...]:
+    """Experiments of any state, newest first; an empty tenant is all of them."""
+    query = sa.select(tables.experiment)
+    if tenant:
+        query = query.where(_experiment.tenant == tenant)
     order = (_experiment.created_at.desc(), _experiment.id)
-    return await _load(connection, sa.select(tables.experiment).order_by(*order).limit(limit))
+    return await _load(connection, query.order_by(*order).limit(limit))
+
+
+async def tenant_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str | None:
+    """Whose experiment it is; None when there is none."""
+    query = sa.select(_experiment.tenant).where(_experiment.id == experiment_id)
+    tenant: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return tenant
 
 
 async def _load(

@@ -50,9 +50,12 @@ async def forget(connection: AsyncConnection, member_id: uuid.UUID) -> None:
 
 
 async def remembered(
-    connection: AsyncConnection, experiment_id: uuid.UUID | None
+    connection: AsyncConnection, experiment_id: uuid.UUID | None, tenant: str = ""
 ) -> tuple[Member, ...]:
-    """Members heard of lately; with an experiment, those that work on it and those that idle."""
+    """Members heard of lately; with an experiment, those that work on it and those that idle.
+
+    With a tenant only those that work on its experiments: who idles may be another tenant's.
+    """
     query = sa.select(tables.member, _silent_seconds.label("silent_seconds")).where(
         _silent_seconds <= REMEMBERED_SECONDS
     )
@@ -60,6 +63,9 @@ async def remembered(
         query = query.where(
             sa.or_(_member.experiment_id == experiment_id, _member.experiment_id.is_(None))
         )
+    if tenant:
+        own = sa.select(tables.experiment.c.id).where(tables.experiment.c.tenant == tenant)
+        query = query.where(_member.experiment_id.in_(own))
     rows = await connection.execute(query.order_by(_member.role, _member.address, _member.id))
     return tuple(
         Member(

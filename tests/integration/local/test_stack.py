@@ -49,14 +49,14 @@ async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> Non
     async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
         with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
             buffer.execute("CREATE TABLE rows AS SELECT 7 AS id")
-        client = await nats.connect(_secret(tmp_path, "buffer-nats-url"))
+        client = await nats.connect(_secret(tmp_path, "admin-nats-url"))
         await client.jetstream().add_stream(name="results", subjects=["trinity.>"])
         await client.jetstream().publish("trinity.results.1", b"x")
         await client.close()
     async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
         with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
             assert buffer.execute("SELECT id FROM rows").fetchall() == [(7,)]
-        client = await nats.connect(_secret(tmp_path, "explorer-nats-url"))
+        client = await nats.connect(_secret(tmp_path, "admin-nats-url"))
         assert (await client.jetstream().stream_info("results")).state.messages == 1
         await client.close()
 

@@ -76,7 +76,7 @@ async def subjects(job_dir: Path) -> AsyncIterator[dict[str, Tenancy]]:
         whose = {(result.tenant, result.experiment_id) for result in batch.results}
         published.setdefault(message.subject, set()).update(whose)
 
-    client = await nats.connect((job_dir / "infra" / "secrets" / "buffer-nats-url").read_text())
+    client = await nats.connect((job_dir / "infra" / "secrets" / "admin-nats-url").read_text())
     await client.subscribe(f"{RUNS_PREFIX}.>", cb=note)
     yield published
     await asyncio.wait_for(client.drain(), 10.0)

@@ -1,0 +1,140 @@
+"""Certificates, tokens and keys are replaced while a server and its clients run."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1 import synchronizer_pb2_grpc
+from trinity.rpc.channel import open_channel, open_sync_channel
+from trinity.rpc.server import RunningServer, Servicer, serve
+from trinity.security.folder import CERTIFICATE, KEY, TOKEN, Security
+from trinity.security.issuing import Issuer, Part
+from trinity.security.scopes import Scope
+from trinity.settings import ServiceSettings
+
+HOUR = timedelta(hours=1)
+CALL_SECONDS = 10.0
+UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
+
+
+class Synchronizer(synchronizer_pb2_grpc.SynchronizerServiceServicer):
+    """Answers, and streams a message each time that it is told to."""
+
+    def __init__(self) -> None:
+        self.changes: asyncio.Queue[None] = asyncio.Queue()
+
+    async def GetStatus(
+        self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetStatusResponse:
+        return pb.GetStatusResponse()
+
+    async def WatchExperiments(
+        self, request: pb.WatchExperimentsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchExperimentsResponse]:
+        while True:
+            yield pb.WatchExperimentsResponse()
+            await self.changes.get()
+
+
+class Setup:
+    """A server, its authority, and a client's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.issuer = Issuer(root)
+        self.server_folder = self.issuer.issue(Part(name="synchronizer", scopes=()), HOUR)
+        self.client_folder = self.issue(HOUR)
+        self.implementation = Synchronizer()
+
+    def issue(self, lifetime: timedelta) -> Path:
+        """A token of this lifetime, and a certificate that outlives it."""
+        part = Part(name="client", scopes=(Scope.READ,))
+        folder = self.issuer.issue(part, lifetime)
+        if lifetime < HOUR:
+            self.issuer.issue(Part(name="client"), HOUR)
+        return folder
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[RunningServer]:
+        servicer = Servicer(
+            name="trinity.api.v1.SynchronizerService",
+            add=synchronizer_pb2_grpc.add_SynchronizerServiceServicer_to_server,
+            implementation=self.implementation,
+        )
+        settings = ServiceSettings(drain_seconds=0.0)
+        async with serve(settings, [servicer], security=Security(self.server_folder)) as server:
+            yield server
+
+    def stub(self, channel: grpc.aio.Channel) -> synchronizer_pb2_grpc.SynchronizerServiceStub:
+        return synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
+
+
+async def test_a_replaced_token_counts_with_the_next_call(setup: Setup) -> None:
+    client = Security(setup.client_folder)
+    async with setup.serving() as server, open_channel(server.address, client) as channel:
+        stub = setup.stub(channel)
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+        setup.issue(timedelta(seconds=-1))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+        assert refused.value.code() is UNAUTHENTICATED
+        setup.issue(HOUR)
+        await stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+        (setup.client_folder / TOKEN).unlink()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+
+
+async def test_an_open_stream_ends_with_its_token(setup: Setup) -> None:
+    setup.issue(timedelta(seconds=3))
+    client = Security(setup.client_folder)
+    async with setup.serving() as server, open_channel(server.address, client) as channel:
+        stream = setup.stub(channel).WatchExperiments(pb.WatchExperimentsRequest(), timeout=30)
+        assert await stream.read() == pb.WatchExperimentsResponse()
+        await asyncio.sleep(3)
+        setup.implementation.changes.put_nowait(None)
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await stream.read()
+        assert ended.value.code() is UNAUTHENTICATED
+        assert "expired" in (ended.value.details() or "")
+
+
+async def test_a_servers_new_certificate_counts_with_the_next_connection(setup: Setup) -> None:
+    client = Security(setup.client_folder)
+    async with setup.serving() as server:
+        before = await _certificate_of(server.port)
+        setup.issuer.issue(Part(name="synchronizer", scopes=()), HOUR)
+        assert await _certificate_of(server.port) != before
+        (setup.server_folder / KEY).unlink()  # half replaced: the one before goes on
+        async with open_channel(server.address, client) as channel:
+            await setup.stub(channel).GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+        assert (setup.server_folder / CERTIFICATE).exists()
+
+
+async def _certificate_of(port: int) -> str:
+
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+
+
+async def test_threads_show_their_token_too(setup: Setup) -> None:
+    client = Security(setup.client_folder)
+
+    def ask(address: str) -> object:
+        with open_sync_channel(address, client) as channel:
+            stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
+            return stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
+
+    async with setup.serving() as server:
+        assert await asyncio.to_thread(ask, server.address) == pb.GetStatusResponse()

@@ -1,0 +1,55 @@
+"""Every call of the contracts has its scopes, and nothing else has."""
+
+import pkgutil
+from importlib import import_module
+
+import trinity.api.v1
+from trinity.security.scopes import (
+    OPEN_METHODS,
+    ROLE_SCOPES,
+    SCOPES_OF_METHODS,
+    WHOLE_PROCESS_METHODS,
+    Scope,
+)
+from trinity.security.tenancy import EXPERIMENT, TENANT, paths_to
+
+NAME_NO_TENANT = {"BufferService/WatchCommits", "SynchronizerService/GetStatus"}
+"""One answers about the results of a producer that only itself knows, one filters what it shows."""
+
+
+def contract_methods() -> dict[str, object]:
+    """Every method of every proto by its full name, with the type of its request."""
+    modules = [one.name for one in pkgutil.iter_modules(trinity.api.v1.__path__)]
+    found = {}
+    for name in modules:
+        if name.endswith("_pb2"):
+            file = import_module(f"trinity.api.v1.{name}").DESCRIPTOR
+            for service in file.services_by_name.values():
+                for method in service.methods:
+                    found[f"{service.full_name}/{method.name}"] = method.input_type
+    return found
+
+
+def test_the_table_names_every_call_and_no_other() -> None:
+    assert set(SCOPES_OF_METHODS) == set(contract_methods())
+    assert all(SCOPES_OF_METHODS.values())
+
+
+def test_what_is_open_or_about_a_process_is_in_no_doubt() -> None:
+    assert all(name.startswith("grpc.health.v1.Health/") for name in OPEN_METHODS)
+    assert set(SCOPES_OF_METHODS) >= WHOLE_PROCESS_METHODS
+
+
+def test_every_request_names_a_tenant_or_an_experiment_or_is_a_known_exception() -> None:
+    nameless = {
+        method.rpartition("v1.")[2]
+        for method, request in contract_methods().items()
+        if not paths_to(request, TENANT) and not paths_to(request, EXPERIMENT)  # type: ignore[arg-type]
+    }
+    whole = {method.rpartition("v1.")[2] for method in WHOLE_PROCESS_METHODS}
+    assert nameless - whole <= NAME_NO_TENANT
+
+
+def test_no_service_may_steer_or_submit() -> None:
+    for role in ("synchronizer", "buffer", "trainer", "explorer"):
+        assert not set(ROLE_SCOPES[role]) & {Scope.STEER, Scope.SUBMIT, Scope.READ}

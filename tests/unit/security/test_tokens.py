@@ -1,0 +1,154 @@
+"""A token is taken when its signature, audience, claims and end are right, and not otherwise."""
+
+import base64
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import jwt
+import pytest
+
+from trinity.errors import Unauthenticated, UserError
+from trinity.security.issuing import Issuer
+from trinity.security.scopes import Scope
+from trinity.security.tokens import TokenKeys, issue_token
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
+    return Issuer(tmp_path_factory.mktemp("issuer"))
+
+
+@pytest.fixture
+def keys(issuer: Issuer) -> TokenKeys:
+    return TokenKeys(issuer.signing_key.with_name("token-keys.pem"))
+
+
+def issued(issuer: Issuer, lifetime: timedelta = HOUR, tenant: str = "a") -> str:
+    return issue_token(
+        issuer.signing_key,
+        subject="alice",
+        tenant=tenant,
+        scopes=[Scope.READ, Scope.STEER],
+        lifetime=lifetime,
+    )
+
+
+def test_a_token_says_who_calls(issuer: Issuer, keys: TokenKeys) -> None:
+    caller = keys.caller_of(issued(issuer))
+    assert (caller.subject, caller.tenant) == ("alice", "a")
+    assert caller.scopes == {Scope.READ, Scope.STEER}
+    assert caller.bound_tenant == "a"
+    assert keys.caller_of(issued(issuer, tenant="*")).bound_tenant == ""
+
+
+def test_an_expired_token_is_called_expired(issuer: Issuer, keys: TokenKeys) -> None:
+    with pytest.raises(Unauthenticated, match="expired"):
+        keys.caller_of(issued(issuer, lifetime=timedelta(seconds=-1)))
+
+
+def test_a_token_that_was_good_expires(
+    issuer: Issuer, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = issued(issuer)
+    keys.caller_of(token)
+    later = time.time() + HOUR.total_seconds() + 1
+    monkeypatch.setattr("trinity.security.tokens.time.time", lambda: later)
+    with pytest.raises(Unauthenticated, match="expired"):
+        keys.caller_of(token)
+
+
+def unsigned(claims: dict[str, object]) -> str:
+    parts = [{"alg": "none", "typ": "JWT"}, claims]
+    encoded = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in parts]
+    return b".".join([*encoded, b""]).decode()
+
+
+def claims_of(token: str) -> dict[str, object]:
+    return dict(jwt.decode(token, options={"verify_signature": False}))
+
+
+@pytest.mark.parametrize("kind", ["none", "hmac", "tampered", "stranger", "text", "empty", "long"])
+def test_a_forged_token_is_refused(
+    kind: str, issuer: Issuer, keys: TokenKeys, tmp_path: Path
+) -> None:
+    good = issued(issuer)
+    claims = claims_of(good) | {"tenant": "*"}
+    header, _, signature = good.split(".")
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    secret = base64.b64encode(issuer.signing_key.with_name("token-keys.pem").read_bytes())
+    forged = {
+        "none": unsigned(claims),
+        "hmac": jwt.encode(claims, secret, algorithm="HS256"),
+        "tampered": f"{header}.{body}.{signature}",
+        "stranger": issued(Issuer(tmp_path / "stranger")),
+        "text": "let me in",
+        "empty": "",
+        "long": "x" * 5_000,
+    }[kind]
+    with pytest.raises(Unauthenticated) as refusal:
+        keys.caller_of(forged)
+    assert not forged or forged not in str(refusal.value)
+
+
+@pytest.mark.parametrize("claim", ["aud", "exp", "scope", "sub", "tenant"])
+def test_a_token_without_one_of_its_claims_is_refused(
+    claim: str, issuer: Issuer, keys: TokenKeys
+) -> None:
+    claims = claims_of(issued(issuer))
+    del claims[claim]
+    token = jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
+    with pytest.raises(Unauthenticated):
+        keys.caller_of(token)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"aud": "other"}, {"tenant": "a.b"}, {"tenant": 3}, {"scope": ["read"]}, {"exp": "soon"}],
+)
+def test_a_token_with_an_odd_claim_is_refused(
+    changed: dict[str, object], issuer: Issuer, keys: TokenKeys
+) -> None:
+    claims = claims_of(issued(issuer)) | changed
+    token = jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
+    with pytest.raises(Unauthenticated):
+        keys.caller_of(token)
+
+
+def test_an_unknown_scope_gives_nothing(issuer: Issuer, keys: TokenKeys) -> None:
+    claims = claims_of(issued(issuer)) | {"scope": "read root"}
+    token = jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
+    assert keys.caller_of(token).scopes == {Scope.READ}
+
+
+def test_while_a_key_is_replaced_both_are_good_and_afterwards_one(tmp_path: Path) -> None:
+    old, new = Issuer(tmp_path / "old"), Issuer(tmp_path / "new")
+    pem = {one: one.signing_key.with_name("token-keys.pem").read_text() for one in (old, new)}
+    path = tmp_path / "keys.pem"
+    path.write_text(pem[old] + pem[new])
+    keys = TokenKeys(path)
+    tokens = [issued(old), issued(new)]
+    assert [keys.caller_of(token).subject for token in tokens] == ["alice", "alice"]
+    (tmp_path / "next.pem").write_text(pem[new])
+    (tmp_path / "next.pem").replace(path)
+    assert keys.caller_of(tokens[1]).subject == "alice"
+    with pytest.raises(Unauthenticated, match="not signed with a key"):
+        keys.caller_of(tokens[0])
+
+
+@pytest.mark.parametrize("tenant", ["", "a.b", "a/b", "a>", "**", "a b"])
+def test_a_token_is_not_issued_for_what_is_no_tenant(tenant: str, issuer: Issuer) -> None:
+    with pytest.raises(UserError, match="tenant"):
+        issued(issuer, tenant=tenant)
+
+
+def test_a_file_without_keys_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "keys.pem"
+    with pytest.raises(UserError, match="public keys"):
+        TokenKeys(path)
+    path.write_text("nothing")
+    with pytest.raises(UserError, match="public keys"):
+        TokenKeys(path)

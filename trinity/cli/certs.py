@@ -1,0 +1,66 @@
+"""`trinity certs`: a development authority, and a folder of credentials for each part."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.errors import UserError
+from trinity.security.caller import EVERY_TENANT
+from trinity.security.folder import VARIABLE
+from trinity.security.issuing import PARTS, Issuer, Part, parts_of
+from trinity.security.scopes import ROLE_SCOPES
+
+FolderArgument = Annotated[Path, typer.Argument(help="Directory of the authority and the parts.")]
+HostOption = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="PART=NAME: a further name or address of a part; may be repeated."),
+]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", help="Tenant of the explorer and the trainer; '*' is every one.")
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Make one further folder of this name only.")
+]
+RoleOption = Annotated[str, typer.Option("--role", help="What the part of --name is.")]
+DaysOption = Annotated[
+    int, typer.Option("--days", min=1, help="How long certificates and tokens are good.")
+]
+
+
+def certs(
+    folder: FolderArgument,
+    host: HostOption = None,
+    tenant: TenantOption = EVERY_TENANT,
+    name: NameOption = None,
+    role: RoleOption = "operator",
+    days: DaysOption = 30,
+) -> None:
+    """Make or renew certificates and tokens; services and people take one folder each.
+
+    An authority that is there already goes on; what it has signed before stays good until its end.
+    """
+    lifetime = timedelta(days=days)
+    hosts = _hosts(host or [], {*PARTS, *([name] if name else [])})
+    parts = parts_of(hosts, tenant)
+    if name is not None:
+        if role not in ROLE_SCOPES:
+            raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
+        further = hosts.get(name, ())
+        parts = (Part(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
+    issuer = Issuer(folder)
+    for part in parts:
+        print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
+    print(f"keep {issuer.signing_key.parent} apart: who has it can let anybody in")
+
+
+def _hosts(given: list[str], parts: set[str]) -> dict[str, list[str]]:
+    hosts: dict[str, list[str]] = {}
+    for one in given:
+        part, equals, host = one.partition("=")
+        if not equals or not host or part not in parts:
+            known = ", ".join(sorted(parts))
+            raise UserError(f"--host {one}: write it as PART=NAME, where PART is one of {known}")
+        hosts.setdefault(part, []).append(host)
+    return hosts

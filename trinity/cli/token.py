@@ -1,0 +1,52 @@
+"""`trinity token`: a token for a person or a program, signed with the authority's key."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.local.secret_files import write_private
+from trinity.security.scopes import Scope
+from trinity.security.tokens import issue_token
+
+KeyOption = Annotated[
+    Path,
+    typer.Option("--signing-key", help="token-signing.key of `trinity certs`.", show_default=False),
+]
+SubjectOption = Annotated[
+    str, typer.Option("--subject", help="Whose it is; stands in the audit log.", show_default=False)
+]
+TenantOption = Annotated[
+    str, typer.Option("--tenant", help="Whose data it is for; '*' is everybody's.")
+]
+ScopeOption = Annotated[
+    list[Scope], typer.Option("--scope", help="What it allows; may be repeated.")
+]
+HoursOption = Annotated[float, typer.Option("--hours", min=0.01, help="How long it is good.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File to write, for its owner only.")
+]
+
+
+def token(
+    signing_key: KeyOption,
+    subject: SubjectOption,
+    tenant: TenantOption,
+    scope: ScopeOption,
+    hours: HoursOption = 12.0,
+    output: OutputOption = None,
+) -> None:
+    """Issue a token and print it, or write it into a file."""
+    issued = issue_token(
+        signing_key,
+        subject=subject,
+        tenant=tenant,
+        scopes=scope,
+        lifetime=timedelta(hours=hours),
+    )
+    if output is None:
+        print(issued)
+        return
+    write_private(output, issued)
+    print(f"{output}: a token of {subject} for {hours:g} hours")

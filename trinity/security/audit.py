@@ -1,0 +1,50 @@
+"""The audit log: who was refused what, and who steered what; never a secret."""
+
+import logging
+
+from google.protobuf.message import Message
+
+from trinity.limited_log import LimitedLog
+from trinity.security.caller import Caller
+
+LOGGER_NAME = "audit"
+SHOWN_CHARACTERS = 120
+STEERED_FIELDS = ("experiment_id", "stage", "taskset", "reason", "dry_run")
+"""What of a request says what is steered; whatever else it holds stays out."""
+
+logger = logging.getLogger(LOGGER_NAME)
+_limited = LimitedLog(logger)
+
+
+def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: str = "") -> None:
+    """A call that was turned away; `why` is one of a few constant texts."""
+    _limited.warning(
+        f"refused: {why}",
+        method=method,
+        peer=peer,
+        subject=shown(caller.subject) if caller else "",
+        tenant=caller.tenant if caller else "",
+        **({"asked": shown(asked)} if asked else {}),
+    )
+
+
+def steered(*, method: str, peer: str, caller: Caller, request: Message) -> None:
+    """A call that changes what others rely on; each one is a line."""
+    extra = {"method": method, "peer": peer, "subject": shown(caller.subject)}
+    logger.info("steered", extra={**extra, "tenant": caller.tenant, **_what(request)})
+
+
+def shown(text: str) -> str:
+    """Short enough for a line."""
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _what(request: Message) -> dict[str, object]:
+    """The fields of the request, and of the key in it, that name what is steered."""
+    what: dict[str, object] = {}
+    for field, value in request.ListFields():
+        if field.name == "key":
+            what |= _what(value)
+        elif field.name in STEERED_FIELDS:
+            what[field.name] = shown(value) if isinstance(value, str) else value
+    return what

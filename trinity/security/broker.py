@@ -1,0 +1,90 @@
+"""What each user of the broker may touch, and how a client shows who it is."""
+
+import json
+import re
+import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trinity.security.folder import Security
+from trinity.security.places import refuse_plain_broker
+from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
+
+INBOX = "_INBOX"
+ADMIN = "admin"
+_USER = re.compile(r"[A-Za-z0-9_-]+")
+_STREAM_CALLS = ("CREATE", "UPDATE", "INFO", "DELETE")
+_CONSUMER_CALLS = ("CREATE", "DURABLE.CREATE", "INFO", "DELETE", "MSG.NEXT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUser:
+    """An account of the broker; without subjects it may do everything."""
+
+    name: str
+    password: str
+    publish: Sequence[str] = ()
+
+    @property
+    def config(self) -> str:
+        """Its line of the broker's configuration; it hears only what is answered to itself."""
+        account = f"user: {json.dumps(self.name)}, password: {json.dumps(self.password)}"
+        if not self.publish:
+            return f"{{ {account} }}"
+        subscribe = json.dumps([f"{inbox_of(self.name)}.>"])
+        rights = f"publish: {json.dumps(list(self.publish))}, subscribe: {subscribe}"
+        return f"{{ {account}, permissions: {{ {rights} }} }}"
+
+
+def explorer_user(password: str, tenant: str = "") -> BrokerUser:
+    """May publish results, and for a tenant only that tenant's; may read nothing."""
+    name = f"explorer-{tenant}" if tenant else "explorer"
+    subjects = f"{RUNS_PREFIX}.{tenant}.>" if tenant else f"{RUNS_PREFIX}.>"
+    return BrokerUser(name=name, password=password, publish=[subjects])
+
+
+def buffer_user(password: str) -> BrokerUser:
+    """May keep the stream of results and take from it; may not publish results."""
+    stream = [f"$JS.API.STREAM.{call}.{RUNS_STREAM}" for call in _STREAM_CALLS]
+    place = f"{RUNS_STREAM}.{RUNS_CONSUMER}"
+    consumer = [f"$JS.API.CONSUMER.{call}.{place}" for call in _CONSUMER_CALLS]
+    return BrokerUser(
+        name="buffer", password=password, publish=[*stream, *consumer, f"$JS.ACK.{place}.>"]
+    )
+
+
+def authorization(users: Sequence[BrokerUser]) -> str:
+    """The block of the broker's configuration that lets in these users and nobody else."""
+    lines = "\n".join(f"    {user.config}" for user in users)
+    return f"authorization {{\n  users: [\n{lines}\n  ]\n}}\n"
+
+
+def tls(security: Security) -> str:
+    """The block that asks every client for a certificate; nothing for a plain broker."""
+    if not security.is_on:
+        return ""
+    files = {"cert_file": "tls.crt", "key_file": "tls.key", "ca_file": "ca.crt"}
+    lines = "".join(
+        f"  {option}: {json.dumps(str(security.file(name)), ensure_ascii=False)}\n"
+        for option, name in files.items()
+    )
+    return f"tls {{\n{lines}  verify: true\n}}\n"
+
+
+def inbox_of(user: str) -> str:
+    """Where answers to this user go: a prefix of its own, which no other may listen to."""
+    return f"{INBOX}.{user}" if _USER.fullmatch(user) else INBOX
+
+
+def client_options(url: str, security: Security | None = None) -> dict[str, object]:
+    """What a client of the broker needs beside the address.
+
+    Raises: UserError when the broker is beyond loopback and the connection would be plain.
+    """
+    security = security or Security.from_environment()
+    refuse_plain_broker(url, security.is_on)
+    parts = urllib.parse.urlsplit(url.partition(",")[0])
+    options: dict[str, object] = {"inbox_prefix": inbox_of(parts.username or "")}
+    if parts.scheme == "tls":
+        options["tls"] = security.ssl_context()
+    return options

@@ -1,0 +1,59 @@
+"""Which addresses may be spoken to plainly: those that do not leave this machine."""
+
+import ipaddress
+import urllib.parse
+
+from trinity.errors import UserError
+from trinity.security.folder import VARIABLE
+
+CHECKED_BY_NAME = ("verify-ca", "verify-full")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nothing outside this machine is meant; a name may be anything, but for localhost."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_plain_service(address: str) -> None:
+    """Raises: UserError when the address of a service is beyond loopback."""
+    host = address.rpartition(":")[0]
+    if not is_loopback(host) and not address.startswith("unix:"):
+        raise UserError(
+            f"refusing to speak to {address} without TLS and a token: set {VARIABLE} to a folder "
+            "that `trinity certs` has made"
+        )
+
+
+def refuse_plain_broker(url: str, is_secure: bool) -> None:
+    """Raises: UserError when a broker beyond loopback would be spoken to without TLS or user."""
+    for one in url.split(","):
+        parts = urllib.parse.urlsplit(one if "//" in one else f"nats://{one}")
+        host = parts.hostname or ""
+        if is_loopback(host):
+            continue
+        if parts.scheme != "tls" or not is_secure:
+            raise UserError(
+                f"refusing to speak to the broker at {host} without TLS: write its address as "
+                f"tls://user:password@host:port and set {VARIABLE}"
+            )
+        if not parts.username:
+            raise UserError(
+                f"refusing to speak to the broker at {host} without a user: write its address as "
+                "tls://user:password@host:port"
+            )
+
+
+def refuse_plain_database(host: str, ssl_mode: str) -> None:
+    """Raises: UserError when a database beyond loopback is not asked for its certificate."""
+    if host and not is_loopback(host) and not host.startswith("/"):
+        if ssl_mode in CHECKED_BY_NAME:
+            return
+        raise UserError(
+            f"refusing to speak to the database at {host} without TLS: add "
+            "?sslmode=verify-full&sslrootcert=PATH to its address"
+        )
