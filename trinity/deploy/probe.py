@@ -34,7 +34,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     except UserError as error:
         sys.stderr.write(f"probe: {error}\n")
         return WRONG
-    return YES if _is_serving(address, name) else NO
+    return YES if _is_serving(address, name, arguments[0]) else NO
 
 
 def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
@@ -52,9 +52,10 @@ def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[
     return address, FULL_NAMES[service] if options else ""
 
 
-def _is_serving(address: str, name: str) -> bool:
+def _is_serving(address: str, name: str, server_name: str) -> bool:
+    """A certificate bears the service's name, and not the address of each of its hosts."""
     request = health_pb2.HealthCheckRequest(service=name)
-    with open_sync_channel(address) as channel:
+    with open_sync_channel(address, server_name=server_name) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_SECONDS)
         except grpc.RpcError as error:

@@ -22,20 +22,8 @@ from trinity.errors import UserError
 from trinity.local.postgres import SUPERUSER
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import buffer_user, explorer_user, listed
 
-USERS = """\
-users: [
-  {{ user: buffer, password: "{buffer}" }}
-  {{
-    user: explorer, password: "{explorer}"
-    permissions: {{
-      publish: ["trinity.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.>"]
-      subscribe: ["_INBOX.>"]
-    }}
-  }}
-]
-"""
-"""The explorer publishes results and learns whether they were taken; the stream is the buffer's."""
 NAMES = {
     "admin": ("dsn", "password"),
     "buffer": ("nats-url", "postgres-dsn"),
@@ -96,8 +84,11 @@ def write_secrets(folder: Path, places: Places) -> None:
         "synchronizer/postgres-dsn": _dsn(made, "synchronizer", places.postgres, DATABASE),
         "explorer/nats-url": _nats_url(made, "explorer", places.nats),
         "grafana/password": made.password("grafana"),
-        "nats/users.conf": USERS.format(
-            buffer=made.password("nats-buffer"), explorer=made.password("nats-explorer")
+        "nats/users.conf": listed(
+            [
+                buffer_user(made.password("nats-buffer")),
+                explorer_user(made.password("nats-explorer")),
+            ]
         ),
     }
     for name, content in contents.items():

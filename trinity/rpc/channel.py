@@ -60,14 +60,20 @@ def open_channel(
     return observed_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
 
 
-def open_sync_channel(address: str, security: Security | None = None) -> grpc.Channel:
+def open_sync_channel(
+    address: str, security: Security | None = None, *, server_name: str = ""
+) -> grpc.Channel:
     """A channel for threads, otherwise as `open_channel`; close it when done.
+
+    With `server_name` the server's certificate must bear that name instead of the address.
 
     Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
     beyond its deadline, for ever. Who calls waits and asks again.
     """
     credentials = _credentials(address, security)
     options = [*_options(), ("grpc.enable_retries", 0)]
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
     if credentials is None:
         return observed_channel(grpc.insecure_channel(address, options=options))
     return observed_channel(grpc.secure_channel(address, credentials, options=options))

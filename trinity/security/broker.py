@@ -55,8 +55,13 @@ def buffer_user(password: str) -> BrokerUser:
 
 def authorization(users: Sequence[BrokerUser]) -> str:
     """The block of the broker's configuration that lets in these users and nobody else."""
+    return f"authorization {{\n{listed(users)}}}\n"
+
+
+def listed(users: Sequence[BrokerUser]) -> str:
+    """What stands in that block."""
     lines = "\n".join(f"    {user.config}" for user in users)
-    return f"authorization {{\n  users: [\n{lines}\n  ]\n}}\n"
+    return f"  users: [\n{lines}\n  ]\n"
 
 
 def tls(security: Security) -> str:
