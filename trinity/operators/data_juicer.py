@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy
-import pyarrow as pa
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import FloatVector
@@ -62,6 +61,8 @@ def _juicer(url: str, pipeline: str, limit_seconds: float) -> DataJuicer:
 
 
 def _written(rollouts: Rollouts) -> bytes:
+    import pyarrow as pa  # who only asks what the operator needs has no use for it
+
     responses = [one.response_text for one in rollouts.contents]
     table = pa.table(
         {
@@ -80,6 +81,8 @@ def _written(rollouts: Rollouts) -> bytes:
 
 
 def _read(stream: bytes) -> Sequence[Mapping[str, Any]]:
+    import pyarrow as pa
+
     try:
         rows: list[dict[str, Any]] = pa.ipc.open_stream(stream).read_all().to_pylist()
     except pa.ArrowInvalid as error:

@@ -459,9 +459,9 @@ BUFFER = [
     ),
     told(
         "the Data-Juicer service",
-        at("service.data_juicer", {"server_url": "http://x"}),
+        at("service.data_juicer", {"auto_start": True}),
         PLANNED,
-        "data_juicer",
+        "auto_start",
     ),
     *(
         told(f"buffer.{name}", at(f"buffer.{name}", value), RENAMED, f"explorer_input.{name}")
