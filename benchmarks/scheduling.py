@@ -30,6 +30,7 @@ from trinity.local.ports import free_port
 from trinity.local.postgres import embedded_postgres
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_TASKS = 1000
@@ -127,7 +128,7 @@ async def _buffer(root: Path) -> AsyncIterator[BufferProcess]:
         await postgres.wait_ready()
         await broker.wait_ready()
         process = BufferProcess(
-            postgres.dsn("buffer", DATABASE), broker.url("buffer"), root / "buffer.log"
+            postgres.dsn("buffer", DATABASE), broker.url(ADMIN), root / "buffer.log"
         )
         try:
             await process.start()

@@ -259,8 +259,8 @@ def _next_step(stage: Stage, step: int) -> str:
 
 async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
     """What became of the rows that a step lacks, as an end of the sentence that says so."""
-    lost = await losses(connection, stage)
-    failure = lost.reason or await commonest_failure(connection, stage.key)
+    filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
+    failure = filtered or await commonest_failure(connection, stage.key)
     why = f"; most often: {failure}" if failure else ""
     if stage.num_stale:
         why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"

@@ -16,13 +16,14 @@ from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, PostgresServer
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
 
 SHARED = "shared_by_buffer_tests"
 
 
 @pytest.fixture(scope="session")
 def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this session."""
+    """A broker of this session, with all rights."""
     root = tmp_path_factory.mktemp("buffer-nats")
     server = NatsServer(
         folder=root / "data",
@@ -32,7 +33,7 @@ def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with running(server.prepare(root / "nats.log")):
         asyncio.run(server.wait_ready())
-        yield server.url("buffer")
+        yield server.url(ADMIN)
 
 
 @pytest.fixture(scope="session")

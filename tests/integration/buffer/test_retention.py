@@ -18,9 +18,11 @@ from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_feedback import give, reward
 from tests.integration.buffer.test_retraining import Recorded
 from trinity.api.v1 import query_pb2 as pb
+from trinity.api.v1.buffer_pb2 import BatchHead
 from trinity.config.plan import StagePlan
 from trinity.rpc.channel import open_channel
 
+READY = BatchHead.STATE_READY
 WANTED = {"num_tasks": 60, "total_steps": 12}
 IS_THERE = "SELECT to_regclass('payload_' || %s) IS NOT NULL"
 SEGMENTS = "SELECT segment_id FROM segment WHERE experiment_id = %s ORDER BY segment_id"
@@ -170,7 +172,7 @@ async def test_a_sample_whose_reward_is_awaited_keeps_its_content(
     )
     await own_buffer.finish_all(others)
     for step in range(1, 6):
-        while not (await own_buffer.batch(step, wait_seconds=0.2))[0].num_rows:
+        while (await own_buffer.batch(step, wait_seconds=0.2))[0].state != READY:
             await own_buffer.finish_all((await own_buffer.lease(wait_seconds=0.2)).assignments)
         await own_buffer.report(step)
         await own_buffer.record(step)
