@@ -16,6 +16,7 @@ from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, embedded_postgres
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
 from trinity.types import StageKey
 
 STAGE = "rft"
@@ -57,7 +58,7 @@ async def running_stack(root: Path) -> AsyncIterator[Stack]:
     broker = NatsServer(
         folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
     )
-    dsn, nats_url = postgres.dsn("buffer", DATABASE), broker.url("buffer")
+    dsn, nats_url = postgres.dsn("buffer", DATABASE), broker.url(ADMIN)
     async with AsyncExitStack() as stack:
         stack.enter_context(running(postgres.prepare(root / "postgres.log")))
         stack.enter_context(running(broker.prepare(root / "nats.log")))

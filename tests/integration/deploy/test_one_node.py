@@ -16,6 +16,7 @@ from trinity.config.planning import plan_experiment
 from trinity.deploy.submission import Submission
 from trinity.errors import RunFailed
 from trinity.rpc.channel import open_channel
+from trinity.security.broker import inbox_of
 
 ADDITION = Path(__file__).parents[3] / "examples" / "addition" / "addition.yaml"
 JOBS = ("accounts", "migrate-synchronizer", "migrate-buffer")
@@ -54,7 +55,7 @@ async def test_an_explorer_may_publish_results_and_nothing_else(node: ByHand) ->
         refused.append(str(error))
 
     url = (node.secrets / "explorer" / "nats-url").read_text()
-    client = await nats.connect(url, error_cb=note)
+    client = await nats.connect(url, error_cb=note, inbox_prefix=inbox_of("explorer").encode())
     try:
         stream = await client.jetstream().publish("trinity.runs.t.e.s", b"no result")
         assert stream.stream == "TRINITY_RUNS"
