@@ -56,9 +56,10 @@ def without_model(
     log_level: str,
     environment: Mapping[str, Mapping[str, str]],
     services: object,
+    secure: bool,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level, services
+    del log_level, services, secure
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 
