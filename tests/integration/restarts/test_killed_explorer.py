@@ -1,10 +1,12 @@
 """What a killed explorer held is taken up by the one started in its place, not after its lease."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
@@ -38,7 +40,8 @@ async def until_leased(buffer: str) -> None:
     async with open_channel(buffer) as channel:
         stub = BufferServiceStub(channel)
         while True:
-            status = await stub.GetBufferStatus(buffer_pb2.GetBufferStatusRequest(), timeout=10)
-            if any(stage.num_leased for stage in status.stages):
-                return
+            with contextlib.suppress(grpc.aio.AioRpcError):  # its tables are being made
+                status = await stub.GetBufferStatus(buffer_pb2.GetBufferStatusRequest(), timeout=10)
+                if any(stage.num_leased for stage in status.stages):
+                    return
             await asyncio.sleep(0.05)

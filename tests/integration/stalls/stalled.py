@@ -98,11 +98,22 @@ class Stalled:
         request = pb.WatchProgressRequest(
             tenant=experiment.tenant, experiment_id=experiment.id, after_event=0
         )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not await self._has_batch(request):  # noqa: ASYNC110 (other processes set no event)
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _has_batch(self, request: pb.WatchProgressRequest) -> bool:
+        """Once there is one; False while the buffer's tables are being made."""
         async with open_channel(self.stack.addresses.buffer) as channel:
             stream = BufferServiceStub(channel).WatchProgress(request, timeout=PATIENCE_SECONDS)
-            async for answer in stream:
-                if any(event.HasField("batch") for event in answer.events):
-                    return
+            try:
+                async for answer in stream:
+                    if any(event.HasField("batch") for event in answer.events):
+                        return True
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+        return False
 
     def rank(self) -> int:
         """The process that trains."""
