@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where the stack lives; else a temporary one")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trinity-faults-"))
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("tests.faults.fire").setLevel(logging.INFO)
     begun = time.monotonic()
     outcome = asyncio.run(open_fire(folder, kills=arguments.kills, seed=arguments.seed))
     table = table_of(outcome, kills=arguments.kills, seed=arguments.seed)

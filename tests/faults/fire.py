@@ -1,6 +1,7 @@
 """Experiments under fire: one after the other for as long as the nemesis strikes, each checked."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from tests.faults.arena import Arena, arena_in
 from tests.faults.checks import Findings, findings
 from tests.faults.nemesis import Death, Nemesis, targets
 from tests.faults.points import POINTS
+
+logger = logging.getLogger(__name__)
 
 NUM_STEPS = 8
 UNDER_FIRE_SECONDS = 600.0
@@ -101,6 +104,12 @@ async def _work(
         found[nemesis.experiment] = findings(snapshot)
         reports = [one for one in snapshot.commits if one.what == "report"]
         num_repeated += len(reports) - len({one.number for one in reports})
+        logger.info(
+            "%d experiments, %d deaths, %d with findings",
+            number,
+            len(nemesis.deaths),
+            sum(bool(one) for one in found.values()),
+        )
         if nemesis.is_over:
             break
     return found, num_repeated
