@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from services.buffer.domain.operator import Operator
-from services.buffer.domain.samples import storable
-from services.buffer.worker_process import WorkerFailed, WorkerProcess
+from services.buffer.worker_process import WorkerFailed, WorkerProcess, sentence_of
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.errors import Unavailable, UserError
@@ -111,7 +110,7 @@ class Functions:
                 answer = await self._worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
-                    _sentence(answer["error"]) if failed else kind.answer_from_json(answer)
+                    sentence_of(answer["error"]) if failed else kind.answer_from_json(answer)
                 )
         except WorkerFailed as error:
             computed.append(str(error))
@@ -129,7 +128,7 @@ class Functions:
             except WorkerFailed as error:
                 raise FunctionFailed(str(error)) from error
             if "error" in answer:
-                raise FunctionFailed(_sentence(answer["error"]))
+                raise FunctionFailed(sentence_of(answer["error"]))
             self._needs[asked] = Needs.from_json(answer)
         return self._needs[asked]
 
@@ -147,20 +146,15 @@ def _needs(operator: Operator) -> Needs:
     try:
         return needs_of(function, operator.arguments)
     except UserError as error:
-        raise FunctionFailed(_sentence(str(error))) from error
+        raise FunctionFailed(sentence_of(str(error))) from error
 
 
 def _call(operator: Operator, part: Samples) -> Any:
     try:
         return KINDS[operator.kind].call(operator.name, part, operator.arguments)
     except UserError as error:
-        return _sentence(str(error))
+        return sentence_of(str(error))
     except Unavailable as error:
         raise ServiceAway(str(error)) from error
     except Exception as error:  # arguments are a user's
-        return _sentence(f"{type(error).__name__}: {error}")
-
-
-def _sentence(error: str) -> str:
-    """The first line of what it says."""
-    return storable(error.strip().split("\n")[0]) or "it failed without a word"
+        return sentence_of(f"{type(error).__name__}: {error}")

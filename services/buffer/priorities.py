@@ -6,8 +6,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
-from services.buffer.domain.samples import storable
-from services.buffer.worker_process import WorkerFailed, WorkerProcess
+from services.buffer.worker_process import WorkerFailed, WorkerProcess, sentence_of
 from trinity.algorithm.priority import BUILT_IN, PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.computing import priorities_of
@@ -71,7 +70,7 @@ class Priorities:
                 priorities_of, PRIORITIES.get(name), arguments, candidates
             )
         except Exception as error:  # arguments are a user's
-            raise PriorityFailed(_sentence(f"{type(error).__name__}: {error}")) from error
+            raise PriorityFailed(sentence_of(f"{type(error).__name__}: {error}")) from error
 
     async def _ask(
         self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
@@ -83,11 +82,6 @@ class Priorities:
         except WorkerFailed as error:
             raise PriorityFailed(str(error)) from error
         if "error" in answer:
-            raise PriorityFailed(_sentence(answer["error"]))
+            raise PriorityFailed(sentence_of(answer["error"]))
         computed: list[float | None] = answer["priorities"]
         return computed
-
-
-def _sentence(error: str) -> str:
-    """The first line of what it says."""
-    return storable(error.strip().split("\n")[0]) or "it failed without a word"

@@ -16,8 +16,9 @@ from services.buffer.domain.stage import Stage
 from services.buffer.functions import FunctionFailed, Functions
 from services.buffer.handlers.grouping import Shaped
 from services.buffer.store.claims import Claim
+from services.buffer.store.contents import load_bodies
 from services.buffer.store.database import Database
-from services.buffer.store.experiences import load_bodies, load_raw_samples
+from services.buffer.store.experiences import load_raw_samples
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.types import StageKey
 from trinity.waits import Waits

@@ -11,8 +11,8 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind
 from services.buffer.handlers.grouping import Shaped
 from services.buffer.store.assignments import NewAssignment, assignment_id
-from services.buffer.store.experiences import ReadyRow
 from services.buffer.store.grants import Grant
+from services.buffer.store.ready_rows import ReadyRow
 from trinity.telemetry import instruments, metrics, names, places, tracing
 from trinity.types import StageKey
 

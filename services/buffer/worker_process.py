@@ -8,6 +8,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from typing import Any
 
+from services.buffer.domain.samples import storable
 from trinity.local.identity import OWN_IDENTITY
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -88,3 +89,8 @@ async def _next_line(process: Process) -> bytes:
         return await process.stdout.readline()
     except (ConnectionError, ValueError):
         return b""
+
+
+def sentence_of(error: str) -> str:
+    """The first line of what a user's function says when it fails."""
+    return storable(error.strip().split("\n")[0]) or "it failed without a word"

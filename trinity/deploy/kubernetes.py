@@ -120,13 +120,9 @@ def _hub_policy() -> JsonValue:
     }
 
 
-def _experiment(deployment: Deployment) -> JsonValue:
-    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced."""
-    labels: JsonValue = {
-        "app.kubernetes.io/name": "experiment",
-        "app.kubernetes.io/part-of": "trinity",
-    }
-    container: JsonValue = {
+def _submitting() -> JsonValue:
+    """The container that starts the experiment and follows it to its end."""
+    return {
         "name": "experiment",
         "image": "trinity-synchronizer",
         "command": ["trinity", "deploy", "submit"],
@@ -151,6 +147,14 @@ def _experiment(deployment: Deployment) -> JsonValue:
             {"name": "plan", "mountPath": "/etc/trinity/plan", "readOnly": True},
         ],
     }
+
+
+def _experiment(deployment: Deployment) -> JsonValue:
+    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced."""
+    labels: JsonValue = {
+        "app.kubernetes.io/name": "experiment",
+        "app.kubernetes.io/part-of": "trinity",
+    }
     failures: JsonValue = [
         {
             "action": "Ignore",
@@ -173,7 +177,7 @@ def _experiment(deployment: Deployment) -> JsonValue:
             "fsGroup": 10001,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container],
+        "containers": [_submitting()],
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
             {

@@ -39,19 +39,13 @@ from services.buffer.handlers.words import describe_rollouts, describe_scopes
 from services.buffer.priorities import Priorities, PriorityFailed
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
+from services.buffer.store.contents import load_bodies
 from services.buffer.store.database import notify, stage_topics, work_topic
-from services.buffer.store.experiences import (
-    Place,
-    ReadyRow,
-    count_ready,
-    load_bodies,
-    ready_rows,
-    rows_of,
-    set_states,
-)
+from services.buffer.store.experiences import set_states
 from services.buffer.store.feedback import count_held
 from services.buffer.store.pace import losses
 from services.buffer.store.progress import log_event
+from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, ready_rows, rows_of
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import lock_stage, update_stage

@@ -10,8 +10,8 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState
+from services.buffer.store.contents import load_bodies
 from services.buffer.store.database import notify, stage_topics
-from services.buffer.store.experiences import load_bodies
 from services.buffer.store.feedback import (
     Rewarded,
     leave_out_overdue,

@@ -13,8 +13,9 @@ from services.buffer.handlers.sampling import leave_out_stale
 from services.buffer.priorities import Priorities
 from services.buffer.store.batches import any_metric_above_zero
 from services.buffer.store.database import notify, work_topic
-from services.buffer.store.experiences import Place, set_states
+from services.buffer.store.experiences import set_states
 from services.buffer.store.progress import log_event
+from services.buffer.store.ready_rows import Place
 from services.buffer.store.replay_pool import enter_pool, leave_pool, load_unused, load_used
 from trinity.config.plan import ResolvedReplay
 

@@ -9,8 +9,8 @@ from services.buffer.domain.stage import Stage
 from services.buffer.handlers.drawing import draw_rows
 from services.buffer.store.batches import BatchItem, any_metric_above_zero
 from services.buffer.store.database import notify, work_topic
-from services.buffer.store.experiences import Place, filter_stale, place_of_fresh
 from services.buffer.store.progress import log_event
+from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.stages import stage_tasksets, update_stage
 from trinity.config.plan import ResolvedExperienceBuffer
 

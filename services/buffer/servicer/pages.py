@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.servicer.records import says
+from services.buffer.store.contents import find_bodies
 from services.buffer.store.database import Database
-from services.buffer.store.experiences import find_bodies
 from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
 from trinity.types import StageKey
 

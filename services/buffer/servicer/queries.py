@@ -19,8 +19,8 @@ from services.buffer.servicer.records import (
     use_to_proto,
 )
 from services.buffer.store.batches import BatchHead, find_batch
+from services.buffer.store.contents import find_bodies
 from services.buffer.store.database import Database
-from services.buffer.store.experiences import find_bodies
 from services.buffer.store.inventory import StoredStage, count_by_reason, stored_stages
 from services.buffer.store.lineage import (
     Item,

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
+from services.buffer.store.contents import load_bodies
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among_numbers,
@@ -20,7 +21,6 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
 )
-from services.buffer.store.experiences import load_bodies
 from services.buffer.store.tables import batch, batch_item, step_report, task
 
 

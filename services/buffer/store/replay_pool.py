@@ -19,7 +19,7 @@ from services.buffer.store.database import (
     key_columns,
     one_of,
 )
-from services.buffer.store.experiences import Place, is_ready
+from services.buffer.store.ready_rows import Place, is_ready
 from services.buffer.store.tables import batch_item, experience, replay_pool
 from trinity.types import StageKey
 

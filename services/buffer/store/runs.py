@@ -15,11 +15,13 @@ from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
+    AttemptState,
     RunState,
 )
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among_given,
+    decode_numbers,
     encode_numbers,
     given,
     in_given_stage,
@@ -236,3 +238,22 @@ async def oldest_open_work(
         holders=tuple(str(holder) for holder in row.holders or ()),
         required_version=row.required_version,
     )
+
+
+_WON_METRICS = (
+    sa.select(run_attempt.c.assignment_id, run_attempt.c.run, run_attempt.c.metrics)
+    .where(
+        in_given_stage(run_attempt),
+        among_given(run_attempt.c.assignment_id),
+        one_of(run_attempt.c.state, [AttemptState.WON]),
+    )
+    .order_by(run_attempt.c.assignment_id, run_attempt.c.run)
+)
+
+
+async def won_metrics(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> dict[tuple[str, int], dict[str, float]]:
+    """Metrics of the attempts that won, by assignment and run."""
+    rows = await connection.execute(_WON_METRICS, given(key, ids=list(assignment_ids)))
+    return {(row.assignment_id, row.run): decode_numbers(row.metrics) for row in rows}

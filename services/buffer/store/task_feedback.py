@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentState, ExperienceState
 from services.buffer.store.database import among, in_stage
-from services.buffer.store.experiences import Place
+from services.buffer.store.ready_rows import Place
 from services.buffer.store.tables import assignment, batch_item, experience
 from trinity.types import StageKey
 

@@ -1,0 +1,65 @@
+"""Statements that read the contents of experiences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.revision import revised
+from services.buffer.store.database import among_given, given, in_given_stage
+from services.buffer.store.fetching import fetch_rows
+from services.buffer.store.tables import experience, payload
+from trinity.errors import PreconditionFailed
+from trinity.types import StageKey
+
+C = experience.c
+
+_PLACES_OF_PAYLOADS = sa.select(
+    C.experience_id, C.segment_id, C.payload_id, C.shaped_reward, C.is_masked
+).where(in_given_stage(experience), among_given(C.experience_id))
+_BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
+    in_given_stage(payload),
+    payload.c.segment_id == sa.bindparam("segment"),
+    among_given(payload.c.payload_id),
+)
+
+
+async def load_bodies(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> list[bytes]:
+    """Wire bytes of experiences as operators left them, in the order of `ids`.
+
+    Raises: PreconditionFailed when some of them are gone.
+    """
+    found = await find_bodies(connection, key, ids)
+    if missing := sum(one not in found for one in ids):
+        raise PreconditionFailed(
+            f"the contents of {missing} samples of stage {key.stage} are gone: they were deleted, "
+            "or removed as older than all that is kept (`buffer.keep_steps`)"
+        )
+    return [found[one] for one in ids]
+
+
+async def find_bodies(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> dict[str, bytes]:
+    """Wire bytes of those experiences that still have them, by id, as operators left them."""
+    rows: list[sa.Row[Any]] = list(
+        await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids))
+    )
+    bodies: dict[str, bytes] = {}
+    for segment_id in {row.segment_id for row in rows}:
+        own = list({row.payload_id for row in rows if row.segment_id == segment_id})
+        values = given(key, ids=own, segment=segment_id)
+        for payload_id, body in await fetch_rows(connection, _BODIES, values):
+            bodies[str(payload_id)] = body
+    return {
+        row.experience_id: _revised(bodies[row.payload_id], row)
+        for row in rows
+        if row.payload_id in bodies
+    }
+
+
+def _revised(body: bytes, row: sa.Row[Any]) -> bytes:
+    return revised(body, reward=row.shaped_reward, is_masked=row.is_masked)

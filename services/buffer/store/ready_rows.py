@@ -1,0 +1,132 @@
+"""Statements on experiences that can be batched."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.batch_metrics import MeasuredRow
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import ExperienceState
+from services.buffer.store.database import among, decode_numbers, in_stage, one_of
+from services.buffer.store.runs import won_metrics
+from services.buffer.store.tables import experience
+from trinity.types import StageKey
+
+C = experience.c
+Place = tuple[int, int]
+"""Explore step and position of a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyRow:
+    """A row that can be batched."""
+
+    experience_id: str
+    advantage: float
+    measured: MeasuredRow
+
+
+def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
+    """Rows that can be batched; with `before` those of groups up to it."""
+    c = experience.c
+    ready = sa.and_(in_stage(experience, key), one_of(c.state, [ExperienceState.READY]))
+    if before is None:
+        return ready
+    return sa.and_(ready, sa.tuple_(c.explore_step, c.position) < before)
+
+
+async def count_ready(connection: AsyncConnection, stage: Stage, before: Place | None) -> int:
+    """Rows that can be batched; where their order is fixed, those of groups up to `before`."""
+    counted = sa.select(sa.func.count()).select_from(experience)
+    statement = counted.where(is_ready(stage.key, before))
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def place_of_fresh(
+    connection: AsyncConnection, stage: Stage, number: int, *, oldest: int, before: Place | None
+) -> Place | None:
+    """Place of the `number`-th ready row by order whose weights are `oldest` or newer."""
+    c = experience.c
+    statement = (
+        sa.select(c.explore_step, c.position)
+        .where(is_ready(stage.key, before), sa.func.coalesce(c.version_min, oldest) >= oldest)
+        .order_by(c.explore_step, c.position)
+        .offset(number - 1)
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else (row.explore_step, row.position)
+
+
+async def filter_stale(
+    connection: AsyncConnection,
+    stage: Stage,
+    *,
+    oldest: int,
+    before: Place | None,
+    up_to: Place | None,
+    reason: str,
+) -> int:
+    """Leave out ready rows with weights older than `oldest`; answers how many.
+
+    Only those of groups up to `before`, and of none after `up_to`.
+    """
+    c = experience.c
+    stale = sa.and_(is_ready(stage.key, before), c.version_min < oldest)
+    if up_to is not None:
+        stale = sa.and_(stale, sa.tuple_(c.explore_step, c.position) <= up_to)
+    left_out = {"state": ExperienceState.FILTERED, "reason": reason}
+    statement = sa.update(experience).where(stale).values(left_out).returning(c.run)
+    return len((await connection.execute(statement)).all())
+
+
+_READY = [
+    *(C[name] for name in ("experience_id", "assignment_id", "explore_step", "position", "run")),
+    *(C[name] for name in ("advantage", "reward", "response_length", "version_min", "metrics")),
+]
+
+
+async def ready_rows(
+    connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
+) -> list[ReadyRow]:
+    """The next rows to batch: in order of the rollouts up to `before`, or as they became ready."""
+    c = experience.c
+    places = (c.explore_step, c.position, c.run, c.step, c.suffix)
+    order = places if stage.is_ordered else (c.ready_number,)
+    statement = sa.select(*_READY).where(is_ready(stage.key, before)).order_by(*order)
+    return await _measured(connection, stage.key, await connection.execute(statement.limit(limit)))
+
+
+async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
+    """Rows to batch, in the order of `ids`."""
+    statement = sa.select(*_READY).where(in_stage(experience, key), among(C.experience_id, ids))
+    rows = await _measured(connection, key, await connection.execute(statement))
+    found = {row.experience_id: row for row in rows}
+    return [found[one] for one in ids]
+
+
+async def _measured(
+    connection: AsyncConnection, key: StageKey, found: Iterable[sa.Row[Any]]
+) -> list[ReadyRow]:
+    rows = list(found)
+    run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
+    return [
+        ReadyRow(
+            experience_id=row.experience_id,
+            advantage=row.advantage,
+            measured=MeasuredRow(
+                explore_step=row.explore_step,
+                position=row.position,
+                run=row.run,
+                reward=row.reward,
+                response_length=row.response_length,
+                version_min=row.version_min,
+                metrics=decode_numbers(row.metrics),
+                run_metrics=run_metrics.get((row.assignment_id, row.run), {}),
+            ),
+        )
+        for row in rows
+    ]
