@@ -124,7 +124,8 @@ class Heartbeats:
             await self._beat(_CALL_SECONDS)
             await asyncio.sleep(_SHORTEST_INTERVAL_SECONDS)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._interval_seconds)
+                async with asyncio.timeout(self._interval_seconds):
+                    await self._wake.wait()
 
     async def _beat(self, timeout_seconds: float) -> None:
         request = pb.HeartbeatRequest(member=self.member)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
@@ -17,6 +17,19 @@ CONNECT_SECONDS = 5.0
 RECONNECT_PAUSE_SECONDS = 0.2
 PING_SECONDS = 5
 MAX_UNANSWERED_PINGS = 2
+
+
+@contextlib.contextmanager
+def heeding_cancellation() -> Iterator[None]:
+    """For calls of the client that are awaited within the block.
+
+    It waits with `asyncio.wait_for`, which in Python 3.11 gives the answer in place of a
+    cancellation that comes at the same moment: a loop that asks again would never end.
+    """
+    yield
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def connect(

@@ -179,7 +179,8 @@ async def report_health(
             else:
                 await health.set_ready(True)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), interval_seconds)
+                async with asyncio.timeout(interval_seconds):
+                    await stop.wait()
 
 
 async def wait_until_up(
@@ -205,7 +206,8 @@ async def wait_until_up(
                     f"whose name ends in POSTGRES_DSN ({str(error).splitlines()[0]})"
                 ) from error
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _RETRY_SECONDS)
+                async with asyncio.timeout(_RETRY_SECONDS):
+                    await stop.wait()
     return False
 
 

@@ -38,6 +38,7 @@ from services.buffer.wire import (
 )
 from trinity.errors import Unavailable
 from trinity.limited_log import LimitedLog
+from trinity.nats import heeding_cancellation
 from trinity.telemetry import tracing
 from trinity.waits import Waits
 
@@ -101,7 +102,8 @@ class Ingest:
         """Store what waits; on return it is out of memory, before this worker takes more."""
         try:
             async with fetching:
-                messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+                with heeding_cancellation():
+                    messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the consumer is gone with the broker's data.
             await self.stream.check_place()

@@ -10,7 +10,7 @@ from nats.errors import BadSubjectError, MaxPayloadError
 from nats.errors import Error as NatsError
 
 from trinity.errors import InvalidRequest, Unavailable
-from trinity.nats import connect
+from trinity.nats import connect, heeding_cancellation
 from trinity.telemetry import tracing
 
 SETTING = "TRINITY_EXPLORER_NATS_URL"
@@ -53,12 +53,13 @@ class NatsBroker:
             raise Unavailable("there is no connection to it")
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
-                await self._client.jetstream().publish(
-                    subject,
-                    payload,
-                    headers={"Nats-Msg-Id": message_id} | tracing.headers(),
-                    timeout=PUBLISH_SECONDS,
-                )
+                with heeding_cancellation():
+                    await self._client.jetstream().publish(
+                        subject,
+                        payload,
+                        headers={"Nats-Msg-Id": message_id} | tracing.headers(),
+                        timeout=PUBLISH_SECONDS,
+                    )
         except (MaxPayloadError, BadSubjectError) as error:
             raise InvalidRequest(f"the broker takes no such message: {error}") from error
         except (OSError, NatsError, TimeoutError) as error:

@@ -35,15 +35,33 @@ def find_broken(snapshot: Snapshot) -> Verdict | None:
 def fault_of(part: Part) -> str:
     """What is wrong with a part; empty if nothing is."""
     if part.condition is Condition.GONE:
-        words = f" (its last words: {part.last_words})" if part.last_words else ""
-        return f"its process {part.pid} is gone{words}"
+        return _gone(part.pid, part.last_words)
     if part.condition is Condition.STOPPED:
         return f"its process {part.pid} is stopped"
+    if part.died is not None and part.reply is not Reply.ANSWERS:
+        return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
     if part.reply is Reply.REFUSES:
         return part.detail or f"{part.address} refuses connections"
     if part.reply is Reply.SILENT:
         return part.detail or f"{part.address} takes connections and does not answer"
     return ""
+
+
+def restarts(snapshot: Snapshot) -> tuple[str, ...]:
+    """Which parts were started again a short while ago, and why; they answer."""
+    return tuple(
+        sentence(
+            f"{title(part.name)} was started again {duration(part.died.seconds_ago)} ago: "
+            f"{_gone(part.died.pid, part.died.last_words)}"
+        )
+        for part in snapshot.parts
+        if part.died is not None
+    )
+
+
+def _gone(pid: int, last_words: str) -> str:
+    words = f" (its last words: {last_words})" if last_words else ""
+    return f"its process {pid} is gone{words}"
 
 
 def _sufferer(part: Part, snapshot: Snapshot) -> str:

@@ -1,6 +1,6 @@
 """From a snapshot to the one cause that holds the run, or that nothing does."""
 
-from trinity.diagnosis.broken import find_broken
+from trinity.diagnosis.broken import find_broken, restarts
 from trinity.diagnosis.chain import Chain, follow, live_members
 from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
 from trinity.diagnosis.verdict import State, Verdict
@@ -86,7 +86,7 @@ def _missing(snapshot: Snapshot) -> Verdict | None:
 def _waits(snapshot: Snapshot) -> Verdict:
     chain, work = follow(snapshot), snapshot.stage_work
     root = chain.root
-    notes = _notes(work)
+    notes = (*_notes(work), *restarts(snapshot))
     if root is not None and chain.end not in AT_WORK:
         if root.waited_seconds >= _patience(root, work):
             return Verdict(

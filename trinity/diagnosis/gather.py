@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,8 +24,8 @@ from trinity.diagnosis.probes import (
     ask_service,
 )
 from trinity.diagnosis.processes import Processes, last_words
-from trinity.diagnosis.snapshot import Condition, Part, Snapshot
-from trinity.local.run_file import RunningStack
+from trinity.diagnosis.snapshot import Condition, Died, Part, Snapshot
+from trinity.local.run_file import Death, RunningStack
 from trinity.rpc.channel import open_channel
 from trinity.security.folder import Security
 
@@ -34,6 +35,7 @@ SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
 FOREIGN = Condition.FOREIGN
 WORKERS = ("trainer", "explorer")
+REMEMBERED_SECONDS = 60.0
 SHORT_SECONDS = 0.5
 """Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
 
@@ -73,10 +75,21 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
                 detail=sign.detail,
                 log_file=str(log_file) if pid else "",
                 last_words=last_words(log_file) if is_gone else "",
+                died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
             )
         )
     return convert.snapshot(tuple(parts), answers.status, answers.work)
+
+
+def _died(death: Death | None) -> Died | None:
+    """What was a while ago explains nothing any more."""
+    if death is None:
+        return None
+    seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
+    if seconds_ago > REMEMBERED_SECONDS:
+        return None
+    return Died(pid=death.pid, last_words=death.last_words, seconds_ago=max(seconds_ago, 0.0))
 
 
 def _addresses(running: RunningStack) -> dict[str, str]:

@@ -41,8 +41,19 @@ class Part:
     log_file: str = ""
     last_words: str = ""
     """The last line of its log, where its process is gone."""
+    died: "Died | None" = None
+    """The process before this one, where that ended by itself a short while ago."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Stopped processes that it had started, with what they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Died:
+    """A process in whose place another was started."""
+
+    pid: int
+    last_words: str
+    seconds_ago: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

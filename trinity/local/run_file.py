@@ -1,14 +1,24 @@
 """run.json: what runs in a job directory right now, for a command line in another terminal."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.secret_files import write_private
 
 _NAME = "run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A process that ended by itself; another one has taken its place, or will."""
+
+    pid: int
+    last_words: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +30,12 @@ class RunningStack:
     supervisor_pid: int
     pids: dict[str, int]
     started_at: datetime
+    deaths: dict[str, Death] = field(default_factory=dict)
+    """The last one of each process that was started again."""
 
     def write(self, job_dir: Path) -> None:
-        fields = asdict(self) | {"started_at": self.started_at.isoformat()}
-        write_private(job_dir / _NAME, json.dumps(fields, indent=2) + "\n")
+        text = json.dumps(asdict(self), indent=2, default=datetime.isoformat)
+        write_private(job_dir / _NAME, text + "\n")
 
 
 def read_running(job_dir: Path) -> RunningStack | None:
@@ -43,7 +55,12 @@ def read_running(job_dir: Path) -> RunningStack | None:
         supervisor_pid=fields["supervisor_pid"],
         pids=fields["pids"],
         started_at=datetime.fromisoformat(fields["started_at"]),
+        deaths={name: _death(death) for name, death in fields["deaths"].items()},
     )
+
+
+def _death(fields: dict[str, Any]) -> Death:
+    return Death(**{**fields, "at": datetime.fromisoformat(fields["at"])})
 
 
 def remove_run_file(job_dir: Path) -> None:

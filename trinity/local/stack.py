@@ -22,11 +22,13 @@ from trinity.local.infrastructure import Infrastructure, Launchable
 from trinity.local.job_lock import JobLock
 from trinity.local.leftovers import kill_leftovers
 from trinity.local.messages import EventKind, StackEvent
-from trinity.local.run_file import RunningStack, remove_run_file
+from trinity.local.run_file import Death, RunningStack, remove_run_file
 from trinity.local.security import OPERATOR, StackSecurity
 from trinity.local.services import Surroundings, four_services
 from trinity.local.start_errors import first_error, start_error
 from trinity.local.supervisor_client import SupervisorClient
+
+_MAX_WORDS = 300
 
 
 class LocalStack:
@@ -56,6 +58,7 @@ class LocalStack:
         self._is_up = False
         self._started_at = datetime.now(UTC)
         self._pids: dict[str, int] = {}
+        self._deaths: dict[str, Death] = {}
         self._launched: dict[str, Launchable] = {}
         self._events: asyncio.Queue[StackEvent | None] = asyncio.Queue()
         self._failure: asyncio.Future[StackEvent] = asyncio.get_running_loop().create_future()
@@ -177,6 +180,8 @@ class LocalStack:
         match event.kind:
             case EventKind.STARTED:
                 self._pids[event.process] = event.pid
+            case EventKind.EXITED:
+                self._deaths[event.process] = _death(event)
             case EventKind.RESTARTED:
                 self._pids[event.process] = event.pid
                 self._watch_restart(event.process)
@@ -214,4 +219,10 @@ class LocalStack:
             supervisor_pid=self._supervisor.pid,
             pids=self.pids,
             started_at=self._started_at,
+            deaths=self._deaths,
         ).write(self._job_dir)
+
+
+def _death(event: StackEvent) -> Death:
+    said = event.log_tail.strip().rpartition("\n")[2]
+    return Death(pid=event.pid, last_words=said[:_MAX_WORDS], at=datetime.now(UTC))

@@ -33,6 +33,9 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.max_connection_idle_ms", 300_000),
     # No client of ours has more than a few dozen calls in flight.
     ("grpc.max_concurrent_streams", 256),
+    # Calls that wait for the event loop: from 1,000 on the default drops some, anybody's.
+    ("grpc.server.max_pending_requests", 16_384),
+    ("grpc.server.max_pending_requests_hard_limit", 32_768),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     # Our clients' keepalive pings are far apart; a flood of them ends the connection.
     ("grpc.http2.max_ping_strikes", 100),

@@ -85,10 +85,14 @@ async def test_a_dead_service_returns_on_its_address(
     tmp_path: Path, externals: Externals, signal_number: signal.Signals
 ) -> None:
     async with LocalStack(job_dir=tmp_path, externals=externals, services=one_service()) as stack:
-        os.kill(stack.pids["buffer"], signal_number)
+        before = stack.pids["buffer"]
+        os.kill(before, signal_number)
         await next_event(stack, EventKind.RESTARTED, "buffer")
         await next_event(stack, EventKind.READY, "buffer")
         await wait_serving("buffer", stack.addresses.buffer, 10.0)
+        running = read_running(tmp_path)
+        assert running is not None
+        assert running.deaths["buffer"].pid == before
 
 
 async def test_a_killed_database_and_a_killed_broker_return_with_their_data(

@@ -13,7 +13,7 @@ from trinity.diagnosis.verdict import State
 
 pytestmark = pytest.mark.timeout(180)
 
-MAX_SECONDS = 5.0
+MAX_SECONDS = 8.0
 """Of an attempt."""
 
 

@@ -94,6 +94,7 @@ async def test_a_synchronizer_that_comes_later_hears_of_everything(
             stub, member_id=str(uuid.uuid4()), role="explorer", address=ADDRESS
         ) as heartbeats:
             heartbeats.set_activity("rolling out")
-            await asyncio.wait_for(warned.wait(), TIMEOUT)
+            async with asyncio.timeout(TIMEOUT):
+                await warned.wait()
             async with running_synchronizer(synchronizer_dsn, address) as synchronizer:
                 await seen(synchronizer, lambda m: m.activity == "rolling out")

@@ -79,7 +79,8 @@ async def subjects(job_dir: Path) -> AsyncIterator[dict[str, Tenancy]]:
     client = await nats.connect((job_dir / "infra" / "secrets" / "admin-nats-url").read_text())
     await client.subscribe(f"{RUNS_PREFIX}.>", cb=note)
     yield published
-    await asyncio.wait_for(client.drain(), 10.0)
+    async with asyncio.timeout(10.0):
+        await client.drain()
 
 
 def check_subjects(published: dict[str, Tenancy], started: list[pb.Experiment]) -> None:

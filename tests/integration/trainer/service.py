@@ -102,7 +102,8 @@ async def running_service(peers: str) -> AsyncIterator[tuple[asyncio.subprocess.
 
 async def stop(process: asyncio.subprocess.Process) -> int:
     process.terminate()
-    return await asyncio.wait_for(process.wait(), 20)
+    async with asyncio.timeout(20):
+        return await process.wait()
 
 
 def ranks_of(process: asyncio.subprocess.Process) -> list[psutil.Process]:

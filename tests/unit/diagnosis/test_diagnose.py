@@ -14,7 +14,7 @@ from tests.unit.diagnosis.builders import (
     with_parts,
 )
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.snapshot import Condition, Reply
+from trinity.diagnosis.snapshot import Condition, Died, Reply
 from trinity.diagnosis.verdict import State
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
@@ -101,6 +101,18 @@ def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
     assert verdict.text.startswith("The run waits for Postgres: ")
     assert words in verdict.text and "/run/log/postgres.log" in verdict.text
     assert "the buffer waits for it since 12 s" in verdict.text
+
+
+def test_a_part_that_is_started_again_is_named_with_the_end_of_the_one_before() -> None:
+    died = Died(pid=99, last_words="crashed reason=EngineDied", seconds_ago=1.0)
+    starting = part("explorer", pid=123, reply=Reply.REFUSES, died=died)
+    verdict = diagnose(with_parts(snapshot(), starting))
+    assert verdict.state is State.BROKEN
+    assert "process 99 is gone (its last words: crashed reason=EngineDied)" in verdict.text
+    assert "process 123 starts" in verdict.text
+    again = diagnose(with_parts(snapshot(), replace(starting, reply=Reply.ANSWERS)))
+    assert again.state is State.WORKING
+    assert "The explorer was started again 1 s ago: its process 99 is gone" in again.notes[0]
 
 
 def test_a_stopped_rank_is_found_below_a_trainer_that_answers() -> None:

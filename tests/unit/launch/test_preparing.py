@@ -42,6 +42,7 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
     watch = asyncio.create_task(
         preparing.say_preparations(cast(SynchronizerServiceStub, stub), lines)
     )
-    await asyncio.wait_for(stub.told_all.wait(), 5)
+    async with asyncio.timeout(5):
+        await stub.told_all.wait()
     watch.cancel()
     assert lines.said == ["trainer: loading the model", "trainer: ready"]

@@ -1,6 +1,10 @@
 """A server answers with the right codes, says how it is, and ends in order."""
 
+import asyncio
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import grpc
@@ -28,12 +32,15 @@ class FailingTrainer(trainer_pb2_grpc.TrainerServiceServicer):
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.stands_still_seconds = 0.0
 
     async def GetTrainerStatus(
         self, request: trainer_pb2.GetTrainerStatusRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.GetTrainerStatusResponse:
         if self.error:
             raise self.error
+        time.sleep(self.stands_still_seconds)  # noqa: ASYNC251 (nothing else goes on meanwhile)
+        self.stands_still_seconds = 0.0
         return trainer_pb2.GetTrainerStatusResponse(step=3)
 
 
@@ -146,3 +153,32 @@ async def test_an_address_without_a_port_is_refused() -> None:
     with pytest.raises(UserError, match="host:port"):
         async with serve(ServiceSettings(listen="localhost"), []):
             pass
+
+
+NUM_CLIENTS = 12
+CALLS_OF_ONE = 200
+
+
+def codes_of_many_calls(address: str) -> Counter[grpc.StatusCode]:
+    """All at once, from clients that share no connection."""
+    with ExitStack() as stack:
+        channels = [
+            stack.enter_context(
+                grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+            )
+            for _ in range(NUM_CLIENTS)
+        ]
+        calls = [
+            trainer_pb2_grpc.TrainerServiceStub(channel).GetTrainerStatus.future(
+                trainer_pb2.GetTrainerStatusRequest(), timeout=60, wait_for_ready=True
+            )
+            for channel in channels
+            for _ in range(CALLS_OF_ONE)
+        ]
+        return Counter(call.code() for call in calls)
+
+
+async def test_calls_that_come_while_a_service_is_busy_are_all_answered(setup: Setup) -> None:
+    setup.trainer.stands_still_seconds = 1.0
+    codes = await asyncio.to_thread(codes_of_many_calls, setup.server.address)
+    assert codes == {grpc.StatusCode.OK: NUM_CLIENTS * CALLS_OF_ONE}
