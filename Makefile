@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast check-images check-deploy faults bench bench-buffer check format \
+.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer check format \
 	types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -27,7 +27,9 @@ demo: prepare  ## A small model learns to add: the addition example from start t
 # A worker a core, at most four; a file of slow tests stays on one, and the slowest files begin.
 WORKERS := -n logical --maxprocesses 4
 
-test: test-fast  ## Every test, the fast ones first
+test: test-fast test-whole  ## Every test, the fast ones first
+
+test-whole: setup  ## Tests with processes, a broker and a database
 	$(BIN)/pytest $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		tests/e2e tests/faults tests/model_free tests/integration
 
