@@ -18,7 +18,7 @@ from services.buffer.domain.results import Result
 from services.buffer.domain.samples import storable
 from services.buffer.domain.states import Fate
 from services.buffer.handlers.settling import Settler
-from services.buffer.store.database import Database
+from services.buffer.store.database import Database, unanswered
 from services.buffer.store.reports import (
     DeadLetter,
     Report,
@@ -181,7 +181,8 @@ class Ingest:
         verdicts = await self.settler.settle(connection, results)
         letters += [_letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
         await insert_dead_letters(connection, letters)
-        await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
+        async with unanswered(connection):
+            await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)
         return verdicts

@@ -74,7 +74,7 @@ class Pipeline:
     async def work_once(self) -> bool:
         """Shape some groups of one stage; false when there was none."""
         await self._give_up_claims()
-        async with self._database.transaction() as connection:
+        async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
             stages = [await get_stage(connection, key) for key in keys]
         self._away.keep(keys)
@@ -103,7 +103,7 @@ class Pipeline:
 
     async def _seconds_to_look(self) -> float:
         """A worker that died says nothing: its claims are looked for when they end."""
-        async with self._database.transaction() as connection:
+        async with self._database.autocommit() as connection:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 

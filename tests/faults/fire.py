@@ -102,6 +102,8 @@ async def _work(
         )
         snapshot = await asyncio.to_thread(arena.snapshot_when_up, ended, expected[visited])
         found[nemesis.experiment] = findings(snapshot)
+        if found[nemesis.experiment]:
+            logger.warning("%s: %s", nemesis.experiment, found[nemesis.experiment])
         reports = [one for one in snapshot.commits if one.what == "report"]
         num_repeated += len(reports) - len({one.number for one in reports})
         logger.info(

@@ -40,7 +40,7 @@ from services.buffer.priorities import Priorities, PriorityFailed
 from services.buffer.store.assignments import count_refills, first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.contents import load_bodies
-from services.buffer.store.database import notify, stage_topics, work_topic
+from services.buffer.store.database import notify, stage_topics, unanswered, work_topic
 from services.buffer.store.experiences import set_states
 from services.buffer.store.feedback import count_held
 from services.buffer.store.pace import losses
@@ -48,7 +48,7 @@ from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, ready_rows, rows_of
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
-from services.buffer.store.stages import lock_stage, update_stage
+from services.buffer.store.stages import update_stage
 from trinity.errors import PreconditionFailed
 from trinity.telemetry import tracing
 
@@ -71,8 +71,7 @@ class Composer:
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
-        """The batch of `step`, composed now if it was not before."""
-        stage = await lock_stage(connection, stage.key)
+        """The batch of `step`, composed now if it was not before; `stage` is locked."""
         if head := await find_batch(connection, stage, step):
             return head
         if not stage.is_open:
@@ -285,10 +284,11 @@ async def _record(
 ) -> BatchHead:
     head = BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
     await insert_batch(connection, stage, head, items)
-    await update_stage(connection, stage.key, recorded_step=step, num_stale=0)
     event = BatchComposed(step=step, num_rows=len(items), metrics=metrics)
-    await log_event(connection, stage.key, event)
-    await notify(connection, *stage_topics(stage.key))
+    async with unanswered(connection):
+        await update_stage(connection, stage.key, recorded_step=step, num_stale=0)
+        await log_event(connection, stage.key, event)
+        await notify(connection, *stage_topics(stage.key))
     return head
 
 

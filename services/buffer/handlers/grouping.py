@@ -14,7 +14,13 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.claims import Claim, end_claims, finish_claims
-from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    batch_topic,
+    notify,
+    unanswered,
+    work_topic,
+)
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage
@@ -80,9 +86,10 @@ async def _commit_outcomes(
     for one in own:
         for sample in one.outcome.left_out:
             left_out[sample.reason].append(sample.experience_id)
-    for reason, ids in left_out.items():
-        await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
-    await insert_derived(connection, key, [row for one in own for row in one.derived])
+    async with unanswered(connection):
+        for reason, ids in left_out.items():
+            await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
+        await insert_derived(connection, key, [row for one in own for row in one.derived])
 
 
 async def _commit_errors(

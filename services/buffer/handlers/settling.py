@@ -23,7 +23,7 @@ from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import close_evaluation
 from services.buffer.handlers.feedback import by_awaited
 from services.buffer.store.assignments import end_assignments
-from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
+from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics, unanswered
 from services.buffer.store.experiences import insert_experiences
 from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.progress import log_event
@@ -78,9 +78,12 @@ class Settler:
         new = [verdict for verdict in verdicts if verdict.state is not None]
         await insert_attempts(connection, key, new)
         await self._store_experiences(connection, stage, new, views)
-        touched = {verdict.result.assignment_id: None for verdict in new}
-        await _store_runs(connection, stage, new, [views[one] for one in touched])
-        await _close(connection, stage, [views[one] for one in touched])
+        touched = [views[one] for one in {verdict.result.assignment_id: None for verdict in new}]
+        ended = [view for view in touched if _has_ended(view)]
+        async with unanswered(connection):
+            await _store_runs(connection, stage, new, touched)
+            await _close(connection, stage, ended)
+        await _end_evaluations(connection, stage, ended)
         return verdicts
 
     async def _store_experiences(
@@ -139,18 +142,12 @@ def _state_of(verdict: Verdict, view: AssignmentView) -> ExperienceState:
 
 
 async def _close(
-    connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
+    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
 ) -> None:
     """End assignments all of whose runs have ended, and begin what waits for them."""
-    ended = [
-        view
-        for view in views
-        if view.state in OPEN_ASSIGNMENT
-        and all(run.state is not RunState.OPEN for run in view.runs.values())
-    ]
+    key = stage.key
     closed = [view for view in ended if _has_winner(view)]
     given_up = [view for view in ended if not _has_winner(view)]
-    key = stage.key
     await end_assignments(
         connection, key, [view.assignment_id for view in closed], AssignmentState.CLOSED, ""
     )
@@ -163,6 +160,15 @@ async def _close(
     await open_scopes(connection, key, trained)
     if stage.plan.config.buffer.await_feedback:
         await hold_scopes(connection, key, trained)
+    if given_up:
+        # An explore step that is shaped as a whole may have waited for these alone.
+        await notify(connection, SCOPES_TOPIC, *stage_topics(key))
+
+
+async def _end_evaluations(
+    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
+) -> None:
+    """Groups that closed are told of when the pipeline is done with them."""
     measured = {
         (view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL
     }
@@ -170,12 +176,13 @@ async def _close(
         await close_evaluation(connection, stage, version, taskset)
     if measured:
         await finish_if_done(connection, stage)
-    if given_up:
-        # An explore step that is shaped as a whole may have waited for these alone.
-        await notify(connection, SCOPES_TOPIC)
-    if measured or given_up:
-        # Groups that closed are told of when the pipeline is done with them.
-        await notify(connection, *stage_topics(key))
+        await notify(connection, *stage_topics(stage.key))
+
+
+def _has_ended(view: AssignmentView) -> bool:
+    return view.state in OPEN_ASSIGNMENT and all(
+        run.state is not RunState.OPEN for run in view.runs.values()
+    )
 
 
 def _has_winner(view: AssignmentView) -> bool:

@@ -60,14 +60,14 @@ class CommitCalls(Parts):
 
     async def _newest(self, producer: str) -> int:
         """Read before what is known: what is committed in between is told twice, never not."""
-        async with self.database.transaction() as connection:
+        async with self.database.autocommit() as connection:
             return await newest_report(connection, producer)
 
     async def _known(self, producer: str, sequences: Sequence[int]) -> AsyncIterator[list[Report]]:
         """What is known now, in parts; one empty part if it is nothing."""
         last, told = 0, REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
-            async with self.database.transaction() as connection:
+            async with self.database.autocommit() as connection:
                 reports = await load_fates(
                     connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
                 )
@@ -79,7 +79,7 @@ class CommitCalls(Parts):
         """What was committed since, in parts."""
         told = REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
-            async with self.database.transaction() as connection:
+            async with self.database.autocommit() as connection:
                 reports = await load_reports(
                     connection, producer, after=number, limit=REPORTS_A_MESSAGE
                 )

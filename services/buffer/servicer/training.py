@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from services.buffer.domain.composition import End, Wait
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import StageState
@@ -29,7 +31,7 @@ from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import MAX_ROWS
 from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_batch, load_rows
 from services.buffer.store.database import batch_topic
-from services.buffer.store.stages import get_stage
+from services.buffer.store.stages import get_stage, lock_stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
@@ -92,8 +94,14 @@ class TrainerCalls(Parts):
         if request.step < 1:
             raise InvalidRequest("the first step is 1")
 
+        is_first = True
+
         async def look() -> BatchLook:
-            return BatchLook(await self._look_for_batch(key, request.incarnation, request.step))
+            nonlocal is_first
+            looked = self._look if is_first else self._look_and_compose
+            is_first = False
+            async with self.database.transaction() as connection:
+                return BatchLook(await looked(connection, key, request.incarnation, request.step))
 
         stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
@@ -106,7 +114,7 @@ class TrainerCalls(Parts):
         """All rows in order, about as many bytes at a time as a message may hold."""
         first, count, num_bytes = 0, FIRST_ROWS, 0
         while first < head.num_rows:
-            async with self.database.transaction() as connection:
+            async with self.database.autocommit() as connection:
                 rows = await load_rows(connection, stage, head.step, first, count)
             assert rows, "a composed batch has all its rows"
             yield rows
@@ -114,18 +122,24 @@ class TrainerCalls(Parts):
             num_bytes += sum(map(_size, rows))
             count = max(1, BYTES_A_MESSAGE * first // max(num_bytes, 1))
 
-    async def _look_for_batch(
-        self, key: StageKey, incarnation: int, step: int
+    async def _look(
+        self, connection: AsyncConnection, key: StageKey, incarnation: int, step: int
     ) -> tuple[Stage, Answer]:
         """A batch that is composed is read without a lock."""
-        async with self.database.transaction() as connection:
-            stage = await get_stage(connection, key)
-            check_incarnation(stage, incarnation)
-            if stage.state in (StageState.CANCELLED, StageState.FAILED):
-                return stage, End("failed", stage.reason)
-            if head := await find_batch(connection, stage, step):
-                return stage, head
-            return stage, await self.composer.compose(connection, stage, step)
+        stage = await get_stage(connection, key)
+        check_incarnation(stage, incarnation)
+        if not _has_failed(stage) and (head := await find_batch(connection, stage, step)):
+            return stage, head
+        return await self._look_and_compose(connection, key, incarnation, step)
+
+    async def _look_and_compose(
+        self, connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+    ) -> tuple[Stage, Answer]:
+        stage = await lock_stage(connection, key)
+        check_incarnation(stage, incarnation)
+        if _has_failed(stage):
+            return stage, End("failed", stage.reason)
+        return stage, await self.composer.compose(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Take note of a trained step."""
@@ -166,6 +180,10 @@ class TrainerCalls(Parts):
                 connection, key_of(request.key), request.incarnation, request.step
             )
         return pb.FinishTrainingResponse()
+
+
+def _has_failed(stage: Stage) -> bool:
+    return stage.state in (StageState.CANCELLED, StageState.FAILED)
 
 
 def _head(answer: Answer, incarnation: int) -> pb.BatchHead:

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import psycopg
 import sqlalchemy as sa
 from psycopg import sql
 from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import Row
+from services.buffer.store.database import Row, driver_of
 
 Adapter = Callable[[object], object]
 
@@ -43,8 +42,7 @@ async def copy_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence
         return
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
-    driver = (await connection.get_raw_connection()).driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)
+    driver = await driver_of(connection)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
         sql.Identifier(table.name), sql.SQL(", ").join(map(sql.Identifier, names))
     )

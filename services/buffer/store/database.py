@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -46,12 +47,34 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """For statements that cannot be part of a transaction: each is one of its own."""
+        """Each statement is a transaction of its own: where it must be, or where one only reads.
+
+        A transaction would see no more: each of its statements sees what is committed by then. It
+        takes two more ways to the database and back.
+        """
         if not self._is_open:
             raise Unavailable("the buffer is starting: the database is not ready yet")
         with map_database_errors():
             async with self._engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextlib.asynccontextmanager
+async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Statements of the block whose answers nobody reads take one way to the database and back.
+
+    Only for statements without RETURNING; COPY is none of them. What one of them raises, the
+    block's end raises, as an error of the driver.
+    """
+    async with (await driver_of(connection)).pipeline():
+        yield
+
+
+async def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
+    """The driver's own connection, in the same transaction."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert isinstance(driver, psycopg.AsyncConnection)
+    return driver
 
 
 @lru_cache(maxsize=1024)

@@ -36,7 +36,8 @@ async def log_event(connection: AsyncConnection, key: StageKey, event: Event) ->
     if "metrics" in body and isinstance(body["metrics"], dict):
         body["metrics"] = encode_numbers(body["metrics"])
     await connection.execute(
-        sa.insert(progress).values(
+        sa.insert(progress)
+        .values(
             tenant=key.tenant,
             experiment_id=key.experiment_id,
             number=newest.scalar_subquery() + 1,
@@ -44,6 +45,7 @@ async def log_event(connection: AsyncConnection, key: StageKey, event: Event) ->
             kind=KINDS[type(event)],
             body=body,
         )
+        .inline()  # it need not answer the number
     )
     await notify(connection, topic)
 

@@ -75,12 +75,12 @@ _KNOWN = sa.select(
     *(run_attempt.c[name] for name in ("assignment_id", "run", "attempt")),
     *(run_attempt.c[name] for name in ("producer", "sequence", "content_hash", "state")),
 )
-_KNOWN_BY_PLACE = _KNOWN.where(
-    in_given_stage(run_attempt), among_given(run_attempt.c.assignment_id)
-)
-_KNOWN_BY_SEQUENCE = _KNOWN.where(
-    run_attempt.c.producer == sa.bindparam("given_producer"),
-    run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=ARRAY(sa.BigInteger))),
+_BY_PLACE_OR_SEQUENCE = sa.union_all(
+    _KNOWN.where(in_given_stage(run_attempt), among_given(run_attempt.c.assignment_id)),
+    _KNOWN.where(
+        run_attempt.c.producer == sa.bindparam("given_producer"),
+        run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=ARRAY(sa.BigInteger))),
+    ),
 )
 
 
@@ -88,14 +88,16 @@ async def load_known(
     connection: AsyncConnection, key: StageKey, results: Sequence[Result]
 ) -> list[KnownAttempt]:
     """Attempts in the database under the place or the sequence of any of these results."""
-    ids = list({result.assignment_id for result in results})
-    found = list(await connection.execute(_KNOWN_BY_PLACE, given(key, ids=ids)))
-    sequences: dict[str, list[int]] = defaultdict(list)
+    by_producer: dict[str, list[Result]] = defaultdict(list)
     for result in results:
-        sequences[result.producer].append(result.sequence)
-    for producer, own in sequences.items():
-        named = {"given_producer": producer, "sequences": own}
-        found += list(await connection.execute(_KNOWN_BY_SEQUENCE, named))
+        by_producer[result.producer].append(result)
+    found: list[sa.Row[Any]] = []
+    for producer, own in by_producer.items():
+        ids = list({result.assignment_id for result in own})
+        values = given(
+            key, ids=ids, given_producer=producer, sequences=[one.sequence for one in own]
+        )
+        found += await connection.execute(_BY_PLACE_OR_SEQUENCE, values)
     return [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
