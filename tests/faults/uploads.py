@@ -67,7 +67,8 @@ class Uploader:
     async def _cut_off(self, stub: BufferServiceStub, header: buffer_pb2.TasksetHeader) -> None:
         call = stub.SubmitTaskset(timeout=CALL_SECONDS)
         async for message in _messages(header, CUT_AFTER):
-            await call.write(message)
+            if not message.HasField("end"):
+                await call.write(message)
         call.cancel()
 
     def _note(self, journal: str, name: str, **line: object) -> None:
@@ -82,4 +83,7 @@ async def _messages(
     yield buffer_pb2.SubmitTasksetRequest(rows=buffer_pb2.TaskRows(json=[NOT_A_TASK]))
     for first in range(0, num_rows, ROWS_A_MESSAGE):
         rows = [row(header.name, first + place) for place in range(ROWS_A_MESSAGE)]
-        yield buffer_pb2.SubmitTasksetRequest(rows=buffer_pb2.TaskRows(json=rows))
+        yield buffer_pb2.SubmitTasksetRequest(
+            rows=buffer_pb2.TaskRows(json=rows), num_before=1 + first
+        )
+    yield buffer_pb2.SubmitTasksetRequest(end=buffer_pb2.TasksetEnd(), num_before=1 + num_rows)

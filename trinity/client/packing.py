@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2 as pb
@@ -32,7 +32,7 @@ class Packer:
     _num_sent: int = 0
 
     def messages(self, rows: Iterable[Row]) -> Iterator[pb.SubmitTasksetRequest]:
-        """One for some rows each."""
+        """One for some rows each, and the end."""
         pack: list[str] = []
         size = 0
         for index, row in enumerate(rows):
@@ -42,13 +42,18 @@ class Packer:
                 self._starts.append(self._num_sent)
                 continue
             if pack and (size + len(text) > PACK_BYTES or len(pack) == PACK_ROWS):
-                yield pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack))
+                yield self._message(pack)
                 pack, size = [], 0
             pack.append(text)
             size += len(text)
             self._num_sent += 1
         if pack:
-            yield pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack))
+            yield self._message(pack)
+        yield pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=self._num_sent)
+
+    def _message(self, pack: Sequence[str]) -> pb.SubmitTasksetRequest:
+        before = self._num_sent - len(pack)
+        return pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack), num_before=before)
 
     @property
     def num_left_out(self) -> int:

@@ -5,10 +5,32 @@ from collections.abc import Sequence
 
 import grpc
 
+from trinity.api.v1 import (
+    buffer_pb2,
+    explorer_pb2,
+    query_pb2,
+    synchronizer_pb2,
+    taskset_pb2,
+    trainer_pb2,
+)
 from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE
 from trinity.security.folder import Security
 from trinity.security.places import refuse_plain_service
 from trinity.telemetry.rpc import observed_channel
+
+_CONTRACTS = (buffer_pb2, explorer_pb2, query_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2)
+
+
+def _unary_methods() -> list[dict[str, str]]:
+    """A stream that is tried again may lose a message, hang or end its process in grpcio 1.85."""
+    return [
+        {"service": service.full_name, "method": method.name}
+        for file in _CONTRACTS
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if not (method.client_streaming or method.server_streaming)
+    ]
+
 
 # Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
 # nothing when it answers so. Longer outages are the caller's to wait out, under a named wait.
@@ -16,7 +38,7 @@ RETRY_CONFIG = json.dumps(
     {
         "methodConfig": [
             {
-                "name": [{}],
+                "name": _unary_methods(),
                 "retryPolicy": {
                     "maxAttempts": 4,
                     "initialBackoff": "0.1s",

@@ -28,17 +28,33 @@ class TasksetCalls(Parts):
         if upload.is_complete:
             return _response(upload)
         intake = Intake()
+        await self._take_in(key, intake, requests)
+        async with self.database.transaction() as connection:
+            ended = await end_upload(connection, key, intake.num_refused, intake.refused)
+        return _response(ended)
+
+    async def _take_in(
+        self, key: UploadKey, intake: Intake, requests: AsyncIterator[pb.SubmitTasksetRequest]
+    ) -> None:
+        """Up to the end that the client names: a stream that is cut off just stops, as if whole."""
         async for request in requests:
+            if request.num_before != intake.num_seen:
+                raise InvalidRequest(
+                    f"num_before is {request.num_before}, but {intake.num_seen} rows have come: "
+                    "send all of it again with the same request_id"
+                )
+            if request.WhichOneof("part") == "end":
+                return await self._store(key, intake)
             for row in _rows_of(request):
                 intake.add(row)
                 if intake.is_chunk:
                     await self._store(key, intake)
                 elif intake.num_seen % ROWS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        await self._store(key, intake)
-        async with self.database.transaction() as connection:
-            ended = await end_upload(connection, key, intake.num_refused, intake.refused)
-        return _response(ended)
+        raise InvalidRequest(
+            f"the stream stopped after {intake.num_seen} rows without an `end`: send all of it "
+            "again with the same request_id"
+        )
 
     async def _store(self, key: UploadKey, intake: Intake) -> None:
         first, bodies = intake.take()
@@ -67,7 +83,7 @@ def _rows_of(request: pb.SubmitTasksetRequest) -> Sequence[str]:
         case "rows":
             return few_of(request.rows.json, "rows")
         case _:
-            raise InvalidRequest("only the first message may be a header, all others hold rows")
+            raise InvalidRequest("only the first message is a header, others are rows or the end")
 
 
 def _response(upload: Upload) -> pb.SubmitTasksetResponse:

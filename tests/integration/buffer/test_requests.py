@@ -119,8 +119,10 @@ async def test_rows_that_nest_too_deep_are_refused_one_by_one(buffer: Buffer) ->
     async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
         header = pb.TasksetHeader(tenant="t", name=SOME_ID, request_id=SOME_ID)
         yield pb.SubmitTasksetRequest(header=header)
-        for row in ('{"a": ' * 100_000, '{"prompt": "1"}', "[" * 1_000_000):
-            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
+        rows = ('{"a": ' * 100_000, '{"prompt": "1"}', "[" * 1_000_000)
+        for place, row in enumerate(rows):
+            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row), num_before=place)
+        yield pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=len(rows))
 
     answer = await buffer.stub.SubmitTaskset(stream(), timeout=TIMEOUT)
     assert (answer.num_stored, answer.num_refused) == (1, 2)

@@ -266,7 +266,8 @@ get = channel.unary_unary(
 request = new("SubmitTasksetRequest")
 header = {"tenant": "foreign", "name": "sums", "request_id": str(uuid.uuid4())}
 rows = [json.dumps({"prompt": "1+1="}), "7"]
-parts = [{"header": header}, *({"row": {"json": row}} for row in rows)]
+tasks = ({"row": {"json": row}, "num_before": place} for place, row in enumerate(rows))
+parts = [{"header": header}, *tasks, {"end": {}, "num_before": len(rows)}]
 answer = submit(iter([request(**part) for part in parts]), timeout=30)
 found = get(new("GetTasksetRequest")(tenant="foreign", taskset="sums", num_rows=5), timeout=30)
 refused = [[one.index, one.reason] for one in answer.refused]

@@ -32,8 +32,9 @@ async def upload(
     async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
         header = pb.TasksetHeader(tenant="default", name=name, request_id=request_id)
         yield pb.SubmitTasksetRequest(header=header)
-        for row in rows:
-            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
+        for place, row in enumerate(rows):
+            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row), num_before=place)
+        yield pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=len(rows))
 
     answer: pb.SubmitTasksetResponse = await buffer.stub.SubmitTaskset(stream(), timeout=20)
     return answer
@@ -81,11 +82,36 @@ async def break_off(buffer: Buffer, request_id: str, rows: Sequence[str]) -> Non
     async def stream() -> AsyncIterator[pb.SubmitTasksetRequest]:
         header = pb.TasksetHeader(tenant="default", name="broken", request_id=request_id)
         yield pb.SubmitTasksetRequest(header=header)
-        for row in rows:
-            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row))
-        yield pb.SubmitTasksetRequest(header=header)
+        for place, row in enumerate(rows):
+            yield pb.SubmitTasksetRequest(row=pb.TaskRow(json=row), num_before=place)
+        yield pb.SubmitTasksetRequest(header=header, num_before=len(rows))
 
     await buffer.stub.SubmitTaskset(stream(), timeout=20)
+
+
+async def test_an_upload_that_stops_or_lacks_a_message_is_not_taken_as_whole(
+    buffer: Buffer,
+) -> None:
+    rows = [json.dumps({"prompt": str(i)}) for i in range(30)]
+    request_id = str(uuid.uuid4())
+    header = pb.SubmitTasksetRequest(
+        header=pb.TasksetHeader(tenant="default", name="stopped", request_id=request_id)
+    )
+    messages = [
+        pb.SubmitTasksetRequest(rows=pb.TaskRows(json=rows[place : place + 10]), num_before=place)
+        for place in (0, 10, 20)
+    ]
+    end = pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=30)
+    for stream, reason in (
+        ([header, *messages], "stopped after 30 rows without an `end`"),
+        ([header, messages[0], messages[2], end], "num_before is 20, but 10 rows have come"),
+        ([header, *messages[:2], end], "num_before is 30, but 20 rows have come"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=reason) as refused:
+            await buffer.stub.SubmitTaskset(iter(stream), timeout=20)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    answer = await buffer.stub.SubmitTaskset(iter([header, *messages, end]), timeout=20)
+    assert answer.num_stored == 30
 
 
 async def test_the_same_content_is_read_once_for_all_stages(

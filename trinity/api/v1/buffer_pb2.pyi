@@ -60,14 +60,18 @@ class OpenStageResponse(_message.Message):
     def __init__(self, num_tasks: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., total_explore_steps: _Optional[int] = ..., state: _Optional[_Union[OpenStageResponse.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SubmitTasksetRequest(_message.Message):
-    __slots__ = ("header", "row", "rows")
+    __slots__ = ("header", "row", "rows", "end", "num_before")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEFORE_FIELD_NUMBER: _ClassVar[int]
     header: TasksetHeader
     row: TaskRow
     rows: TaskRows
-    def __init__(self, header: _Optional[_Union[TasksetHeader, _Mapping]] = ..., row: _Optional[_Union[TaskRow, _Mapping]] = ..., rows: _Optional[_Union[TaskRows, _Mapping]] = ...) -> None: ...
+    end: TasksetEnd
+    num_before: int
+    def __init__(self, header: _Optional[_Union[TasksetHeader, _Mapping]] = ..., row: _Optional[_Union[TaskRow, _Mapping]] = ..., rows: _Optional[_Union[TaskRows, _Mapping]] = ..., end: _Optional[_Union[TasksetEnd, _Mapping]] = ..., num_before: _Optional[int] = ...) -> None: ...
 
 class TasksetHeader(_message.Message):
     __slots__ = ("tenant", "name", "request_id", "is_queue")
@@ -92,6 +96,10 @@ class TaskRows(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, json: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TasksetEnd(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SubmitTasksetResponse(_message.Message):
     __slots__ = ("taskset_id", "num_stored", "refused", "num_refused")
