@@ -1,13 +1,16 @@
 """`trinity config check`: a paragraph for each file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
+from pydantic import JsonValue
 
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import Report, check_file
+from trinity.config.monitor_check import check_package
 from trinity.config.status import Status
 from trinity.errors import UserError
 
@@ -20,9 +23,21 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
     if not paths:
         raise UserError("no file is named: give one or more YAML files")
     given = parse_overrides(overrides)
-    are_good = [_check(path, check_file(path, given), strict) for path in paths]
+    are_good = [_check(path, _checked(path, given), strict) for path in paths]
     if not all(are_good):
         raise typer.Exit(USER_MISTAKE)
+
+
+def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
+    """With what is missing on this machine."""
+    report = check_file(path, overrides)
+    if report.plan is None:
+        return report
+    try:
+        check_package(report.plan.stages[0].config.monitor)
+    except UserError as error:
+        return replace(report, mistakes=(*report.mistakes, str(error)))
+    return report
 
 
 def _check(path: Path, report: Report, strict: bool) -> bool:

@@ -1,7 +1,9 @@
 """`trinity status`: where a run stands and who waits for whom, from another terminal."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import grpc
 from rich.console import Console
@@ -20,6 +22,8 @@ from trinity.cli.running import ConfigOption, JobDirOption, find_run
 from trinity.errors import RunFailed
 from trinity.local.addresses import ServiceAddresses
 from trinity.looking.populations import population_lines, population_table
+from trinity.monitors.absence import Absence
+from trinity.monitors.making import FOLDER
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -38,7 +42,7 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
             f"the run in {directory} does not answer: {error.details()}; "
             f"`trinity why --job-dir {directory}` says why"
         ) from error
-    _show(now, work, populations)
+    _show(now, work, populations, _monitor_waits(directory))
 
 
 async def _ask(
@@ -70,6 +74,7 @@ def _show(
     now: synchronizer_pb2.GetStatusResponse,
     work: buffer_pb2.GetBufferStatusResponse,
     populations: Populations,
+    own_waits: list[synchronizer_pb2.Wait],
 ) -> None:
     console = Console()
     for experiment in now.experiments:
@@ -85,8 +90,23 @@ def _show(
             console.print(*population_lines(stage_name, population), sep="\n")
             console.print(population_table(population))
     console.print(_member_table(now))
-    waits = [wait for member in now.members for wait in member.waits]
+    waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
     console.print(_wait_table(waits) if waits else "nobody waits for anybody")
+
+
+def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
+    """Of the launcher, which is no member."""
+    absence = Absence.read(job_dir / FOLDER)
+    if absence is None:
+        return []
+    return [
+        synchronizer_pb2.Wait(
+            owner="launcher",
+            waits_for=absence.monitor,
+            reason=f"figures wait, training goes on: {absence.reason}",
+            waited_seconds=max(0.0, time.time() - absence.since),
+        )
+    ]
 
 
 def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:

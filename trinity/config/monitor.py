@@ -2,31 +2,25 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from trinity.config.reasons import DERIVED, NO_RAY
+from trinity.config.secret import is_secret
 from trinity.config.section import Args, Section
-from trinity.config.status import Choices, NoEffect, Planned
+from trinity.config.status import Choices, Planned
 
 
 class MonitorConfig(Section):
     """Where metrics go."""
 
     monitor_type: Annotated[
-        Literal["tensorboard", "none"],
-        Choices(
-            planned={
-                "wandb": "Weights & Biases",
-                "mlflow": "MLflow",
-                "swanlab": "SwanLab",
-            }
-        ),
+        Literal["tensorboard", "wandb", "mlflow", "none"],
+        Choices(planned={"swanlab": "SwanLab"}),
     ] = "tensorboard"
     """Where they go; `tensorboard`: files under `monitor/` in the run's directory."""
-    monitor_args: Annotated[
-        Args, NoEffect("TensorBoard's files take no arguments, other monitors are planned")
-    ] = Field(default_factory=dict)
-    """Addresses, names and keys of the monitor."""
+    monitor_args: Args = Field(default_factory=dict)
+    """Of `wandb`: `base_url`, `api_key`; of `mlflow`: `uri`, `username`, `password`. Better in the
+    variables that W&B and MLflow have for them."""
     detailed_stats: Annotated[bool, Planned("an evaluation gives mean, standard error and n")] = (
         False
     )
@@ -35,3 +29,8 @@ class MonitorConfig(Section):
     """Write Ray's time line."""
     cache_dir: Annotated[str, DERIVED] = ""
     """Where the monitor keeps its files."""
+
+    @field_serializer("monitor_args", when_used="json")
+    def _without_secrets(self, given: Args) -> Args:
+        """What is kept or sent as JSON; only the process that read the file needs them."""
+        return {name: value for name, value in given.items() if not is_secret(name)}

@@ -12,6 +12,7 @@ from trinity.config.data_check import (
     check_taskset,
 )
 from trinity.config.model_check import check_critic, check_model
+from trinity.config.monitor_check import check_monitor
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 
@@ -33,6 +34,7 @@ def check_inputs(plan: ExperimentPlan) -> None:
 def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
     """Each check with the beginning of its sentence."""
     yield "", partial(_check_writable, Path(plan.job_dir))
+    yield "", partial(check_monitor, plan.stages[0].config.monitor)
     for stage in plan.stages:
         yield "", partial(check_model, stage)
         yield "", partial(check_critic, stage)

@@ -9,6 +9,7 @@ from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
 from trinity.config.model_files import chat_template_of, located_critic, located_model
+from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
 from trinity.config.placement_check import check_placement
@@ -69,6 +70,7 @@ def plan_stage(stage: Stage) -> StagePlan:
     found.of(lambda: check_algorithm(plan))
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
+    found.of(lambda: check_monitor_args(config.monitor, name))
     found.raise_all()
     return plan
 

@@ -129,7 +129,7 @@ class Deployment:
         for stage in self.plan.stages:
             for kind, path in _parts(stage):
                 _check_in_images(stage, kind, path)
-        if key := _secret_in(self.plan.model_dump(mode="json")):
+        if key := _secret_in(self.plan.model_dump()):
             raise UserError(
                 f"`{key}` holds a secret, and manifests hold none: leave it out of the file, and "
                 "give a password in a PGPASSFILE, a key in a variable of the service's environment"
@@ -211,6 +211,6 @@ def _secret_in(value: object, key: str = "") -> str:
         return next(
             (k for n, v in value.items() if (k := _secret_in(v, f"{key}.{n}".strip(".")))), ""
         )
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return next((k for v in value if (k := _secret_in(v, key))), "")
     return key if hidden(key, value) != value else ""

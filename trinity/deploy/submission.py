@@ -11,7 +11,6 @@ from trinity.config.plan import ExperimentPlan
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.launch.follow import FINISHED, Follower
 from trinity.progress.reporter import Reporter, make_reporter
-from trinity.progress.tensorboard import NoMonitor
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
@@ -55,7 +54,6 @@ class Submission:
                 synchronizer=synchronizer,
                 view=RunView.of(self.plan),
                 reporter=reporter,
-                monitor=NoMonitor(),
                 on_stage=lambda _: None,
             )
             return await follower.until_ended()

@@ -9,7 +9,6 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.progress.reporter import Reporter
-from trinity.progress.tensorboard import Monitor
 from trinity.progress.view import RunView
 
 logger = logging.getLogger(__name__)
@@ -27,14 +26,13 @@ FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Feeds a view, a reporter and a monitor from an experiment's streams, through restarts."""
+    """Feeds a view and a reporter from an experiment's streams, through restarts."""
 
     experiment: synchronizer_pb2.Experiment
     buffer: buffer_pb2_grpc.BufferServiceStub
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub
     view: RunView
     reporter: Reporter
-    monitor: Monitor
     on_stage: Callable[[str], None]
     """Told the name of each stage when it is seen to run."""
     _told: set[tuple[str, int]] = field(default_factory=set)
@@ -102,7 +100,6 @@ class Follower:
             for event in answer.events:
                 self.view.apply(event)
                 self.reporter.event(self.view, event)
-                self.monitor.event(event)
             self.reporter.refresh(self.view)
 
     async def _settle(self) -> None:

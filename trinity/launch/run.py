@@ -20,6 +20,7 @@ from trinity.launch.holdups import say_holdups
 from trinity.launch.phases import Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
+from trinity.launch.watching import watched
 from trinity.local.infrastructure import Launchable
 from trinity.local.messages import EventKind
 from trinity.local.services import Surroundings, four_services
@@ -27,7 +28,6 @@ from trinity.local.stack import LocalStack
 from trinity.progress.curves import draw_curves
 from trinity.progress.reporter import Reporter
 from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_summary
-from trinity.progress.tensorboard import Monitor, NoMonitor, TensorBoardMonitor
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
@@ -93,34 +93,34 @@ class Run:
 
     async def _on(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
         addresses = stack.addresses
-        monitor = self._monitor()
         async with (
             open_channel(addresses.synchronizer, addresses.security) as to_synchronizer,
             open_channel(addresses.buffer, addresses.security) as to_buffer,
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
+            buffer = buffer_pb2_grpc.BufferServiceStub(to_buffer)
             experiment = await self._create(synchronizer)
             follower = Follower(
                 experiment=experiment,
-                buffer=buffer_pb2_grpc.BufferServiceStub(to_buffer),
+                buffer=buffer,
                 synchronizer=synchronizer,
                 view=view,
                 reporter=self.reporter,
-                monitor=monitor,
                 on_stage=self._phases.begin,
             )
             try:
-                return await self._first(
-                    follower.until_ended(),
-                    self._until_stack_fails(stack),
-                    say_preparations(synchronizer, self.reporter),
-                    say_holdups(self._home, view, self.reporter, self._sync_timeout()),
-                )
+                async with watched(self.plan, experiment.id, buffer, self.reporter) as monitor:
+                    ended = await self._first(
+                        follower.until_ended(),
+                        self._until_stack_fails(stack),
+                        say_preparations(synchronizer, self.reporter),
+                        say_holdups(self._home, view, self.reporter, self._sync_timeout()),
+                    )
+                    await monitor.catch_up(view.last_event)
+                    return ended
             except asyncio.CancelledError:
                 await self._cancel(synchronizer, experiment)
                 raise
-            finally:
-                monitor.close()
 
     @property
     def _home(self) -> Path:
@@ -198,11 +198,6 @@ class Run:
 
     def _sync_timeout(self) -> float:
         return max(stage.config.synchronizer.sync_timeout for stage in self.plan.stages)
-
-    def _monitor(self) -> Monitor:
-        if self.plan.stages[0].config.monitor.monitor_type == "none":
-            return NoMonitor()
-        return TensorBoardMonitor(self.plan.job_path / "monitor" / "tensorboard")
 
     def _leave_results(self, view: RunView, ended: synchronizer_pb2.Experiment) -> RunSummary:
         finished = ended.state == FINISHED

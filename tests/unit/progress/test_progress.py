@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from trinity.progress.tensorboard import TensorBoardMonitor
 
 from tests.unit.progress.builders import empty_view, opened, trained, whole_run
 from trinity.progress import figures
@@ -13,7 +14,6 @@ from trinity.progress.curves import draw_curves, smooth
 from trinity.progress.lines import LineReporter, evaluation_line
 from trinity.progress.screen import render
 from trinity.progress.summary import read_finished, summarize, write_summary
-from trinity.progress.tensorboard import TensorBoardMonitor
 from trinity.progress.view import RunView
 
 

@@ -1,0 +1,62 @@
+"""Keeps the plan's monitor fed for as long as an experiment is followed."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from trinity.api.v1 import buffer_pb2_grpc
+from trinity.config.plan import ExperimentPlan
+from trinity.config.secret import is_secret
+from trinity.monitors.feed import MonitorFeed, Says
+from trinity.monitors.making import FOLDER, make_monitor
+from trinity.monitors.points import Points
+
+
+class Watcher(Protocol):
+    """Whoever is told how far the events go."""
+
+    async def catch_up(self, last_event: int) -> None:
+        """Until everything up to an event is shown, or for as long as patience lasts."""
+
+
+class Nobody:
+    """Watches without a monitor."""
+
+    async def catch_up(self, last_event: int) -> None:
+        """There is nothing to show."""
+
+
+@contextlib.asynccontextmanager
+async def watched(
+    plan: ExperimentPlan,
+    experiment_id: str,
+    buffer: buffer_pb2_grpc.BufferServiceStub,
+    reporter: Says,
+) -> AsyncIterator[Watcher]:
+    """Feed the plan's monitor while the block lasts, and let it end in order."""
+    monitor = make_monitor(plan, experiment_id)
+    if monitor is None:
+        yield Nobody()
+        return
+    config = plan.stages[0].config.monitor
+    feed = MonitorFeed(
+        name=config.monitor_type,
+        monitor=monitor,
+        points=Points(plan),
+        tenant=plan.tenant,
+        experiment_id=experiment_id,
+        buffer=buffer,
+        reporter=reporter,
+        directory=plan.job_path / FOLDER,
+        secrets=tuple(
+            str(value) for name, value in config.monitor_args.items() if is_secret(name) and value
+        ),
+    )
+    feeding = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await feed.close()

@@ -1,0 +1,190 @@
+"""Feeds a monitor with an experiment's progress, beside the run and never in its way."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
+from trinity.config.secret import hidden
+from trinity.monitors.absence import Absence
+from trinity.monitors.monitor import Monitor
+from trinity.monitors.points import Points, Reading
+from trinity.threads import DaemonThreads
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 30.0
+SLOW_SECONDS = 15.0
+"""A monitor that takes longer for an answer is told of."""
+MOST_PENDING = 2000
+"""Events that are read ahead of the monitor; the others stay with the buffer."""
+CATCH_UP_SECONDS = 30.0
+"""How long the end of a run waits for its monitor."""
+CLOSE_SECONDS = 20.0
+LONGEST_REASON = 300
+
+
+class Says(Protocol):
+    """Tells a person."""
+
+    def say(self, text: str) -> None:
+        """One line."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MonitorFeed:
+    """Reads progress as fast as the monitor takes it, at most `MOST_PENDING` events ahead.
+
+    feed = MonitorFeed(...)
+    task = asyncio.create_task(feed.run())
+    ...
+    await feed.catch_up(last_event)  # until the monitor has it, or patience ends
+    task.cancel()
+    await feed.close()
+
+    The monitor's calls block in a daemon thread, one at a time: one that hangs keeps no process
+    from ending.
+    """
+
+    name: str
+    monitor: Monitor
+    points: Points
+    tenant: str
+    experiment_id: str
+    buffer: buffer_pb2_grpc.BufferServiceStub
+    reporter: Says
+    directory: Path
+    """For the file that says that the monitor is away."""
+    secrets: tuple[str, ...] = ()
+    """Texts that no error may show."""
+    retry_seconds: float = RETRY_SECONDS
+    slow_seconds: float = SLOW_SECONDS
+    catch_up_seconds: float = CATCH_UP_SECONDS
+    close_seconds: float = CLOSE_SECONDS
+    _pending: list[Reading] = field(default_factory=list)
+    _read: int = 0
+    _written: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _absence: Absence | None = None
+    _call: "asyncio.Future[None] | None" = None
+    _threads: DaemonThreads = field(
+        default_factory=lambda: DaemonThreads(name="monitor", max_threads=1)
+    )
+
+    async def run(self) -> NoReturn:
+        """Never returns, and never fails."""
+        Absence.end(self.directory)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read_again_and_again())
+            group.create_task(self._write_again_and_again())
+        raise AssertionError("both go on until they are cancelled")
+
+    async def catch_up(self, last_event: int) -> None:
+        """Until the monitor has everything up to an event, or for as long as patience lasts."""
+        try:
+            async with asyncio.timeout(self.catch_up_seconds), self._changed:
+                await self._changed.wait_for(lambda: self._written >= last_event)
+        except TimeoutError:
+            self.reporter.say(
+                f"the monitor {self.name} did not take the last figures: it has "
+                f"{self._written} of {last_event} events"
+            )
+
+    async def close(self) -> None:
+        """Let the monitor write what is pending; a call that hangs is left to itself."""
+        try:
+            async with asyncio.timeout(self.close_seconds):
+                if self._call is not None:
+                    await asyncio.gather(self._call, return_exceptions=True)
+                await self._threads.run(self.monitor.close)
+        except TimeoutError:
+            self.reporter.say(
+                f"the monitor {self.name} did not end within {self.close_seconds:.0f} s"
+            )
+        except Exception as error:
+            logger.warning("monitor not closed", extra={"error": self._reason(error)})
+        Absence.end(self.directory)
+
+    async def _read_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._read_on()
+            except grpc.aio.AioRpcError as error:
+                logger.debug("progress is read again", extra={"code": error.code().name})
+            await asyncio.sleep(self.retry_seconds)
+
+    async def _read_on(self) -> None:
+        request = buffer_pb2.WatchProgressRequest(
+            tenant=self.tenant, experiment_id=self.experiment_id, after_event=self._read
+        )
+        async for answer in self.buffer.WatchProgress(request):
+            async with self._changed:
+                self._pending += [self.points.of(event) for event in answer.events]
+                self._read = answer.events[-1].number
+                self._changed.notify_all()
+                await self._changed.wait_for(lambda: len(self._pending) < MOST_PENDING)
+
+    async def _write_again_and_again(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(self._pending))
+                taken, self._pending = self._pending, []
+                self._changed.notify_all()
+            await self._written_at_last(taken)
+            async with self._changed:
+                self._written = taken[-1].event
+                self._changed.notify_all()
+
+    async def _written_at_last(self, taken: list[Reading]) -> None:
+        points = [point for reading in taken for point in reading.points]
+        pause = self.retry_seconds
+        while points:
+            try:
+                await self._called(lambda: self.monitor.write(points))
+            except Exception as error:
+                logger.debug("monitor did not take figures", exc_info=error)
+                self._is_away(self._reason(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+            else:
+                self._is_back()
+                return
+
+    async def _called(self, function: Callable[[], None]) -> None:
+        """The call goes on when whoever awaits it is cancelled: `close` waits for it."""
+        self._call = asyncio.ensure_future(self._threads.run(function))
+        done, _ = await asyncio.wait((self._call,), timeout=self.slow_seconds)
+        if not done:
+            self._is_away(f"no answer for {self.slow_seconds:.0f} s")
+            await asyncio.wait((self._call,))
+        call, self._call = self._call, None
+        call.result()
+
+    def _is_away(self, reason: str) -> None:
+        if self._absence is None:
+            self.reporter.say(
+                f"the monitor {self.name} is away ({reason}): training goes on, and it gets its "
+                "figures when it is back"
+            )
+            self._absence = Absence(monitor=self.name, reason=reason, since=time.time())
+            self._absence.write(self.directory)
+
+    def _is_back(self) -> None:
+        if self._absence is not None:
+            lasted = time.time() - self._absence.since
+            self._absence = None
+            Absence.end(self.directory)
+            self.reporter.say(f"the monitor {self.name} is back after {lasted:.0f} s")
+
+    def _reason(self, error: Exception) -> str:
+        text = " ".join(str(error).split()) or type(error).__name__
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return str(hidden("", text))[:LONGEST_REASON]

@@ -1,0 +1,33 @@
+"""Which monitor shows an experiment."""
+
+from collections.abc import Callable
+
+from trinity.config.plan import ExperimentPlan
+from trinity.monitors.mlflow import MlflowMonitor
+from trinity.monitors.monitor import Monitor, Setting
+from trinity.monitors.names import RunNames
+from trinity.monitors.tensorboard import TensorBoardMonitor
+from trinity.monitors.wandb import WandbMonitor
+
+FOLDER = "monitor"
+MONITORS: dict[str, Callable[[Setting], Monitor]] = {
+    "tensorboard": TensorBoardMonitor,
+    "wandb": WandbMonitor,
+    "mlflow": MlflowMonitor,
+}
+"""By `monitor.monitor_type`; `none` has none."""
+
+
+def make_monitor(plan: ExperimentPlan, experiment_id: str) -> Monitor | None:
+    """What the first stage's configuration asks for, as it holds for the whole experiment."""
+    config = plan.stages[0].config.monitor
+    make = MONITORS.get(config.monitor_type)
+    if make is None:
+        return None
+    setting = Setting(
+        directory=plan.job_path / FOLDER,
+        names=RunNames.of(plan, experiment_id),
+        arguments=config.monitor_args,
+        configuration={stage.name: stage.config.model_dump(mode="json") for stage in plan.stages},
+    )
+    return make(setting)

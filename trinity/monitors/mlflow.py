@@ -1,0 +1,177 @@
+"""Runs in MLflow: on a tracking server, or in whatever store its client can write to."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from trinity.json_values import JsonValue
+from trinity.monitors.monitor import Setting
+from trinity.monitors.points import Point, Series
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.tracking import MlflowClient
+
+DEFAULT_URI = "http://localhost:5000"
+RUN_TAG = "trinity.run"
+EVENT_TAG = "trinity.event"
+"""The last event whose figures a run has."""
+ROLE_TAG = "trinity.role"
+GROUP_TAG = "trinity.group"
+MOST_METRICS = 1000
+"""MLflow takes no more in one call."""
+MOST_PARAMS = 100
+LONGEST_PARAM = 500
+REQUEST_SECONDS = 20
+"""Limits of MLflow's client, where the user sets none: its own try for a quarter of an hour."""
+CLIENT_LIMITS = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+}
+_NOT_IN_A_NAME = re.compile(r"[^\w.\- /:]")
+
+
+class _Run:
+    """One run, as far as it is known here."""
+
+    def __init__(self, run_id: str, written: int) -> None:
+        self.run_id = run_id
+        self.written = written
+
+
+class MlflowMonitor:
+    """Each run has a tag with its last event: whoever goes on with it leaves out what it has.
+
+    Points carry the times of their events, so those of a call whose answer was lost are the same
+    rows again in MLflow's database.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._client: MlflowClient | None = None
+        self._experiment_id = ""
+        self._runs: dict[Series, _Run] = {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Send what the runs lack, a call for each run where a call takes that much."""
+        by_series = sorted(points, key=lambda point: (point.series.stage, point.series.role))
+        for series, found in groupby(by_series, key=lambda point: point.series):
+            run = self._run(series)
+            for part in _parts([point for point in found if point.event > run.written]):
+                self._send(run, part)
+
+    def close(self) -> None:
+        """Say that the runs are over, for now."""
+        for run in self._runs.values():
+            self._connected().set_terminated(run.run_id)
+
+    def _send(self, run: _Run, points: Sequence[Point]) -> None:
+        from mlflow.entities import RunTag
+
+        last = points[-1].event
+        self._connected().log_batch(
+            run.run_id,
+            metrics=[metric for point in points for metric in _metrics(point)],
+            tags=[RunTag(EVENT_TAG, str(last))],
+        )
+        run.written = last
+
+    def _run(self, series: Series) -> _Run:
+        if series not in self._runs:
+            self._runs[series] = self._found(series) or self._made(series)
+        return self._runs[series]
+
+    def _found(self, series: Series) -> _Run | None:
+        """The run that an earlier process began."""
+        client, run_id = self._connected(), self._setting.names.id_of(series)
+        runs = client.search_runs([self._experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'")
+        if not runs:
+            return None
+        run = runs[0]
+        client.update_run(run.info.run_id, status="RUNNING")
+        return _Run(run.info.run_id, int(run.data.tags.get(EVENT_TAG, 0)))
+
+    def _made(self, series: Series) -> _Run:
+        from mlflow.entities import Param
+
+        client, names = self._connected(), self._setting.names
+        tags = {
+            RUN_TAG: names.id_of(series),
+            ROLE_TAG: series.role,
+            GROUP_TAG: names.group,
+        }
+        run = client.create_run(self._experiment_id, run_name=names.name_of(series), tags=tags)
+        settings = self._setting.configuration_of(series.stage)
+        params = [Param(key, value[:LONGEST_PARAM]) for key, value in flat(settings)]
+        for start in range(0, len(params), MOST_PARAMS):
+            client.log_batch(run.info.run_id, params=params[start : start + MOST_PARAMS])
+        return _Run(run.info.run_id, 0)
+
+    def _connected(self) -> "MlflowClient":
+        if self._client is not None:
+            return self._client
+        self._set_environment()
+        # Imported here: it takes seconds, and reads its limits from the environment.
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=tracking_uri(self._setting))
+        project = self._setting.names.project
+        found = client.get_experiment_by_name(project)
+        self._experiment_id = found.experiment_id if found else client.create_experiment(project)
+        self._client = client
+        return client
+
+    def _set_environment(self) -> None:
+        """MLflow takes a password from there alone; the services run in processes of their own."""
+        for name, value in CLIENT_LIMITS.items():
+            os.environ.setdefault(name, value)
+        for argument in ("username", "password"):
+            if given := self._setting.argument(argument):
+                os.environ[f"MLFLOW_TRACKING_{argument.upper()}"] = given
+
+
+def tracking_uri(setting: Setting) -> str:
+    """Where the runs are kept."""
+    return setting.argument("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+
+
+def metric_name(name: str) -> str:
+    """A name as MLflow takes it."""
+    return _NOT_IN_A_NAME.sub("_", name.replace("@", "_at_"))
+
+
+def flat(value: JsonValue, at: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted keys and values, as far as there is something."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from flat(item, f"{at}.{name}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        for index, item in enumerate(value):
+            yield from flat(item, f"{at}.{index}")
+    elif value not in (None, "", []):
+        yield metric_name(at), str(value)
+
+
+def _metrics(point: Point) -> "list[Metric]":
+    from mlflow.entities import Metric
+
+    return [
+        Metric(metric_name(name), value, point.unix_millis, point.step)
+        for name, value in point.figures.items()
+    ]
+
+
+def _parts(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
+    """As many points at a time as one call takes; a point is never cut."""
+    part: list[Point] = []
+    size = 0
+    for point in points:
+        if part and size + len(point.figures) > MOST_METRICS:
+            yield part
+            part, size = [], 0
+        part.append(point)
+        size += len(point.figures)
+    if part:
+        yield part

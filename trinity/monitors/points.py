@@ -1,0 +1,147 @@
+"""What monitors show: figures of one role at one step, made from progress events."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trinity.api.v1 import buffer_pb2
+from trinity.config.plan import ExperimentPlan
+
+Role = Literal["explorer", "trainer"]
+ROLES: tuple[Role, ...] = ("explorer", "trainer")
+Figures = dict[str, float]
+
+BATCH_NAMES = {
+    "num_groups": "rollout/finished_task_count",
+    "sample/model_version/max": "rollout/model_version",
+    "group/reward_std": "experience_pipeline/group_advantages/reward_std/mean",
+}
+"""What a figure of a batch is called in the explorer's run, where it is not `rollout/<name>`."""
+SAMPLED = "sample/"
+"""What the trainer was given; of its run."""
+LENGTHS = "response_length/"
+"""The trainer tells of them too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One run in a monitor: what one role does in one stage."""
+
+    stage: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Figures of a series at a step; `event` orders them and says what was written before."""
+
+    series: Series
+    event: int
+    unix_millis: int
+    step: int
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was made of the events up to `event`."""
+
+    event: int
+    points: tuple[Point, ...]
+
+
+class Points:
+    """Makes points of events that are given in order, from the first one on.
+
+    A step that is trained again after a crash is told again; its figures are taken once. Readers
+    that begin anew make the same points, so a monitor may leave out those it has.
+
+        points = Points(plan)
+        for event in events:
+            monitor.write(points.of(event))
+    """
+
+    def __init__(self, plan: ExperimentPlan) -> None:
+        self._runs_of_task = {
+            (stage.name, taskset.name): taskset.repeat_times
+            for stage in plan.stages
+            for taskset in stage.eval_tasksets
+        }
+        self._seen: set[tuple[str, str, int]] = set()
+
+    def of(self, event: buffer_pb2.ProgressEvent) -> Reading:
+        """The figures of an event, none if it has none or they were told before."""
+        match event.WhichOneof("event"):
+            case "batch":
+                points = self._batch(event)
+            case "step":
+                points = self._step(event)
+            case "evaluation":
+                points = self._evaluation(event)
+            case _:
+                points = ()
+        return Reading(event.number, tuple(point for point in points if point.figures))
+
+    def _batch(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+        batch = event.batch
+        if not self._is_new(event, "batch", batch.step):
+            return ()
+        metrics = dict(batch.metrics)
+        sampled = {name: value for name, value in metrics.items() if name.startswith(SAMPLED)}
+        if "num_groups" in metrics:
+            sampled["sample/task_count"] = metrics["num_groups"]
+        explored = {"experience_pipeline/experience_count": float(batch.num_rows)}
+        explored |= _explored(metrics)
+        return (
+            _point(event, "explorer", batch.step, explored),
+            _point(event, "trainer", batch.step, sampled),
+        )
+
+    def _step(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+        if not self._is_new(event, "step", event.step.step):
+            return ()
+        return (_point(event, "trainer", event.step.step, dict(event.step.metrics)),)
+
+    def _evaluation(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+        done = event.evaluation
+        if not self._is_new(event, f"evaluation of {done.taskset}", done.version):
+            return ()
+        runs = self._runs_of_task.get((event.stage, done.taskset), 1)
+        place = f"eval/{done.taskset}"
+        figures = {
+            f"{place}/finished_task_count": float(done.num_tasks),
+            "time/eval": done.duration_seconds,
+        }
+        for metric in done.metrics:
+            figures[f"{place}/{metric.name}/mean@{runs}"] = metric.mean
+        return (_point(event, "explorer", done.version, figures),)
+
+    def _is_new(self, event: buffer_pb2.ProgressEvent, kind: str, step: int) -> bool:
+        key = (event.stage, kind, step)
+        is_new = key not in self._seen
+        self._seen.add(key)
+        return is_new
+
+
+def _explored(metrics: Mapping[str, float]) -> Figures:
+    """A batch's figures under the names of the explorer's run."""
+    shown = {}
+    for name, value in metrics.items():
+        if name in BATCH_NAMES:
+            shown[BATCH_NAMES[name]] = value
+        elif name.startswith("reward/"):
+            shown[f"rollout/{name}"] = value
+        elif not name.startswith((SAMPLED, LENGTHS)):
+            shown[name] = value
+    return shown
+
+
+def _point(event: buffer_pb2.ProgressEvent, role: Role, step: int, figures: Figures) -> Point:
+    return Point(
+        series=Series(stage=event.stage, role=role),
+        event=event.number,
+        unix_millis=event.unix_millis,
+        step=step,
+        figures={name: value for name, value in figures.items() if math.isfinite(value)},
+    )

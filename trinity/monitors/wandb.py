@@ -1,0 +1,93 @@
+"""Runs in Weights & Biases; offline, in files that `wandb sync` sends later."""
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trinity.monitors.monitor import Setting
+from trinity.monitors.points import Point, Series
+
+if TYPE_CHECKING:
+    import wandb
+
+STEP = "train_step"
+"""What the curves are drawn over: W&B's own step only says which event a figure came with."""
+FOLDER = "wandb"
+ANSWER_SECONDS = 30.0
+
+
+class WandbMonitor:
+    """A run's id follows from the experiment, so a resumed one goes on in the same run.
+
+    W&B's step is the number of the event. Online it takes none twice, whoever sends it; offline
+    files are replaced, never continued, as every reader begins with the first event.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._runs: dict[Series, wandb.Run] = {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Hand the points to W&B's own process, which sends them."""
+        for point in points:
+            run = self._run(point.series)
+            if run.offline or point.event >= run.starting_step:
+                run.log({**point.figures, STEP: point.step}, step=point.event, commit=True)
+
+    def close(self) -> None:
+        """Send what is left."""
+        for run in self._runs.values():
+            run.finish()
+
+    def _run(self, series: Series) -> "wandb.Run":
+        if series not in self._runs:
+            self._runs[series] = self._opened(series)
+        return self._runs[series]
+
+    def _opened(self, series: Series) -> "wandb.Run":
+        # Imported here: it takes seconds.
+        import wandb
+
+        names, run_id = self._setting.names, self._setting.names.id_of(series)
+        self._setting.directory.mkdir(parents=True, exist_ok=True)
+        for old in (self._setting.directory / FOLDER).glob(f"offline-run-*-{run_id}"):
+            shutil.rmtree(old)
+        run = wandb.init(
+            project=names.project,
+            group=names.group,
+            name=names.name_of(series),
+            job_type=series.role,
+            tags=[series.role],
+            id=run_id,
+            resume="allow",
+            dir=self._setting.directory,
+            config=self._config(series),
+            reinit="create_new",
+            settings=self._settings(),
+        )
+        run.define_metric(STEP, hidden=True)
+        run.define_metric("*", step_metric=STEP)
+        return run
+
+    def _config(self, series: Series) -> dict[str, object]:
+        shown = self._setting.configuration_of(series.stage)
+        return dict(shown) if isinstance(shown, dict) else {}
+
+    def _settings(self) -> "wandb.Settings":
+        """W&B's variables act; it says nothing, and looks at nothing but what it is given."""
+        import wandb
+
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            init_timeout=ANSWER_SECONDS,
+            x_disable_stats=True,
+            x_disable_meta=True,
+        )
+        if address := self._setting.argument("base_url"):
+            settings.base_url = address
+        if key := self._setting.argument("api_key"):
+            settings.api_key = key
+        return settings
