@@ -10,7 +10,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.secret import is_secret
 from trinity.monitors.feed import MonitorFeed, Says
 from trinity.monitors.making import FOLDER, make_monitor
-from trinity.monitors.points import Points
+from trinity.monitors.points import Points, runs_of_task
 
 
 class Watcher(Protocol):
@@ -43,7 +43,7 @@ async def watched(
     feed = MonitorFeed(
         name=config.monitor_type,
         monitor=monitor,
-        points=Points(plan),
+        points=Points(runs_of_task(plan)),
         tenant=plan.tenant,
         experiment_id=experiment_id,
         buffer=buffer,

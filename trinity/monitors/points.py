@@ -11,6 +11,8 @@ from trinity.config.plan import ExperimentPlan
 Role = Literal["explorer", "trainer"]
 ROLES: tuple[Role, ...] = ("explorer", "trainer")
 Figures = dict[str, float]
+RunsOfTask = Mapping[tuple[str, str], int]
+"""How often a task of an evaluation is run, by stage and taskset."""
 
 BATCH_NAMES = {
     "num_groups": "rollout/finished_task_count",
@@ -57,17 +59,13 @@ class Points:
     A step that is trained again after a crash is told again; its figures are taken once. Readers
     that begin anew make the same points, so a monitor may leave out those it has.
 
-        points = Points(plan)
+        points = Points(runs_of_task(plan))
         for event in events:
             monitor.write(points.of(event))
     """
 
-    def __init__(self, plan: ExperimentPlan) -> None:
-        self._runs_of_task = {
-            (stage.name, taskset.name): taskset.repeat_times
-            for stage in plan.stages
-            for taskset in stage.eval_tasksets
-        }
+    def __init__(self, runs_of_task: RunsOfTask) -> None:
+        self._runs_of_task = runs_of_task
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, event: buffer_pb2.ProgressEvent) -> Reading:
@@ -122,6 +120,15 @@ class Points:
         is_new = key not in self._seen
         self._seen.add(key)
         return is_new
+
+
+def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:
+    """Of a plan's evaluations."""
+    return {
+        (stage.name, taskset.name): taskset.repeat_times
+        for stage in plan.stages
+        for taskset in stage.eval_tasksets
+    }
 
 
 def _explored(metrics: Mapping[str, float]) -> Figures:

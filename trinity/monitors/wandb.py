@@ -35,9 +35,13 @@ class WandbMonitor:
                 run.log({**point.figures, STEP: point.step}, step=point.event, commit=True)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send what is left, and end W&B's process: until then its files may lack the last rows."""
         for run in self._runs.values():
             run.finish()
+        if self._runs:
+            import wandb
+
+            wandb.teardown()
 
     def _run(self, series: Series) -> "wandb.Run":
         if series not in self._runs:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from trinity.progress.tensorboard import TensorBoardMonitor
 
 from tests.unit.progress.builders import empty_view, opened, trained, whole_run
 from trinity.progress import figures
@@ -138,19 +137,6 @@ def test_the_picture_is_drawn_and_nothing_without_steps(tmp_path: Path) -> None:
 
 def test_smoothing_starts_with_what_there_is() -> None:
     assert smooth([1.0, 3.0, 5.0], window=2) == [1.0, 2.0, 4.0]
-
-
-def test_a_resumed_run_shows_each_step_once_in_tensorboard(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for _ in range(2):
-        monitor = TensorBoardMonitor(tmp_path / "tb")
-        for event in whole_run():
-            monitor.event(event)
-        monitor.close()
-    events = EventAccumulator(str(tmp_path / "tb" / "rft")).Reload()
-    assert [point.step for point in events.Scalars("actor/loss")] == [1, 2, 3]
-    assert [point.step for point in events.Scalars("eval/held_out/accuracy")] == [0, 2, 3]
 
 
 def test_failed_runs_are_shown_beside_the_figure() -> None:

@@ -1,0 +1,1 @@
+"""Monitors in front of real stores."""

@@ -1,0 +1,1 @@
+"""Monitors: points, names, and what feeds them."""

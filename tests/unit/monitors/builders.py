@@ -1,0 +1,45 @@
+"""Events, names and settings as monitors get them."""
+
+from pathlib import Path
+
+from tests.unit.progress.builders import whole_run
+from trinity.api.v1 import buffer_pb2
+from trinity.monitors.monitor import Setting
+from trinity.monitors.names import RunNames
+from trinity.monitors.points import Point, Points, Series
+from trinity.types import JsonValue
+
+EXPERIMENT = "5f0c8a1e-0000-4000-8000-000000000001"
+SECRET = "nobody-may-see-this-key"
+TRAINER = Series(stage="rft", role="trainer")
+EXPLORER = Series(stage="rft", role="explorer")
+RUNS_OF_TASK = {("rft", "held_out"): 4}
+
+
+def names(experiment_id: str = EXPERIMENT, *, has_stages: bool = True) -> RunNames:
+    return RunNames(
+        project="sums",
+        group="first",
+        name="first",
+        experiment_id=experiment_id,
+        has_stages=has_stages,
+    )
+
+
+def setting(directory: Path, experiment_id: str = EXPERIMENT, **arguments: str) -> Setting:
+    shown: dict[str, JsonValue] = {"seed": 7, "api_key": SECRET, "model": {"path": "/m"}}
+    return Setting(
+        directory=directory,
+        names=names(experiment_id),
+        arguments=dict(arguments),
+        configuration={"rft": shown, "sft": shown},
+    )
+
+
+def points_of(events: list[buffer_pb2.ProgressEvent]) -> list[Point]:
+    points = Points(RUNS_OF_TASK)
+    return [point for event in events for point in points.of(event).points]
+
+
+def whole_points() -> list[Point]:
+    return points_of(whole_run())
