@@ -19,6 +19,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "run": "Run an experiment, or go on with one that stopped.",
     "status": "Show a run's stages, members and what each waits for.",
+    "log": "Show, follow and filter what the processes of a run said.",
     "why": "Say what holds a run up, and what to do.",
     "view": "List the experiences of a run, or show one in full.",
     "lineage": "Say what moved a train step: which experiences, of which weights and tasks.",

@@ -18,8 +18,9 @@ START_SECONDS = 180.0
 SERVER_NEEDS = ("mlflow", "flask", "flask_cors", "uvicorn")
 
 
-@pytest.fixture(params=["store", "server"])
+@pytest.fixture
 def mlflow_uri(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store of the client's, or a server: the test's parameter."""
     pytest.importorskip("mlflow")
     database = f"sqlite:///{tmp_path}/mlflow.db"
     if request.param == "store":

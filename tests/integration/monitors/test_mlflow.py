@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
 
+STORE = pytest.mark.parametrize("mlflow_uri", ["store"], indirect=True)
+
 
 def client_of(uri: str) -> "MlflowClient":
     from mlflow.tracking import MlflowClient
@@ -41,6 +43,7 @@ def write_all(uri: str, directory: Path) -> None:
     monitor.close()
 
 
+@pytest.mark.parametrize("mlflow_uri", ["store", "server"], indirect=True)
 def test_a_resumed_experiment_goes_on_in_its_runs_and_repeats_nothing(
     mlflow_uri: str, tmp_path: Path
 ) -> None:
@@ -59,6 +62,7 @@ def test_a_resumed_experiment_goes_on_in_its_runs_and_repeats_nothing(
     assert [one.step for one in accuracies] == [0, 2, 3]
 
 
+@STORE
 def test_figures_whose_answer_was_lost_are_no_others(mlflow_uri: str, tmp_path: Path) -> None:
     write_all(mlflow_uri, tmp_path)
     client = client_of(mlflow_uri)
@@ -69,6 +73,7 @@ def test_figures_whose_answer_was_lost_are_no_others(mlflow_uri: str, tmp_path: 
     assert [one.step for one in losses] == [1, 2, 3]
 
 
+@STORE
 def test_a_run_shows_its_configuration_and_no_secret(mlflow_uri: str, tmp_path: Path) -> None:
     write_all(mlflow_uri, tmp_path)
     run = runs_of(client_of(mlflow_uri))["first/rft_trainer"]
@@ -79,6 +84,7 @@ def test_a_run_shows_its_configuration_and_no_secret(mlflow_uri: str, tmp_path: 
     assert run.info.status == "FINISHED"
 
 
+@STORE
 def test_another_experiment_of_the_same_name_has_runs_of_its_own(
     mlflow_uri: str, tmp_path: Path
 ) -> None:

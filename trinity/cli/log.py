@@ -1,0 +1,126 @@
+"""`trinity log`: what the processes of a run said, in the order of time."""
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Annotated
+
+import typer
+
+from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.errors import UserError
+from trinity.logs import ESCAPED
+from trinity.looking.log_files import follow_logs, log_files, read_logs
+from trinity.looking.log_filter import LogFilter, since_of
+from trinity.looking.log_lines import LEVELS, LogLine
+
+COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
+SERVICE_COLOR = "36"
+SERVICE_WIDTH = 12
+LEVEL_WIDTH = 8
+
+ServiceOption = Annotated[
+    list[str] | None,
+    typer.Option("--service", "-s", help="buffer, explorer, nats, ...; may be given again."),
+]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=0, help="The last lines alone; 0 for all.")
+]
+LevelOption = Annotated[
+    str, typer.Option("--level", "-l", help="The least severe: DEBUG, INFO, WARNING, ERROR.")
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", help="30s, 10m, 2h or 1d ago; or a time.")
+]
+TextOption = Annotated[
+    str, typer.Option("--grep", "-g", help="Part of the text, whatever the case.")
+]
+TraceOption = Annotated[str, typer.Option("--trace", help="A trace's id, or the beginning of it.")]
+ExperimentOption = Annotated[
+    str, typer.Option("--experiment", help="Lines that name this experiment, by id or label.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+
+
+def log(
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    service: ServiceOption = None,
+    level: LevelOption = "DEBUG",
+    since: SinceOption = None,
+    grep: TextOption = "",
+    trace: TraceOption = "",
+    experiment: ExperimentOption = "",
+    limit: LimitOption = 0,
+    follow: FollowOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the logs of a run's processes together, those of one that has stopped too."""
+    if level.upper() not in LEVELS:
+        raise UserError(f"--level {level} is none: give one of {', '.join(LEVELS)}")
+    directory, services = find_job(config, job_dir), service or []
+    wanted = LogFilter(
+        level=level.upper(),
+        since=since_of(since, datetime.now(UTC)) if since else None,
+        text=grep,
+        trace=trace.lower(),
+        experiment=experiment,
+    )
+    files = log_files(directory, services)
+    show = _json_line if as_json else _painted if _takes_colors() else _plain
+    looks = follow_logs(directory, services) if follow else iter([*read_logs(files), None])
+    try:
+        for line in _wanted(looks, wanted, limit):
+            print(show(line), flush=follow)
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` has; nothing may be flushed to it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _wanted(looks: Iterator[LogLine | None], wanted: LogFilter, limit: int) -> Iterator[LogLine]:
+    """What there is up to the first look's end, as far as `limit` lets it; then everything."""
+    there = takewhile(lambda line: line is not None, looks)
+    first = (line for line in there if line is not None and wanted.takes(line))
+    yield from deque(first, maxlen=limit) if limit else first
+    yield from (line for line in looks if line is not None and wanted.takes(line))
+
+
+def _plain(line: LogLine) -> str:
+    return _human(line, line.service.ljust(SERVICE_WIDTH), line.level.ljust(LEVEL_WIDTH))
+
+
+def _painted(line: LogLine) -> str:
+    service = _paint(line.service.ljust(SERVICE_WIDTH), SERVICE_COLOR)
+    level = line.level.ljust(LEVEL_WIDTH)
+    return _human(line, service, _paint(level, COLORS.get(line.level, "")))
+
+
+def _human(line: LogLine, service: str, level: str) -> str:
+    """What others sent may stand in a line: it must not steer a terminal."""
+    head = f"{line.time:%Y-%m-%d %H:%M:%S}.{line.time.microsecond // 1000:03d}"
+    parts = [part.translate(ESCAPED) for part in (line.text, *line.more)]
+    return "\n".join([f"{head} {service} {level} {parts[0]}", *parts[1:]])
+
+
+def _paint(text: str, color: str) -> str:
+    return f"\x1b[{color}m{text}\x1b[0m" if color else text
+
+
+def _json_line(line: LogLine) -> str:
+    entry = {
+        "time": line.time.isoformat(),
+        "service": line.service,
+        "level": line.level,
+        "text": "\n".join((line.text, *line.more)),
+        **({"trace_id": line.trace_id} if line.trace_id else {}),
+    }
+    return json.dumps(entry)
+
+
+def _takes_colors() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
