@@ -83,12 +83,13 @@ def figures(run: Launched, stage: str) -> Steps:
     """What a stage's monitor shows, by train step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder: Path = run.job_dir / "monitor/tensorboard" / stage
-    shown = EventAccumulator(str(folder)).Reload()
     steps: Steps = {}
-    for name in shown.Tags()["scalars"]:
-        for one in shown.Scalars(name):
-            steps.setdefault(one.step, {})[name] = one.value
+    for role in ("explorer", "trainer"):
+        folder: Path = run.job_dir / "monitor/tensorboard" / run.job_dir.name / f"{stage}_{role}"
+        shown = EventAccumulator(str(folder)).Reload()
+        for name in shown.Tags()["scalars"]:
+            for one in shown.Scalars(name):
+                steps.setdefault(one.step, {})[name] = one.value
     return steps
 
 

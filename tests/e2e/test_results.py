@@ -19,7 +19,8 @@ def test_a_run_leaves_its_results(undisturbed: Launched) -> None:
     assert isinstance(final, dict)
     assert (final["stage"], final["version"]) == ("rft", 8)
     assert final["metrics"]["digits"]["n"] == 64
-    for left in ("curves.png", "config.json", "monitor/tensorboard/rft", "log/trainer.log"):
+    shown = f"monitor/tensorboard/{undisturbed.job_dir.name}/rft_trainer"
+    for left in ("curves.png", "config.json", shown, "log/trainer.log"):
         assert (undisturbed.job_dir / left).exists(), left
 
 

@@ -31,7 +31,7 @@ _SHOWN_APART = ("time", "level", "service", "logger", "message", "traceback")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One message; what follows it without a time of its own, as a traceback does, belongs to it."""
+    """One message with what follows it without a time of its own, as a traceback does."""
 
     time: datetime
     service: str

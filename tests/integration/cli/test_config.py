@@ -35,9 +35,9 @@ def test_help_and_check_take_no_heavy_library_in(arguments: list[str]) -> None:
 
 
 def test_good_files_and_planned_keys_pass_and_mistakes_do_not() -> None:
-    planned = str(GUIDE / "grpo.yaml")
-    assert trinity("config", "check", GOOD, planned).returncode == 0
-    strict = trinity("config", "check", "--strict", GOOD, planned)
+    guide, planned = str(GUIDE / "grpo.yaml"), "monitor.monitor_type=swanlab"
+    assert trinity("config", "check", GOOD, guide, planned).returncode == 0
+    strict = trinity("config", "check", "--strict", GOOD, guide, planned)
     assert strict.returncode == 2
     bad = trinity("config", "check", GOOD, "trainer.grad_clp=1")
     assert bad.returncode == 2
@@ -46,10 +46,11 @@ def test_good_files_and_planned_keys_pass_and_mistakes_do_not() -> None:
 
 
 def test_a_run_refuses_what_is_planned_with_one_sentence() -> None:
-    done = trinity("run", "-c", str(GUIDE / "grpo.yaml"), "--dry-run")
+    planned = "monitor.monitor_type=swanlab"
+    done = trinity("run", "-c", str(GUIDE / "grpo.yaml"), "--dry-run", planned)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "`monitor.monitor_type: wandb`" in done.stderr
+    assert "`monitor.monitor_type: swanlab`" in done.stderr
 
 
 def test_a_strict_run_refuses_what_has_no_effect(tmp_path: Path) -> None:

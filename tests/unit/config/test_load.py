@@ -140,7 +140,10 @@ def test_nothing_under_a_key_is_as_much_as_an_empty_section(tmp_path: Path, key:
         ("name: ../x", "`name` in DIR/x.yaml:1 must match"),
         ("explorer: 3", "`explorer` in DIR/x.yaml:1 must be a section of keys"),
         ("stages: [{mode: both}]", "`stages[0].stage_name` is missing"),
-        ("monitor: {monitor_type: x}", "must be 'tensorboard' or 'none', not 'x'"),
+        (
+            "monitor: {monitor_type: x}",
+            "must be 'tensorboard', 'wandb', 'mlflow' or 'none', not 'x'",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_key_and_line(tmp_path: Path, text: str, said: str) -> None:

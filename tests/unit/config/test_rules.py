@@ -99,7 +99,35 @@ THE_RUN = [
     told("the namespace of Ray", {"ray_namespace": "x"}, NO_EFFECT, "no Ray"),
     told("a log's place", {"log": {"save_dir": "x"}}, NO_EFFECT, "log.save_dir"),
     refused("an unknown monitor", at("monitor.monitor_type", "x"), "`monitor.monitor_type`"),
-    told("another monitor", at("monitor.monitor_type", "wandb"), PLANNED, "Weights & Biases"),
+    told("another monitor", at("monitor.monitor_type", "swanlab"), PLANNED, "SwanLab"),
+    *(
+        follows(
+            f"figures go to {name}",
+            at("monitor.monitor_type", name),
+            lambda plan, name=name: plan.config.monitor.monitor_type == name,
+        )
+        for name in ("wandb", "mlflow", "tensorboard", "none")
+    ),
+    refused(
+        "a monitor's unknown argument",
+        {"monitor": {"monitor_type": "wandb", "monitor_args": {"base_ulr": "x"}}},
+        "did you mean `base_url`?",
+    ),
+    refused(
+        "an argument of another monitor",
+        {"monitor": {"monitor_type": "mlflow", "monitor_args": {"api_key": "x"}}},
+        "`mlflow` has no argument `monitor.monitor_args.api_key`",
+    ),
+    refused(
+        "an argument that is no text",
+        {"monitor": {"monitor_type": "mlflow", "monitor_args": {"uri": 5000}}},
+        "`monitor.monitor_args.uri` must be a text",
+    ),
+    follows(
+        "a trial without the monitor keeps its arguments",
+        {"monitor": {"monitor_type": "none", "monitor_args": {"uri": "http://m"}}},
+        lambda plan: plan.config.monitor.monitor_args == {"uri": "http://m"},
+    ),
     told("a monitor's directory", at("monitor.cache_dir", "x"), NO_EFFECT, "monitor.cache_dir"),
     told(
         "the memory validator's switch",
