@@ -1,0 +1,62 @@
+"""A whole run with a monitor: it has two runs there, and one that is away holds nothing up."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from tests.integration.monitors.wandb_files import history, run_of
+from tests.model_free.experiment import experiment_plan
+from tests.model_free.stack import model_free_services
+from trinity.launch.run import Run
+from trinity.progress.lines import LineReporter
+from trinity.progress.summary import RunSummary
+
+pytest.importorskip("wandb")
+
+STEPS = 3
+RUN_SECONDS = 240
+KEY = "0123456789abcdef" * 2 + "01234567"
+pytestmark = pytest.mark.timeout(300)
+
+
+async def run(root: Path, said: list[str], **arguments: JsonValue) -> RunSummary:
+    plan = experiment_plan(
+        root,
+        buffer={"total_steps": STEPS},
+        monitor={"monitor_type": "wandb", "monitor_args": arguments},
+    )
+    reporter = LineReporter(said.append)
+    async with asyncio.timeout(RUN_SECONDS):
+        return await Run(plan=plan, reporter=reporter, services=model_free_services()).execute()
+
+
+async def test_a_run_leaves_an_explorers_and_a_trainers_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    summary = await run(tmp_path, [], api_key=KEY)
+    assert summary.state == "finished"
+    job = tmp_path / "checkpoints" / "model-free" / "run"
+    files = job.glob("monitor/wandb/offline-run-*/*.wandb")
+    runs = {run_of(file).display_name: file for file in files}
+    assert set(runs) == {"run_explorer", "run_trainer"}
+    trained = [row["train_step"] for row in history(runs["run_trainer"]) if "time/step" in row]
+    explored = history(runs["run_explorer"])
+    rewarded = [row["train_step"] for row in explored if "rollout/reward/mean" in row]
+    assert trained == rewarded == [1, 2, 3]
+    kept = [path for path in job.rglob("*") if path.is_file() and path.name != "postmaster.pid"]
+    assert not [path for path in kept if KEY.encode() in path.read_bytes()]
+
+
+async def test_a_run_ends_though_its_monitor_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr("trinity.monitors.wandb.ANSWER_SECONDS", 2.0)
+    said: list[str] = []
+    summary = await run(tmp_path, said, api_key=KEY, base_url="http://127.0.0.1:1")
+    assert summary.state == "finished"
+    assert len([line for line in said if "the monitor wandb is away" in line]) == 1
+    assert not [line for line in said if KEY in line]
