@@ -27,7 +27,7 @@ class MeasuredRow:
 
 
 def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
-    """Rewards, lengths, versions, and the mean of whatever the workflows measured.
+    """Rewards, lengths, versions, and whatever the workflows measured.
 
     A version's drift is how many train steps older it is than the weights that `step` starts from.
     """
@@ -44,7 +44,8 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
         drifts = [step - 1 - version for version in versions]
         figures |= _range("sample/model_version", versions)
         figures |= _range("sample/model_version_drift", drifts)
-    figures |= {f"rollout/{name}/mean": mean for name, mean in _rollout_means(rows).items()}
+    for name, values in sorted(_rollout_values(rows).items()):
+        figures |= _range(f"rollout/{name}", values)
     return figures
 
 
@@ -68,7 +69,8 @@ def _mean_group_std(rows: Iterable[MeasuredRow]) -> float:
     return float(np.mean([np.std(rewards) for rewards in groups.values()]))
 
 
-def _rollout_means(rows: Iterable[MeasuredRow]) -> dict[str, float]:
+def _rollout_values(rows: Iterable[MeasuredRow]) -> dict[str, list[float]]:
+    """What was measured, without metrics of which a value is no number."""
     values: dict[str, list[float]] = defaultdict(list)
     seen_runs: set[RunKey] = set()
     for row in rows:
@@ -79,5 +81,4 @@ def _rollout_means(rows: Iterable[MeasuredRow]) -> dict[str, float]:
             seen_runs.add(run)
             for name, value in row.run_metrics.items():
                 values[name].append(value)
-    means = {name: float(np.mean(listed)) for name, listed in values.items()}
-    return {name: mean for name, mean in sorted(means.items()) if np.isfinite(mean)}
+    return {name: listed for name, listed in values.items() if np.isfinite(listed).all()}

@@ -56,6 +56,7 @@ def test_batch_metrics_count_a_run_once_and_a_sample_each_time() -> None:
     assert (figures["reward/min"], figures["reward/max"]) == (0.0, 1.0)
     assert figures["group/reward_std"] == pytest.approx(0.25)
     assert figures["rollout/accuracy/mean"] == pytest.approx(2 / 3)
+    assert (figures["rollout/accuracy/min"], figures["rollout/accuracy/max"]) == (0.0, 1.0)
     assert figures["rollout/turns/mean"] == pytest.approx(2.5)
     assert (figures["num_groups"], figures["sample/model_version/mean"]) == (2.0, 3.0)
     assert figures["sample/model_version_drift/max"] == 2.0
