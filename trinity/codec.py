@@ -388,17 +388,29 @@ def sampling_to_proto(sampling: SamplingParams) -> experience_pb2.SamplingParams
         top_k=sampling.top_k,
         max_tokens=sampling.max_tokens,
         seed=sampling.seed,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        stop=sampling.stop,
+        logprobs=sampling.logprobs,
     )
 
 
 def sampling_from_proto(message: experience_pb2.SamplingParams) -> SamplingParams:
-    """The same parameters in the domain."""
+    """The same parameters in the domain; samples of before penalties were stored have none."""
     return SamplingParams(
         temperature=message.temperature,
         top_p=message.top_p,
         top_k=message.top_k,
         max_tokens=message.max_tokens,
         seed=message.seed,
+        min_p=message.min_p,
+        repetition_penalty=message.repetition_penalty or 1.0,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        stop=tuple(message.stop),
+        logprobs=message.logprobs,
     )
 
 

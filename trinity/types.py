@@ -81,6 +81,18 @@ class SamplingParams:
     top_k: int = -1
     max_tokens: int = 16
     seed: int = 0
+    min_p: float = 0.0
+    """Least probability of a token, over that of the likeliest."""
+    repetition_penalty: float = 1.0
+    """Above 1 tokens of the prompt and the response are less likely."""
+    presence_penalty: float = 0.0
+    """Above 0 tokens that the response has are less likely."""
+    frequency_penalty: float = 0.0
+    """The same, by how often it has them."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the response; their tokens are part of it, its text ends before them."""
+    logprobs: int = 0
+    """Likeliest tokens to tell at each position, beside the sampled one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,11 @@ from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
 from services.buffer.tasksets import TasksetLibrary
-from services.buffer.upkeep import end_waits_for_feedback, keep_small
+from services.buffer.upkeep import (
+    end_waits_for_feedback,
+    end_waits_for_stragglers,
+    keep_small,
+)
 from services.buffer.wire import decode_sample
 from trinity.api.v1 import (
     buffer_pb2,
@@ -140,6 +144,8 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
                 loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
+                stragglers = end_waits_for_stragglers(parts.database)
+                loops.create_task(stragglers, name="stragglers")
                 retaining = keep_contents_few(parts.database, parts.listener)
                 loops.create_task(retaining, name="retention")
                 await needs.wait_bound()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from services.buffer.handlers.cutting import cut_stragglers
 from services.buffer.handlers.feedback import end_overdue
 from services.buffer.store.abandoned import lock_abandoned
 from services.buffer.store.catalogue import delete_taskset
@@ -14,6 +15,8 @@ from trinity.errors import Unavailable
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 600.0
+STRAGGLER_SECONDS = 1.0
+"""How late it may be noticed that an explore step has enough."""
 FEEDBACK_SECONDS = 5.0
 """How late an overdue sample may be noticed."""
 
@@ -55,3 +58,18 @@ async def end_waits_for_feedback(database: Database) -> None:
         except Unavailable as error:
             logger.warning("overdue feedback is waited for", extra={"why": str(error)})
         await asyncio.sleep(FEEDBACK_SECONDS)
+
+
+async def end_waits_for_stragglers(database: Database) -> None:
+    """Leave behind what explore steps need not wait for, until cancelled."""
+    while True:
+        try:
+            async with database.transaction() as connection:
+                stages = await list_unfinished(connection, "", "")
+            for stage in stages:
+                if stage.plan.needs_rollout and stage.plan.num_spare_tasks:
+                    async with database.transaction() as connection:
+                        await cut_stragglers(connection, stage.key)
+        except Unavailable as error:
+            logger.warning("slow tasks are waited for", extra={"why": str(error)})
+        await asyncio.sleep(STRAGGLER_SECONDS)

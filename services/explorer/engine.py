@@ -22,6 +22,8 @@ class EngineOptions:
     end_token_ids: tuple[int, ...]
     """Tokens that end a response."""
     rollout: RolloutModelConfig
+    number: int = 0
+    """Which of the `engine_num` engines of this process it is."""
 
 
 class Engine(Generator, Protocol):

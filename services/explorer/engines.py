@@ -1,12 +1,14 @@
-"""The one engine of this process, started for the plan of a stage and kept while it fits."""
+"""The engines of this process, started for the plan of a stage and kept while they fit."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.explorer.engine import Engine, EngineOptions
+from services.explorer.engine_pool import EnginePool
+from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader
@@ -29,6 +31,8 @@ class RunningEngine:
     engine: Engine
     tokenizer: ChatTokenizer
     loader: WeightLoader
+    api: OpenAIApi | None = None
+    """Where workflows' own clients reach the model, if they may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class _Model:
 
 
 class Engines:
-    """At most one engine at a time."""
+    """At most those of one model at a time; several of them work as one."""
 
     def __init__(self, *, start: StartEngine, waits: Waits) -> None:
         self._start = start
@@ -73,10 +77,13 @@ class Engines:
         return self._running
 
     async def close(self) -> None:
-        """End the engine, if there is one."""
+        """End the engines, if there are any."""
         running, self._running = self._running, None
-        if running is not None:
-            await running.engine.close()
+        if running is None:
+            return
+        if running.api is not None:
+            await running.api.close()
+        await running.engine.close()
 
     async def _begin_in_time(self, model: _Model, seconds: float) -> RunningEngine:
         limit = asyncio.timeout(seconds)
@@ -105,15 +112,39 @@ class Engines:
             rollout=model.rollout,
         )
         try:
-            engine = await self._start(options)
+            engine = await self._start_all(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
         logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
-        return RunningEngine(engine=engine, tokenizer=tokenizer, loader=WeightLoader(engine))
+        return RunningEngine(
+            engine=engine,
+            tokenizer=tokenizer,
+            loader=WeightLoader(engine),
+            api=await _open_api(model, tokenizer),
+        )
+
+    async def _start_all(self, options: EngineOptions) -> Engine:
+        """One after the other: what an engine's processes see is set while they are started."""
+        started: list[Engine] = []
+        try:
+            for number in range(options.rollout.engine_num):
+                started.append(await self._start(replace(options, number=number)))
+        except BaseException:
+            await EnginePool(started).close()
+            raise
+        return started[0] if len(started) == 1 else EnginePool(started)
+
+
+async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None:
+    if not model.rollout.enable_openai_api:
+        return None
+    api = OpenAIApi(model_path=model.path, rollout=model.rollout, tokenizer=tokenizer)
+    await api.open()
+    return api
 
 
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
     """The first import of heavy modules, which read the environment."""
-    prepare_environment(model.path, look_at_machine())
+    prepare_environment(model.path, look_at_machine(), model.rollout.engine_num)
     return load_tokenizer(model.path, model.chat_template, enable_thinking=model.enable_thinking)

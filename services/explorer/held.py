@@ -12,15 +12,25 @@ from trinity.types import StageKey
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
+SOON_SECONDS = 1.0
 
 
 class HeldLeases:
     """Work by assignment. Its lease is renewed for as long as it goes on; a lost lease ends it."""
 
     def __init__(
-        self, *, key: StageKey, lease_seconds: float, buffer: BufferClient, patience: Patience
+        self,
+        *,
+        key: StageKey,
+        lease_seconds: float,
+        buffer: BufferClient,
+        patience: Patience,
+        is_cut_short: bool = False,
     ) -> None:
+        """`is_cut_short` asks often whether leases are lost: steps do not wait for all tasks."""
         self._key = key
+        usual = lease_seconds / RENEWALS_PER_LEASE
+        self._renew_seconds = min(usual, SOON_SECONDS) if is_cut_short else usual
         self._lease_seconds = lease_seconds
         self._buffer = buffer
         self._patience = patience
@@ -57,7 +67,7 @@ class HeldLeases:
     async def renew(self) -> None:
         """Renew leases and end the work of those that are lost; until cancelled."""
         while True:
-            await asyncio.sleep(self._lease_seconds / RENEWALS_PER_LEASE)
+            await asyncio.sleep(self._renew_seconds)
             held = self.assignments
             if not held:
                 continue

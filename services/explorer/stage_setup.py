@@ -105,6 +105,7 @@ class StageSetup:
             seed=job.seed,
             engine=job.engine.engine,
             tokenizer=job.engine.tokenizer,
+            api=job.engine.api,
         )
         runner = Runner(
             workbench=workbench,
@@ -146,13 +147,19 @@ class StageSetup:
         A run without offset is made with the same weights after any restart.
         """
         return Bounds(
-            max_runs=plan.config.explorer.runner_per_model * self._settings.runs_per_runner,
+            max_runs=_num_runners(plan) * self._settings.runs_per_runner,
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,
             trains_exactly=plan.config.synchronizer.sync_offset == 0,
+            is_cut_short=plan.num_spare_tasks > 0,
         )
 
 
 def _max_attempts(plan: StagePlan) -> int:
     return plan.config.explorer.max_retry_times + 1
+
+
+def _num_runners(plan: StagePlan) -> int:
+    explorer = plan.config.explorer
+    return explorer.runner_per_model * explorer.rollout_model.engine_num

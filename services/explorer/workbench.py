@@ -1,6 +1,7 @@
 """Makes the workflow of a run: its task, its reward, and the model bound to it."""
 
 from services.explorer.engine import Engine
+from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.seeds import SeedBase
 from services.explorer.weights import WeightsId
@@ -22,12 +23,19 @@ class Workbench:
     """
 
     def __init__(
-        self, *, plan: StagePlan, seed: int, engine: Engine, tokenizer: ChatTokenizer
+        self,
+        *,
+        plan: StagePlan,
+        seed: int,
+        engine: Engine,
+        tokenizer: ChatTokenizer,
+        api: OpenAIApi | None = None,
     ) -> None:
         self._plan = plan
         self._seed = seed
         self._engine = engine
         self._tokenizer = tokenizer
+        self._api = api
         self._tasksets = {one.name: one for one in (*plan.tasksets, *plan.eval_tasksets)}
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
@@ -56,7 +64,7 @@ class Workbench:
         """The model for one attempt, to be closed when the attempt is over."""
         plan = self._plan
         sampling = self._tasksets[attempt.assignment.taskset].sampling
-        return ModelWrapper(
+        model = ModelWrapper(
             generator=self._engine,
             tokenizer=self._tokenizer,
             limits=ModelLimits(
@@ -70,10 +78,16 @@ class Workbench:
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
                 max_tokens=sampling.max_tokens,
+                repetition_penalty=sampling.repetition_penalty,
+                logprobs=sampling.logprobs,
             ),
             weights=(weights.version, weights.incarnation),
             seed_of_call=self._seeds(attempt).seed_of_call,
+            keeps_history=plan.config.explorer.rollout_model.enable_history,
         )
+        if self._api is not None:
+            model.offer_api(self._api.admit(model))
+        return model
 
     def _seeds(self, attempt: Attempt) -> SeedBase:
         assignment = attempt.assignment

@@ -37,6 +37,11 @@ def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
         yield _truncates(f"top_p: {top_p}", "1.0")
     for top_k in sorted({one.top_k for one in samplings if one.top_k > 0}):
         yield _truncates(f"top_k: {top_k}", "-1")
+    for penalty in sorted({one.repetition_penalty for one in samplings} - {1.0}):
+        yield (
+            f"training on samples of penalised repetition (`repetition_penalty: {penalty}`): "
+            "ratios to the trainer's own log-probabilities are off; 1.0 does not penalise"
+        )
 
 
 def _truncates(setting: str, off: str) -> str:
@@ -44,6 +49,15 @@ def _truncates(setting: str, off: str) -> str:
         f"training on samples of a truncated distribution (`{setting}`): ratios to the trainer's "
         f"own log-probabilities are off; {off} does not truncate"
     )
+
+
+def _leaves_nothing_behind(stage: StagePlan) -> Iterator[str]:
+    ratio, num_tasks = stage.config.explorer.over_rollout.ratio, stage.config.buffer.batch_size
+    if stage.needs_rollout and ratio and not stage.num_spare_tasks:
+        yield (
+            f"`explorer.over_rollout.ratio: {ratio:g}` of {num_tasks} tasks is less than one: "
+            f"nothing is left behind below {1 / num_tasks:.2g}"
+        )
 
 
 def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
@@ -214,6 +228,7 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
 
 LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
+    _leaves_nothing_behind,
     _nothing_to_compare,
     _left_out_as_stale,
     _rejected_as_stale,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trinity.config.section import Args, NonNegative, Positive, Section
+from trinity.config.section import Args, NonNegative, NumLogprobs, Positive, Section
 from trinity.config.status import NoEffect, Planned
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
@@ -75,10 +75,7 @@ class GenerationConfig(Section):
     """Sampling among the k likeliest tokens; -1 is off."""
     max_tokens: Positive | None = None
     """Longest response, unless `model.max_response_tokens`."""
-    logprobs: Annotated[
-        NonNegative | None,
-        Planned("the engine gives the log-probability of the sampled token alone"),
-    ] = None
-    """How many other tokens' log-probabilities a workflow sees."""
+    logprobs: NumLogprobs | None = None
+    """How many of the likeliest tokens an experience has at each position."""
     n: Annotated[Positive, NoEffect("`repeat_times` says how often a task is rolled out")] = 1
     """Responses of one call."""

@@ -103,7 +103,7 @@ def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[Derived]:
     if not taskset.is_eval:
         yield Derived(f"{at}.repeat_times", taskset.repeat_times, "algorithm.repeat_times")
     sampling = taskset.sampling
-    for name in ("temperature", "top_p", "top_k"):
+    for name in ("temperature", "top_p", "top_k", "logprobs"):
         yield Derived(f"{at}.rollout_args.{name}", getattr(sampling, name), f"model.{name}")
     longest = "model.max_response_tokens"
     yield Derived(f"{at}.rollout_args.max_tokens", sampling.max_tokens, longest)

@@ -10,16 +10,16 @@ from trinity.config.section import NonNegative, PathSegment, Positive, Section, 
 from trinity.config.status import NoEffect, Planned
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
-OVER_ROLLOUT_ONLY = NoEffect("it belongs to `over_rollout.ratio`, which is planned")
 
 
 class OverRolloutConfig(Section):
     """Steps that do not wait for their slowest tasks."""
 
-    ratio: Annotated[float, Field(ge=0, lt=1), Planned("a step waits for all of its tasks")] = 0.0
-    """Part of a step's tasks that need not end; 0 is off."""
-    wait_after_min: Annotated[float, OVER_ROLLOUT_ONLY] = 30.0
-    """Seconds that stragglers get after the others ended."""
+    ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Part of a step's tasks that may be left behind when the others have ended; 0 is off. Which
+    ones is a matter of time, so the same seed need not give the same run."""
+    wait_after_min: float = Field(default=30.0, ge=0)
+    """Seconds that the last tasks get after enough of the others ended."""
     return_partial_tasks: Annotated[bool, Planned("a task counts when all its runs ended")] = False
     """Keep the runs of tasks that did not end."""
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.model_services import ExternalModelConfig, LoRAConfig, TinkerConfig
 from trinity.config.reasons import UNREAD_THERE
-from trinity.config.section import Args, NonNegative, Positive, Section, usual
+from trinity.config.section import Args, NonNegative, NumLogprobs, Positive, Section, usual
 from trinity.config.status import Planned
 
 
@@ -39,12 +39,11 @@ class ModelConfig(Section):
     """File that holds such a text."""
     trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
     """Run the Python code that comes with a model."""
-    logprobs: Annotated[
-        NonNegative, Planned("the engine gives the log-probability of the sampled token alone")
-    ] = 0
-    """How many other tokens' log-probabilities a workflow sees at each position."""
-    repetition_penalty: Annotated[float, Planned("repetition is not penalised")] = 1.0
-    """Above 1 tokens that were used are less likely; 1 is off."""
+    logprobs: NumLogprobs = 0
+    """How many of the likeliest tokens an experience has with their log-probabilities, at each
+    position, unless a taskset has its own."""
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Above 1 tokens of the prompt and the response are less likely; 1 is off."""
     enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode."""
     lora_configs: Annotated[

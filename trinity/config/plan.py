@@ -15,6 +15,7 @@ from trinity.config.data_format import FormatConfig, SelectorType
 from trinity.config.difficulty import DifficultyConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
+from trinity.config.over_rollout import needed_tasks
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -36,6 +37,9 @@ class Sampling(_Derived):
     """-1 is off."""
     max_tokens: int
     min_tokens: int
+    repetition_penalty: float = 1.0
+    logprobs: int = 0
+    """Likeliest tokens told at each position."""
 
 
 class Selector(_Derived):
@@ -220,7 +224,7 @@ class StagePlan(_Derived):
     num_expert_rows: int = 0
     """How many of them are rows of data that stand beside the explorer's."""
     rows_per_explore_step: int
-    """Experiences one explore step makes if none is filtered; 0 without an explorer."""
+    """Experiences that one explore step makes at least, if none is filtered; 0 without explorer."""
     total_explore_steps: int | None
     """None if the taskset's size decides: see `num_explore_steps`."""
     total_train_steps: int | None
@@ -286,6 +290,11 @@ class StagePlan(_Derived):
     def num_rollout_rows(self) -> int:
         """Rows of one train step that rollouts give."""
         return self.train_batch_size - self.num_expert_rows
+
+    @property
+    def num_spare_tasks(self) -> int:
+        """Tasks of an explore step that may be left behind."""
+        return self.config.buffer.batch_size - needed_tasks(self.config)
 
     @property
     def replay(self) -> ResolvedReplay | None:

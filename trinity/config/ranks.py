@@ -34,5 +34,4 @@ def _too_few(left: int, wanted: int) -> str:
 def _rollout_gpus(config: Config) -> int:
     if config.mode != "both":
         return 0
-    rollout = config.explorer.rollout_model
-    return rollout.tensor_parallel_size
+    return config.explorer.rollout_model.num_gpus

@@ -218,4 +218,6 @@ def _sampling(given: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sam
         top_k=model.top_k if own.top_k is None else own.top_k,
         max_tokens=max_tokens,
         min_tokens=min(lengths.min_response, max_tokens - 1),
+        repetition_penalty=model.repetition_penalty,
+        logprobs=model.logprobs if own.logprobs is None else own.logprobs,
     )

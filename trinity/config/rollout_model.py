@@ -6,11 +6,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from trinity.config.model_services import ExternalModelConfig
-from trinity.config.reasons import DERIVED, NO_RAY, OPENAI_ONLY
-from trinity.config.section import Args, NonNegative, Positive, Section, usual
+from trinity.config.reasons import DERIVED, NO_RAY
+from trinity.config.section import Args, NonNegative, Port, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
+NO_TOOLS = Planned("calls of tools are not found in responses: the text is given as it is")
 OF_MODEL = (
     "temperature",
     "top_p",
@@ -45,8 +46,8 @@ class EngineConfig(Section):
         ),
     ] = "vllm"
     """Inference engine."""
-    engine_num: Annotated[Positive, Planned("one engine an explorer: start more explorers")] = 1
-    """Engines of one explorer, each with its copy of the weights."""
+    engine_num: Positive = 1
+    """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
     tensor_parallel_size: Positive = 1
     """GPUs of one engine."""
     data_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
@@ -69,23 +70,23 @@ class EngineConfig(Section):
     """Generate on after the end token, for tests of speed."""
     enable_multimodal: Annotated[bool, Planned("prompts are text")] = False
     """Images in prompts."""
-    enable_history: Annotated[
-        bool, Planned("a workflow returns its experiences, none are recorded beside it")
-    ] = False
-    """Keep every call of the model as an experience."""
-    enable_openai_api: Annotated[bool, Planned("workflows call the engine directly")] = False
-    """An OpenAI-compatible address of the engine."""
-    enable_log_requests: Annotated[bool, OPENAI_ONLY] = False
-    """Log each request."""
-    base_port: Annotated[int | None, OPENAI_ONLY] = None
-    """First port of the engines' addresses."""
-    api_key: Annotated[str, OPENAI_ONLY] = "EMPTY"
-    """Key that requests must bring."""
-    enable_auto_tool_choice: Annotated[bool, OPENAI_ONLY] = False
+    enable_history: bool = False
+    """Keep every call of the model as an experience until the run's workflow takes them, by
+    `model.extract_experience_from_history()`."""
+    enable_openai_api: bool = False
+    """An OpenAI-compatible address on this machine for what a workflow starts or brings: each
+    attempt at a run has its own, `model.api_address`, and `model.get_openai_client()` calls it."""
+    enable_log_requests: bool = False
+    """Log each request to it, without what was said."""
+    base_port: Port | None = None
+    """Its port; another one where that is taken, or none is given."""
+    api_key: str = Field(default="EMPTY", min_length=1)
+    """Key that requests to it must bring."""
+    enable_auto_tool_choice: Annotated[bool, NO_TOOLS] = False
     """Let the model choose among tools."""
-    tool_call_parser: Annotated[str | None, OPENAI_ONLY] = None
+    tool_call_parser: Annotated[str | None, NO_TOOLS] = None
     """How calls of tools are found in a response."""
-    reasoning_parser: Annotated[str | None, OPENAI_ONLY] = None
+    reasoning_parser: Annotated[str | None, Planned("thoughts stay in the response")] = None
     """How thoughts are found in a response."""
     use_v1: Annotated[bool, NoEffect("vLLM has one engine by now")] = True
     """vLLM's newer engine."""
@@ -142,6 +143,11 @@ class RolloutModelConfig(EngineConfig):
     """Which model is rolled out."""
     name: Annotated[str | None, NoEffect("there is one rollout model")] = None
     """How workflows call the model."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one explorer's engines, where there are any."""
+        return self.engine_num * self.tensor_parallel_size
 
 
 class AuxiliaryModelConfig(EngineConfig):

@@ -27,6 +27,9 @@ OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+"""The engine gives no more of them."""
 
 S = TypeVar("S", bound="Section")
 

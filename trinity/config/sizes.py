@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from trinity.config.gathered import Gathered
 from trinity.config.lengths import Lengths
+from trinity.config.over_rollout import needed_tasks
 from trinity.config.plan import ResolvedAlgorithm
 from trinity.config.ranks import resolve_rank_num
 from trinity.config.root import Config
@@ -29,7 +30,7 @@ def resolve_sizes(
     config: Config, algorithm: ResolvedAlgorithm, lengths: Lengths | None, stage: str
 ) -> Sizes:
     """Raises: UserError with a line for each that cannot be."""
-    explore_rows = config.buffer.batch_size * algorithm.repeat_times if config.mode == "both" else 0
+    explore_rows = needed_tasks(config) * algorithm.repeat_times if config.mode == "both" else 0
     batch = _train_batch_size(config, explore_rows, stage)
     found = Gathered()
     expert_rows = found.of(lambda: count_expert_rows(algorithm, batch, stage))

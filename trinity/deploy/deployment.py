@@ -87,7 +87,7 @@ class Deployment:
         if service == "trainer":
             return max(stage.trainer_rank_num for stage in self.plan.stages)
         rollouts = [stage for stage in self.plan.stages if stage.needs_rollout]
-        sizes = [stage.config.explorer.rollout_model.tensor_parallel_size for stage in rollouts]
+        sizes = [stage.config.explorer.rollout_model.num_gpus for stage in rollouts]
         return max(sizes, default=0) if service == "explorer" else 0
 
     def folders(self, service: str) -> tuple[Folder, ...]:

@@ -40,5 +40,4 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 def _rollout_gpus(stage: StagePlan) -> int:
     if not stage.needs_rollout:
         return 0
-    rollout = stage.config.explorer.rollout_model
-    return rollout.tensor_parallel_size
+    return stage.config.explorer.rollout_model.num_gpus

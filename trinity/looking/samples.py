@@ -119,6 +119,11 @@ def _sampling(sample: Experience) -> JsonObject | None:
         "top_k": used.top_k,
         "max_tokens": used.max_tokens,
         "seed": used.seed,
+        "min_p": used.min_p,
+        "repetition_penalty": used.repetition_penalty,
+        "presence_penalty": used.presence_penalty,
+        "frequency_penalty": used.frequency_penalty,
+        "stop": list(used.stop),
     }
 
 

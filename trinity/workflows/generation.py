@@ -1,7 +1,7 @@
 """What the model's wrapper stands on: an engine that makes tokens, a tokenizer, and limits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from trinity.types import FinishReason, SamplingParams
@@ -20,12 +20,15 @@ class Prompt:
 class Generation:
     """What an engine made of a prompt: its very tokens, the end token included.
 
-    logprobs are natural logarithms after temperature and truncation, one for each token.
+    logprobs are natural logarithms after penalties, temperature and truncation, one for each token:
+    what the token was drawn by. `likeliest` are the likeliest tokens at each position with the same
+    kind of number, as many as `SamplingParams.logprobs` asked for; without a question none.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
+    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
 class Generator(Protocol):

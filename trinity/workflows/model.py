@@ -4,17 +4,30 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
 from trinity.errors import UserError
 from trinity.telemetry import tracing
 from trinity.telemetry.generation import generating
-from trinity.types import Experience, FinishReason, SamplingParams, VersionSpan
+from trinity.types import (
+    Alignment,
+    Array,
+    Experience,
+    FinishReason,
+    SamplingParams,
+    VersionSpan,
+)
 from trinity.types import Sequence as TokenSequence
+from trinity.workflows import openai_clients
 from trinity.workflows.generation import ChatTokenizer, Generation, Generator, ModelLimits, Prompt
+from trinity.workflows.history import History
 from trinity.workflows.messages import Message
+from trinity.workflows.openai_clients import ApiAccess
+
+if TYPE_CHECKING:
+    import openai
 
 
 class Sampling(TypedDict, total=False):
@@ -24,6 +37,17 @@ class Sampling(TypedDict, total=False):
     top_p: float
     top_k: int
     max_tokens: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    stop: Sequence[str]
+    logprobs: int
+
+
+LIKELIEST_TOKENS = "likeliest_tokens"
+LIKELIEST_LOGPROBS = "likeliest_logprobs"
+"""Arrays of an experience, position by position, where `logprobs` asked for them."""
 
 
 class AttemptOver(asyncio.CancelledError):
@@ -53,6 +77,7 @@ class ModelWrapper:
         sampling: SamplingParams,
         weights: tuple[int, int],
         seed_of_call: Callable[[int], int],
+        keeps_history: bool = False,
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
@@ -65,6 +90,8 @@ class ModelWrapper:
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
         self._place = tracing.current()
+        self._history = History() if keeps_history else None
+        self._api: ApiAccess | None = None
 
     @property
     def model_version(self) -> int:
@@ -97,6 +124,58 @@ class ModelWrapper:
         """As `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the attempt is over."""
+        return self._is_closed
+
+    def offer_api(self, access: ApiAccess) -> None:
+        """Let this model be called over HTTP too."""
+        self._api = access
+
+    @property
+    def api(self) -> ApiAccess:
+        """Address and key of this attempt, for agents that bring a client of their own.
+
+        Raises: UserError when the model is not called over HTTP.
+        """
+        if self._api is None:
+            raise UserError(
+                "the model has no OpenAI-compatible address: set "
+                "`explorer.rollout_model.enable_openai_api: true`"
+            )
+        return self._api
+
+    @property
+    def api_address(self) -> str:
+        """The base address of the API, up to /v1."""
+        return self.api.address
+
+    @property
+    def api_key(self) -> str:
+        """What requests must bring as a bearer token."""
+        return self.api.key
+
+    def get_openai_client(self) -> "openai.OpenAI":
+        """An OpenAI client whose calls are those of this run; for workflows in a thread."""
+        return openai_clients.client(self.api)
+
+    def get_openai_async_client(self) -> "openai.AsyncOpenAI":
+        """An asynchronous OpenAI client whose calls are those of this run."""
+        return openai_clients.async_client(self.api)
+
+    def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
+        """What all calls of this run gave so far, over HTTP or not, in the order they were made.
+
+        Raises: UserError when calls are not recorded.
+        """
+        if self._history is None:
+            raise UserError(
+                "calls of the model are not recorded: set "
+                "`explorer.rollout_model.enable_history: true`"
+            )
+        return self._history.take(clear=clear_history)
+
     async def close(self) -> None:
         """The attempt is over: end the calls that go on, and refuse those that come."""
         self._is_closed = True
@@ -118,16 +197,18 @@ class ModelWrapper:
     async def _sample(self, prompt: Prompt, n: int, overrides: Sampling) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
-        calls = [replace(self._sampling, **overrides, seed=self._next_seed()) for _ in range(n)]
+        own = _applied(self._sampling, overrides)
+        numbers = range(self._num_calls, self._num_calls + n)
+        # Before anything is awaited: calls are numbered in the order they are made.
+        self._num_calls += n
+        calls = [replace(own, seed=self._seed_of_call(number)) for number in numbers]
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
-            return [self._truncated(prompt, sampling) for sampling in calls]
-        return await asyncio.gather(*(self._one(prompt, sampling) for sampling in calls))
-
-    def _next_seed(self) -> int:
-        """Taken before anything is awaited: calls are numbered in the order they are made."""
-        seed = self._seed_of_call(self._num_calls)
-        self._num_calls += 1
-        return seed
+            made = [self._truncated(prompt, sampling) for sampling in calls]
+        else:
+            made = await asyncio.gather(*(self._one(prompt, sampling) for sampling in calls))
+        if self._history is not None:
+            self._history.note(zip(numbers, made, strict=True))
+        return made
 
     async def _one(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
         room = self._limits.max_model_len - len(prompt.token_ids)
@@ -170,9 +251,11 @@ class ModelWrapper:
             action_mask=np.ones(num_tokens, dtype=np.bool_),
             rollout_logprobs=np.array(generation.logprobs, dtype=np.float32),
             prompt_text=prompt.text,
-            response_text=self._tokenizer.decode(generation.token_ids),
+            response_text=_until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
         )
-        return self._wrap(body, generation.finish_reason, sampling)
+        experience = self._wrap(body, generation.finish_reason, sampling)
+        experience.arrays |= _likeliest(generation, sampling.logprobs)
+        return experience
 
     def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
         """A stand-in that keeps the group whole and trains nothing: no token of it is masked in."""
@@ -209,3 +292,31 @@ class ModelWrapper:
             sampling=sampling,
             chat_template_sha256=self._tokenizer.template_sha256,
         )
+
+
+def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
+    """Raises: UserError for a text to stop at that is none."""
+    stop = overrides.get("stop", usual.stop)
+    if isinstance(stop, str) or not all(stop):
+        raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
+    return replace(usual, **{**overrides, "stop": tuple(stop)})
+
+
+def _until_stop(text: str, stop: Sequence[str]) -> str:
+    """A response ends as soon as it has one of the texts, so only its last token can hold more."""
+    ends = [text.find(one) for one in stop]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]
+
+
+def _likeliest(generation: Generation, num_likeliest: int) -> dict[str, Array]:
+    if not num_likeliest:
+        return {}
+    tokens = [[token for token, _ in position] for position in generation.likeliest]
+    logprobs = [[logprob for _, logprob in position] for position in generation.likeliest]
+    shape = (len(generation.token_ids), num_likeliest)
+    return {
+        LIKELIEST_TOKENS: Array(np.array(tokens, np.int32).reshape(shape), Alignment.RESPONSE),
+        LIKELIEST_LOGPROBS: Array(
+            np.array(logprobs, np.float32).reshape(shape), Alignment.RESPONSE
+        ),
+    }

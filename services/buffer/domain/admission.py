@@ -32,10 +32,12 @@ def credit_rows(stage: Stage) -> int:
 
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
     `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. What
-    waits in a replay buffer is bounded by its own capacity.
+    waits in a replay buffer is bounded by its own capacity. Tasks that may be left behind
+    (`explorer.over_rollout`) run like all others.
     """
     sync = stage.plan.config.synchronizer
-    ahead = (1 + sync.sync_offset) * stage.plan.rows_per_explore_step
+    rows = stage.plan.rows_per_explore_step + stage.plan.num_spare_tasks * stage.repeat_times
+    ahead = (1 + sync.sync_offset) * rows
     kept = stage.plan.replay.capacity if stage.plan.replay else 0
     return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept
 

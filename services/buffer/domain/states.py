@@ -27,6 +27,8 @@ class AssignmentState(StrEnum):
     CLOSED = "closed"
     GIVEN_UP = "given_up"
     CANCELLED = "cancelled"
+    CUT = "cut"
+    """Left behind, as its explore step had enough."""
 
 
 OPEN_ASSIGNMENT = (AssignmentState.PENDING, AssignmentState.LEASED)

@@ -11,6 +11,7 @@ from services.buffer import telemetry
 from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
+from services.buffer.handlers.cutting import count_tasks_to_draw
 from services.buffer.handlers.drawing import cursor_after, draw_tasks
 from services.buffer.handlers.queueing import lack_of_tasks
 from services.buffer.handlers.words import (
@@ -114,7 +115,7 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
             refused = lack_of_credit(stage, load)
         if refused is not None:
             return stage, refused
-        num_tasks = stage.plan.config.buffer.batch_size
+        num_tasks = await count_tasks_to_draw(connection, stage)
         stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1)
         stage = await draw_assignments(
             connection,

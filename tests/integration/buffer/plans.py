@@ -31,6 +31,7 @@ def rollout_plan(
     sync_offset: int = 0,
     sync_interval: int = 1,
     algorithm: Mapping[str, object] | None = None,
+    over_rollout: Mapping[str, object] | None = None,
     **buffer: object,
 ) -> StagePlan:
     """Three tasks an explore step, two runs each."""
@@ -52,7 +53,12 @@ def rollout_plan(
             **buffer,
         },
         synchronizer={"sync_offset": sync_offset, "sync_interval": sync_interval},
-        explorer={"max_retry_times": 1, "eval_interval": 2, "eval_on_startup": True},
+        explorer={
+            "max_retry_times": 1,
+            "eval_interval": 2,
+            "eval_on_startup": True,
+            "over_rollout": over_rollout or {},
+        },
         trainer={"max_checkpoints_to_keep": 2},
     )
 

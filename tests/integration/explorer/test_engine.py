@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.addition.model import save_model
 from services.explorer.engine import Engine, EngineOptions
@@ -49,7 +49,7 @@ async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def sampling(seed: int = 11, max_tokens: int = 24, **others: float) -> SamplingParams:
+def sampling(seed: int = 11, max_tokens: int = 24, **others: object) -> SamplingParams:
     return SamplingParams(seed=seed, max_tokens=max_tokens, **others)  # type: ignore[arg-type]
 
 
@@ -57,11 +57,16 @@ def reference_logprobs(
     model: Path, prompt: list[int], generation: Generation, temperature: float = 1.0
 ) -> torch.Tensor:
     """What transformers says about the tokens, after temperature."""
+    logprobs = torch.log_softmax(step_logits(model, prompt, generation) / temperature, -1)
+    return logprobs.gather(1, torch.tensor(generation.token_ids)[:, None])[:, 0]
+
+
+def step_logits(model: Path, prompt: list[int], generation: Generation) -> torch.Tensor:
+    """What transformers makes of the tokens before each of the response's."""
     tokens = torch.tensor([prompt + generation.token_ids])
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)(tokens).logits
-    logprobs = torch.log_softmax(logits[0, len(prompt) - 1 : -1] / temperature, -1)
-    return logprobs.gather(1, tokens[0, len(prompt) :, None])[:, 0]
+    return logits[0, len(prompt) - 1 : -1]  # type: ignore[no-any-return]
 
 
 def assert_agree(expected: torch.Tensor, generation: Generation) -> None:
@@ -170,3 +175,62 @@ async def test_a_cancelled_call_leaves_the_engine_usable(engine: Engine) -> None
     await asyncio.wait(calls)
     assert all(call.cancelled() for call in calls)
     assert (await engine.generate(PROMPT, sampling())).token_ids
+
+
+async def test_logprobs_are_those_after_penalties(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    penalties = {"repetition_penalty": 1.7, "presence_penalty": 0.6, "frequency_penalty": 0.3}
+    asked = sampling(temperature=0.8, **penalties)
+    generation = await engine.generate(PROMPT, asked)
+    expected = []
+    for place, logits in enumerate(step_logits(models[0], PROMPT, generation)):
+        made = generation.token_ids[:place]
+        for token in set(PROMPT + made):
+            logits[token] *= 1.7 if logits[token] < 0 else 1 / 1.7
+        for token in set(made):
+            logits[token] -= 0.6 + 0.3 * made.count(token)
+        expected.append(torch.log_softmax(logits / 0.8, -1)[generation.token_ids[place]])
+    assert_agree(torch.stack(expected), generation)
+    assert await engine.generate(PROMPT, asked) == generation
+
+
+async def test_min_p_leaves_the_likely_tokens_and_renormalises(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    generation = await engine.generate(PROMPT, sampling(min_p=0.9))
+    for place, logits in enumerate(step_logits(models[0], PROMPT, generation)):
+        chances = torch.softmax(logits, -1)
+        kept = chances >= 0.9 * chances.max()
+        token = generation.token_ids[place]
+        assert kept[token]
+        expected = (chances[token] / chances[kept].sum()).log().item()
+        assert generation.logprobs[place] == pytest.approx(expected, abs=TOLERANCE)
+
+
+async def test_the_likeliest_tokens_are_told_where_they_are_asked_for(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    generation = await engine.generate(PROMPT, sampling(logprobs=3))
+    for told, logits in zip(
+        generation.likeliest, step_logits(models[0], PROMPT, generation), strict=True
+    ):
+        best = torch.log_softmax(logits, -1).topk(3)
+        assert [token for token, _ in told] == best.indices.tolist()
+        assert [one for _, one in told] == pytest.approx(best.values.tolist(), abs=TOLERANCE)
+    plain = await engine.generate(PROMPT, sampling())
+    assert plain.token_ids == generation.token_ids
+    assert plain.likeliest == []
+
+
+async def test_a_text_ends_the_response_where_it_first_appears(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models[0])
+    whole = await engine.generate(PROMPT, sampling())
+    texts = [tokenizer.decode(whole.token_ids[:n], skip_special_tokens=True) for n in range(25)]
+    stop = texts[12][-2:]
+    first = next(n for n, text in enumerate(texts) if stop in text)
+    stopped = await engine.generate(PROMPT, sampling(stop=(stop, "not there")))
+    assert stopped.token_ids == whole.token_ids[:first]
+    assert stopped.finish_reason is FinishReason.STOP

@@ -281,6 +281,20 @@ MODEL = [
         "model.temperature",
         holds=lambda plan: plan.tasksets[0].sampling.temperature == 0.5,
     ),
+    follows(
+        "penalised repetition",
+        at("model.repetition_penalty", 1.1),
+        lambda plan: plan.tasksets[0].sampling.repetition_penalty == 1.1,
+        told=ADVICE,
+        said="penalised repetition (`repetition_penalty: 1.1`)",
+    ),
+    follows(
+        "the likeliest tokens",
+        at("model.logprobs", 3),
+        lambda plan: plan.tasksets[0].sampling.logprobs == 3,
+    ),
+    refused("more of them than the engine gives", at("model.logprobs", 21), "20"),
+    refused("a penalty of 0", at("model.repetition_penalty", 0), "greater than 0"),
     told(
         "one adapter", at("model.lora_configs", [{"lora_rank": 8}]), PLANNED, "model.lora_configs"
     ),
@@ -374,7 +388,21 @@ SYNCHRONIZER = [
 EXPLORER = [
     told("runner_num", at("explorer.runner_num", 4), NO_EFFECT, "runner_per_model"),
     refused("all may be left behind", at("explorer.over_rollout.ratio", 1.0), "less than 1"),
-    told("some are left behind", at("explorer.over_rollout.ratio", 0.5), PLANNED, "over_rollout"),
+    follows(
+        "some are left behind",
+        {"buffer": {"batch_size": 10}, "explorer": {"over_rollout": {"ratio": 0.7}}},
+        lambda plan: (
+            (plan.num_spare_tasks, plan.rows_per_explore_step)
+            == (7, 3 * plan.algorithm.repeat_times)
+        ),
+    ),
+    follows(
+        "too few to leave one behind",
+        {"buffer": {"batch_size": 4}, "explorer": {"over_rollout": {"ratio": 0.2}}},
+        lambda plan: plan.num_spare_tasks == 0,
+        told=ADVICE,
+        said="nothing is left behind below 0.25",
+    ),
     told(
         "unfinished tasks",
         at("explorer.over_rollout.return_partial_tasks", True),

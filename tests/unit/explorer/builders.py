@@ -53,7 +53,17 @@ class ArithmeticEngine:
         digest = hashlib.sha256(f"{prompt_token_ids}{sampling.seed}".encode()).digest()
         reason = FinishReason.LENGTH if count == sampling.max_tokens else FinishReason.STOP
         tokens = [97 + byte % 26 for byte in digest[:count]]
-        return Generation(token_ids=tokens, logprobs=[-0.5] * count, finish_reason=reason)
+        text = bytes(tokens).decode()
+        for stop in sampling.stop:
+            if stop in text:
+                tokens = tokens[: text.index(stop) + len(stop)]
+        likeliest = [(token, -0.5 - rank) for rank, token in enumerate(range(sampling.logprobs))]
+        return Generation(
+            token_ids=tokens,
+            logprobs=[-0.5] * len(tokens),
+            finish_reason=reason,
+            likeliest=[likeliest] * len(tokens) if likeliest else [],
+        )
 
     async def load_weights(self, directory: Path) -> None:
         assert not self.num_active, "weights changed under a run"

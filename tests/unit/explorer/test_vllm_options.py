@@ -1,11 +1,18 @@
 """How vLLM is set up."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from services.explorer.engine import EngineOptions
-from services.explorer.vllm_options import Machine, engine_arguments, prepare_environment
+from services.explorer.vllm_options import (
+    Machine,
+    engine_arguments,
+    environment,
+    own_devices,
+    prepare_environment,
+)
 from trinity.config.explorer import RolloutModelConfig
 from trinity.types import JsonObject
 
@@ -61,3 +68,24 @@ def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPa
     prepare_environment("name/on-the-hub", CPU)
     assert os.environ["OMP_NUM_THREADS"] == "3"
     assert "HF_HUB_OFFLINE" not in os.environ
+
+
+def test_each_of_several_engines_has_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "4,5,6,7"})
+    pair = options(engine_num=2, tensor_parallel_size=2)
+    seen = []
+    for number in range(2):
+        with environment(own_devices(replace(pair, number=number), GPU)):
+            seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    assert seen == ["4,5", "6,7"]
+    assert os.environ == {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    with pytest.raises(ValueError, match=r"3 engines of 2 GPUs each.*shows 4"):
+        own_devices(replace(options(engine_num=3, tensor_parallel_size=2), number=2), GPU)
+    assert own_devices(options(tensor_parallel_size=2), GPU) == {}
+    assert own_devices(pair, CPU) == {}
+
+
+def test_engines_on_one_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    prepare_environment("model", replace(CPU, num_cpus=8), 2)
+    assert os.environ["OMP_NUM_THREADS"] == "2"

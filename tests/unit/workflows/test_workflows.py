@@ -174,6 +174,29 @@ async def test_a_call_may_sample_otherwise_than_its_taskset() -> None:
     assert experience.sampling == SamplingParams(temperature=0.0, max_tokens=1, seed=100)
 
 
+async def test_a_call_may_penalise_and_stop_and_ask_for_the_likeliest_tokens() -> None:
+    engine = ArithmeticEngine()
+    (whole,) = await model(engine).chat_async([{"role": "user", "content": "a"}])
+    second = whole.response_text[1]
+    (experience,) = await model(engine).chat_async(
+        [{"role": "user", "content": "a"}], repetition_penalty=1.2, stop=[second], logprobs=2
+    )
+    assert experience.sampling == SamplingParams(
+        max_tokens=8, repetition_penalty=1.2, stop=(second,), logprobs=2, seed=100
+    )
+    assert experience.response_text == whole.response_text[0]
+    assert experience.sequence.response_length == 2
+    assert experience.arrays["likeliest_tokens"].data.shape == (2, 2)
+    assert experience.arrays["likeliest_logprobs"].data.tolist() == [[-0.5, -1.5]] * 2
+    assert not whole.arrays
+
+
+@pytest.mark.parametrize("stop", ["a", ["a", ""]])
+async def test_what_to_stop_at_is_a_list_of_texts(stop: list[str]) -> None:
+    with pytest.raises(UserError, match="`stop` takes a list of texts that are not empty"):
+        await model().chat_async([{"role": "user", "content": "a"}], stop=stop)
+
+
 async def test_a_thread_may_use_the_model() -> None:
     chat = model()
     (inside,) = await asyncio.to_thread(chat.chat, [{"role": "user", "content": "a"}])

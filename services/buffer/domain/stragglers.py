@@ -1,0 +1,44 @@
+"""Which explore steps have enough (`explorer.over_rollout`), and what the next one needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.buffer.domain.stage import Stage
+
+REASON = "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTasks:
+    """The tasks of an explore step, without those that refilled it."""
+
+    explore_step: int
+    num_drawn: int
+    num_open: int
+    num_ended: int
+    """Closed or given up; those that were left behind are in neither."""
+
+    def num_allowed(self, num_spare: int) -> int:
+        """How many more may be left behind."""
+        num_left_behind = self.num_drawn - self.num_open - self.num_ended
+        return num_spare - num_left_behind
+
+
+def has_enough(tasks: StepTasks, num_spare: int) -> bool:
+    """Whether what is still open may be left behind."""
+    return 0 < tasks.num_open <= tasks.num_allowed(num_spare)
+
+
+def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks]) -> int:
+    """Tasks of the next explore step.
+
+    Those that ended beyond what their steps needed count for it: it draws as many fewer, so that
+    rows do not pile up and grow old. A step that goes on counts as if it ended with the least.
+    """
+    drawn, spare = stage.plan.config.buffer.batch_size, stage.plan.num_spare_tasks
+    surplus = sum(_num_expected(tasks, spare) - (drawn - spare) for tasks in before)
+    return drawn - min(max(surplus, 0), drawn - spare - 1)
+
+
+def _num_expected(tasks: StepTasks, num_spare: int) -> int:
+    return tasks.num_ended if not tasks.num_open else tasks.num_drawn - num_spare

@@ -1,0 +1,52 @@
+"""Ends explore steps that have enough: what is still open is left behind."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.stragglers import REASON, StepTasks, has_enough, num_tasks_to_draw
+from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
+from services.buffer.store.progress import log_event
+from services.buffer.store.stages import lock_stage
+from services.buffer.store.stragglers import leave_behind, seconds_since_ended, tasks_by_step
+from trinity.types import StageKey
+
+
+async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
+    """Leave behind what is open in steps that have had enough for `wait_after_min` seconds."""
+    stage = await lock_stage(connection, key)
+    if not stage.is_open:
+        return 0
+    num_cut = 0
+    for tasks in await tasks_by_step(connection, key, only_open=True):
+        if has_enough(tasks, stage.plan.num_spare_tasks) and await _is_over(
+            connection, stage, tasks
+        ):
+            num_cut += await _cut(connection, stage, tasks)
+    if num_cut:
+        await notify(connection, SCOPES_TOPIC, *stage_topics(key))
+    return num_cut
+
+
+async def count_tasks_to_draw(connection: AsyncConnection, stage: Stage) -> int:
+    """Tasks that the next explore step begins with."""
+    if not stage.plan.num_spare_tasks:
+        return stage.plan.config.buffer.batch_size
+    before = await tasks_by_step(connection, stage.key, only_open=False)
+    return num_tasks_to_draw(stage, before)
+
+
+async def _is_over(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> bool:
+    number = tasks.num_drawn - stage.plan.num_spare_tasks
+    waited = await seconds_since_ended(connection, stage.key, tasks.explore_step, number)
+    return waited is None or waited >= stage.plan.config.explorer.over_rollout.wait_after_min
+
+
+async def _cut(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> int:
+    num_cut = await leave_behind(connection, stage.key, tasks.explore_step, REASON)
+    text = (
+        f"explore step {tasks.explore_step}: {num_cut} of {tasks.num_drawn} tasks were left "
+        "behind, the others had ended (`explorer.over_rollout`)"
+    )
+    await log_event(connection, stage.key, Notice(text=text))
+    return num_cut

@@ -1,0 +1,175 @@
+"""Statements on tasks that are left behind when enough others of their explore step have ended."""
+
+from collections import defaultdict
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    ExperienceState,
+    RunState,
+    ScopeState,
+)
+from services.buffer.domain.stragglers import StepTasks
+from services.buffer.store.database import among, in_stage, insert_rows, key_columns, one_of
+from services.buffer.store.tables import NOW, assignment, experience, pipeline_scope, run
+from trinity.types import StageKey
+
+A, E = assignment.c, experience.c
+_IS_OPEN = one_of(A.state, OPEN_ASSIGNMENT)
+ENDED = (AssignmentState.CLOSED, AssignmentState.GIVEN_UP)
+UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
+
+
+async def tasks_by_step(
+    connection: AsyncConnection, key: StageKey, *, only_open: bool
+) -> list[StepTasks]:
+    """Each explore step with its tasks; `only_open` leaves out steps whose tasks are all over."""
+    count = sa.func.count()
+    num_open = count.filter(_IS_OPEN)
+    statement = (
+        sa.select(
+            A.explore_step,
+            count.label("num_drawn"),
+            num_open.label("num_open"),
+            count.filter(A.state.in_(ENDED)).label("num_ended"),
+        )
+        .where(in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.refill_round == 0)
+        .group_by(A.explore_step)
+        .order_by(A.explore_step)
+    )
+    if only_open:
+        open_steps = sa.select(A.explore_step).where(
+            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, _IS_OPEN
+        )
+        statement = statement.where(A.explore_step.in_(open_steps))
+    return [
+        StepTasks(
+            explore_step=row.explore_step,
+            num_drawn=row.num_drawn,
+            num_open=row.num_open,
+            num_ended=row.num_ended,
+        )
+        for row in await connection.execute(statement)
+    ]
+
+
+async def seconds_since_ended(
+    connection: AsyncConnection, key: StageKey, explore_step: int, number: int
+) -> float | None:
+    """For how long `number` tasks of a step have ended; None if that is since ever.
+
+    A task that closed has a scope since then; one that was given up left no time behind, and
+    counts as the first to end.
+    """
+    closed = sa.and_(
+        in_stage(assignment, key),
+        A.kind == AssignmentKind.TRAIN,
+        A.explore_step == explore_step,
+        A.refill_round == 0,
+        A.state == AssignmentState.CLOSED,
+    )
+    num_closed = sa.select(sa.func.count()).where(closed)
+    given_up = sa.select(sa.func.count()).where(
+        in_stage(assignment, key),
+        A.kind == AssignmentKind.TRAIN,
+        A.explore_step == explore_step,
+        A.refill_round == 0,
+        A.state == AssignmentState.GIVEN_UP,
+    )
+    num_given_up = (await connection.execute(given_up)).scalar_one()
+    place = min(number - num_given_up, (await connection.execute(num_closed)).scalar_one())
+    if place < 1:
+        return None
+    scope = pipeline_scope.c
+    statement = (
+        sa.select(sa.extract("epoch", NOW - scope.opened_at))
+        .where(
+            in_stage(pipeline_scope, key),
+            scope.assignment_id.in_(sa.select(A.assignment_id).where(closed)),
+        )
+        .order_by(scope.opened_at)
+        .offset(place - 1)
+        .limit(1)
+    )
+    return float((await connection.execute(statement)).scalar_one())
+
+
+async def leave_behind(
+    connection: AsyncConnection, key: StageKey, explore_step: int, reason: str
+) -> int:
+    """Take the open tasks of a step away from whoever holds them; answers how many.
+
+    Samples of their runs that had ended stay, filtered. What was lost is kept as figures of a
+    group that is done, which the next batch takes up.
+    """
+    statement = (
+        sa.update(assignment)
+        .where(
+            in_stage(assignment, key),
+            A.kind == AssignmentKind.TRAIN,
+            A.explore_step == explore_step,
+            A.refill_round == 0,
+            _IS_OPEN,
+        )
+        .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
+        .returning(A.assignment_id, A.explore_step, A.position)
+    )
+    cut = list(await connection.execute(statement))
+    ids = [row.assignment_id for row in cut]
+    open_runs = await _open_runs(connection, key, ids)
+    lengths = await _filter_samples(connection, key, ids, reason)
+    scopes = [
+        {
+            **key_columns(key),
+            "assignment_id": row.assignment_id,
+            "explore_step": row.explore_step,
+            "position": row.position,
+            "state": ScopeState.DONE,
+            "error": reason,
+            "metrics": _figures(open_runs.get(row.assignment_id, 0), lengths[row.assignment_id]),
+        }
+        for row in cut
+    ]
+    await insert_rows(connection, pipeline_scope, scopes)
+    return len(cut)
+
+
+async def _open_runs(connection: AsyncConnection, key: StageKey, ids: list[str]) -> dict[str, int]:
+    statement = (
+        sa.select(run.c.assignment_id, sa.func.count().label("number"))
+        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
+        .group_by(run.c.assignment_id)
+    )
+    return {row.assignment_id: row.number for row in await connection.execute(statement)}
+
+
+async def _filter_samples(
+    connection: AsyncConnection, key: StageKey, ids: list[str], reason: str
+) -> dict[str, list[int]]:
+    """Response lengths of the samples that these tasks had given already."""
+    statement = (
+        sa.update(experience)
+        .where(in_stage(experience, key), among(E.assignment_id, ids), one_of(E.state, UNFINISHED))
+        .values(state=ExperienceState.FILTERED, reason=reason)
+        .returning(E.assignment_id, E.response_length)
+    )
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for row in await connection.execute(statement):
+        lengths[row.assignment_id].append(row.response_length)
+    return lengths
+
+
+def _figures(num_open_runs: int, lengths: list[int]) -> dict[str, float]:
+    """Lengths are those of runs that ended: of the others it is only known that they are slow."""
+    figures: dict[str, float] = {
+        "over_rollout/cut_task_count": 1.0,
+        "over_rollout/cut_run_count": float(num_open_runs),
+        "over_rollout/cut_sample_count": float(len(lengths)),
+    }
+    if lengths:
+        figures["over_rollout/cut_response_length"] = sum(lengths) / len(lengths)
+    return figures

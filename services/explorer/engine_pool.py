@@ -1,0 +1,57 @@
+"""Several engines with the same weights, used as one."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.explorer.engine import Engine
+from trinity.types import SamplingParams
+from trinity.workflows.generation import Generation
+
+
+class EnginePool:
+    """Each call goes to the engine that has the fewest, in turn where several have as few.
+
+    Which one answers makes no difference: a response follows from weights, prompt and seed. All of
+    them have the same weights whenever nothing is being loaded, and one that dies ends them all.
+    """
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = list(engines)
+        self._num_calls = [0] * len(engines)
+        self._last = -1
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        """Continue the prompt on the engine with the least to do."""
+        chosen = self._least_busy()
+        self._num_calls[chosen] += 1
+        try:
+            return await self._engines[chosen].generate(
+                prompt_token_ids, sampling, min_tokens=min_tokens
+            )
+        finally:
+            self._num_calls[chosen] -= 1
+
+    async def load_weights(self, directory: Path) -> None:
+        """Give all of them the same weights, at the same time."""
+        async with asyncio.TaskGroup() as tasks:
+            for engine in self._engines:
+                tasks.create_task(engine.load_weights(directory))
+
+    async def check(self) -> None:
+        """Raises: EngineDied when any of them has."""
+        for engine in self._engines:
+            await engine.check()
+
+    async def close(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    def _least_busy(self) -> int:
+        """The first after the one chosen last, among those with the fewest calls."""
+        count = len(self._engines)
+        in_turn = [(self._last + 1 + i) % count for i in range(count)]
+        self._last = min(in_turn, key=self._num_calls.__getitem__)
+        return self._last

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible address of the model, for workflows that bring their own client."""

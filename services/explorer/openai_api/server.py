@@ -1,0 +1,161 @@
+"""Serves chat completions on loopback: each attempt at a run has an address of its own."""
+
+import asyncio
+import hmac
+import json
+import logging
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from services.explorer.openai_api.chat import InvalidRequest, read_request, write_answer
+from trinity.config.rollout_model import RolloutModelConfig
+from trinity.errors import UserError
+from trinity.types import JsonObject
+from trinity.workflows.generation import ChatTokenizer
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.openai_clients import ApiAccess
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+MAX_BODY_BYTES = 16 << 20
+TOKEN_BYTES = 16
+
+
+class OpenAIApi:
+    """Calls under an attempt's address are calls of its model: same seeds, weights and limits.
+
+    Nobody else is answered: the address holds a secret of the attempt, requests bring the key, and
+    only this machine is listened to. An attempt that is over gets 410.
+
+        await api.open()
+        model.offer_api(api.admit(model))
+    """
+
+    def __init__(
+        self, *, model_path: str, rollout: RolloutModelConfig, tokenizer: ChatTokenizer
+    ) -> None:
+        self._model_path = model_path
+        self._rollout = rollout
+        self._tokenizer = tokenizer
+        self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    async def open(self) -> None:
+        """Listen; on any free port where `base_port` is taken."""
+        from aiohttp import web
+
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._list_models)
+        app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
+        app.router.add_post("/attempts/{secret}/v1/chat/completions", self._chat)
+        # Whoever hangs up waits for nothing: what is generated for them ends.
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await self._runner.setup()
+        listening = _listen(self._rollout.base_port)
+        self._port = listening.getsockname()[1]
+        await web.SockSite(self._runner, listening).start()
+        logger.info("the OpenAI-compatible address is open", extra={"port": self._port})
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def admit(self, model: ModelWrapper) -> ApiAccess:
+        """An address for one attempt, good for as long as its model is."""
+        secret = secrets.token_hex(TOKEN_BYTES)
+        self._models[secret] = model
+        return ApiAccess(
+            address=f"http://{LOOPBACK}:{self._port}/attempts/{secret}/v1",
+            key=self._rollout.api_key,
+            model_path=self._model_path,
+        )
+
+    async def _health(self, _: "web.Request") -> "web.Response":
+        return _respond({})
+
+    async def _list_models(self, request: "web.Request") -> "web.Response":
+        if not self._has_key(request):
+            return _no_key()
+        return _respond(
+            {
+                "object": "list",
+                "data": [{"id": self._model_path, "object": "model", "owned_by": "trinity"}],
+            }
+        )
+
+    async def _chat(self, request: "web.Request") -> "web.Response":
+        begun = time.monotonic()
+        if not self._has_key(request):
+            return _no_key()
+        model = self._models.get(request.match_info["secret"])
+        response = _over() if model is None else await self._complete(model, request)
+        if self._rollout.enable_log_requests:
+            about = {"status": response.status, "seconds": round(time.monotonic() - begun, 3)}
+            logger.info("a request to the OpenAI-compatible address", extra=about)
+        return response
+
+    async def _complete(self, model: ModelWrapper, request: "web.Request") -> "web.Response":
+        try:
+            asked = read_request(json.loads(await request.text()))
+            answers = await model.chat_async(asked.messages, n=asked.num_choices, **asked.sampling)
+        except (InvalidRequest, json.JSONDecodeError, UserError) as error:
+            return _refuse(400, "invalid_request_error", str(error))
+        except asyncio.CancelledError:
+            if model.is_closed and not _is_hung_up():
+                return _over()
+            raise
+        except Exception:  # the edge: the workflow hears that it failed, the log why
+            logger.exception("a request to the OpenAI-compatible address failed")
+            return _refuse(500, "server_error", "the engine did not answer: see explorer's log")
+        return _respond(
+            write_answer(asked, answers, model_path=self._model_path, tokenizer=self._tokenizer)
+        )
+
+    def _has_key(self, request: "web.Request") -> bool:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode(), self._rollout.api_key.encode())
+
+
+def _listen(port: int | None) -> socket.socket:
+    for wanted in (port or 0, 0):
+        try:
+            return socket.create_server((LOOPBACK, wanted))
+        except OSError as error:
+            logger.warning("a port is taken", extra={"port": wanted, "why": str(error)})
+    raise UserError(f"no port of {LOOPBACK} is free for the OpenAI-compatible address")
+
+
+def _is_hung_up() -> bool:
+    """Whether it is the request that was cancelled, not the attempt."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _respond(body: JsonObject, status: int = 200) -> "web.Response":
+    from aiohttp import web
+
+    return web.json_response(body, status=status)
+
+
+def _refuse(status: int, kind: str, message: str) -> "web.Response":
+    return _respond({"error": {"message": message, "type": kind, "code": status}}, status)
+
+
+def _no_key() -> "web.Response":
+    return _refuse(
+        401, "authentication_error", "bring `explorer.rollout_model.api_key` as a bearer token"
+    )
+
+
+def _over() -> "web.Response":
+    return _refuse(410, "invalid_request_error", "there is no such attempt, or it is over")
