@@ -48,6 +48,11 @@ class OpenAIApi:
         self._runner: web.AppRunner | None = None
         self._port = 0
 
+    @property
+    def port(self) -> int:
+        """That is listened to."""
+        return self._port
+
     async def open(self) -> None:
         """Listen; on any free port where `base_port` is taken."""
         from aiohttp import web

@@ -228,9 +228,9 @@ async def test_a_text_ends_the_response_where_it_first_appears(
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     whole = await engine.generate(PROMPT, sampling())
-    texts = [tokenizer.decode(whole.token_ids[:n], skip_special_tokens=True) for n in range(25)]
-    stop = texts[12][-2:]
-    first = next(n for n, text in enumerate(texts) if stop in text)
-    stopped = await engine.generate(PROMPT, sampling(stop=(stop, "not there")))
-    assert stopped.token_ids == whole.token_ids[:first]
+    texts = [tokenizer.decode([token]) for token in whole.token_ids]
+    place = next(i for i, text in enumerate(texts) if i > 2 and text.isascii() and text.isalnum())
+    assert not any(texts[place] in text for text in texts[:place])
+    stopped = await engine.generate(PROMPT, sampling(stop=(texts[place], "not there")))
+    assert stopped.token_ids == whole.token_ids[: place + 1]
     assert stopped.finish_reason is FinishReason.STOP

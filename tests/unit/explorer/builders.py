@@ -35,12 +35,14 @@ class ArithmeticEngine:
     num_aborted: int = 0
     gate: asyncio.Event | None = None
     died: Exception | None = None
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(
         self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
     ) -> Generation:
         self.seeds.append(sampling.seed)
         self.num_active += 1
+        self.begun.set()
         try:
             await (self.gate.wait() if self.gate else asyncio.sleep(0))
             await self.check()

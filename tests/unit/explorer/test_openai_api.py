@@ -1,0 +1,249 @@
+"""Workflows that bring an OpenAI client: their calls are those of the run."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openai
+import pytest
+
+from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.outcome import Attempt
+from services.explorer.runner import Runner
+from services.explorer.time_limit import TimeLimit
+from services.explorer.weights import WeightsId
+from services.explorer.workbench import Workbench
+from tests.unit.explorer.builders import (
+    KEY,
+    ArithmeticEngine,
+    CharacterTokenizer,
+    build_assignment,
+    build_plan,
+)
+from trinity.config.rollout_model import RolloutModelConfig
+from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
+from trinity.threads import DaemonThreads
+from trinity.types import Experience, SamplingParams
+from trinity.workflows.generation import ModelLimits
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.openai_clients import ApiAccess
+from trinity.workflows.workflow import Workflow
+
+QUESTION = [{"role": "user", "content": "a"}]
+ROLLOUT = RolloutModelConfig(enable_openai_api=True, enable_history=True, api_key="secret")
+
+
+class Agent(Workflow):
+    """Two turns over a client that knows nothing of training; in a thread."""
+
+    def run(self) -> list[Experience]:
+        client = self.model.get_openai_client()
+        chat: list[dict[str, str]] = [{"role": "user", "content": self.task.task_desc}]
+        for _ in range(2):
+            answer = client.chat.completions.create(
+                model=client.model_path,  # type: ignore[attr-defined]
+                messages=chat,  # type: ignore[arg-type]
+                temperature=0.5,
+            )
+            said = answer.choices[0].message.content or ""
+            chat += [{"role": "assistant", "content": said}, {"role": "user", "content": "go on"}]
+        experiences = self.model.extract_experience_from_history()
+        for experience in experiences:
+            experience.reward = 1.0
+        return experiences
+
+
+@dataclass
+class Offered:
+    """A model with an address."""
+
+    model: ModelWrapper
+    engine: ArithmeticEngine = field(default_factory=ArithmeticEngine)
+
+    @property
+    def client(self) -> openai.AsyncOpenAI:
+        return self.model.get_openai_async_client()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[OpenAIApi]:
+    api = OpenAIApi(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
+    await api.open()
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+@pytest.fixture
+async def offered(api: OpenAIApi) -> Offered:
+    engine = ArithmeticEngine()
+    model = ModelWrapper(
+        generator=engine,
+        tokenizer=CharacterTokenizer(),
+        limits=ModelLimits(max_model_len=200, max_prompt_tokens=120),
+        sampling=SamplingParams(max_tokens=8),
+        weights=(4, 1),
+        seed_of_call=lambda call: 100 + call,
+        keeps_history=True,
+    )
+    model.offer_api(api.admit(model))
+    return Offered(model, engine)
+
+
+async def test_a_call_over_http_is_a_call_of_the_run(offered: Offered) -> None:
+    async with offered.client as client:
+        answer = await client.chat.completions.create(
+            model="any",
+            messages=[{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+            n=2,
+            temperature=0.5,
+            max_completion_tokens=5,
+            presence_penalty=0.5,
+            extra_body={"top_k": 7, "return_token_ids": True},
+        )
+    first, second = offered.model.extract_experience_from_history(clear_history=False)
+    assert first.sampling == SamplingParams(
+        temperature=0.5, max_tokens=5, presence_penalty=0.5, top_k=7, seed=100
+    )
+    assert [choice.message.content for choice in answer.choices] == [
+        first.response_text,
+        second.response_text,
+    ]
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+    extra = answer.choices[0].model_extra
+    assert extra is not None
+    assert extra["token_ids"] == first.sequence.tokens[first.sequence.prompt_length :].tolist()
+    (direct,) = await offered.model.chat_async(QUESTION)  # type: ignore[arg-type]
+    assert offered.model.extract_experience_from_history() == [first, second, direct]
+    assert offered.model.extract_experience_from_history() == []
+
+
+async def test_log_probabilities_come_with_the_answer(offered: Offered) -> None:
+    async with offered.client as client:
+        answer = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,  # type: ignore[arg-type]
+            logprobs=True,
+            top_logprobs=2,
+        )
+    told = answer.choices[0].logprobs
+    assert told is not None and told.content is not None
+    assert [one.logprob for one in told.content] == [-0.5] * 3
+    assert [one.logprob for one in told.content[0].top_logprobs] == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"stream": True}, "`stream`"),
+        ({"tools": [{"type": "function"}]}, "`tools`"),
+        ({"n": 0}, "`n`"),
+        ({"temperature": "hot"}, "`temperature`"),
+        ({"messages": []}, "`messages`"),
+        ({"messages": [{"role": "user"}]}, r"`messages\[0\].content`"),
+        ({"stop": ["a", ""]}, "`stop`"),
+    ],
+)
+async def test_what_is_not_understood_is_refused_by_name(
+    offered: Offered, asked: dict[str, object], named: str
+) -> None:
+    async with offered.client as client:
+        with pytest.raises(openai.BadRequestError, match=named):
+            body = {"model": "any", "messages": QUESTION, **asked}
+            await client.post("/chat/completions", body=body, cast_to=object)
+    assert offered.model.extract_experience_from_history() == []
+
+
+async def test_only_who_has_key_and_address_is_answered(offered: Offered) -> None:
+    access = offered.model.api
+    elsewhere = access.address.rsplit("/", 2)[0] + "/0123/v1"
+    async with (
+        openai.AsyncOpenAI(base_url=access.address, api_key="guess", max_retries=0) as keyless,
+        openai.AsyncOpenAI(base_url=elsewhere, api_key=access.key, max_retries=0) as lost,
+    ):
+        with pytest.raises(openai.AuthenticationError, match="api_key"):
+            await keyless.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+        with pytest.raises(openai.APIStatusError, match="no such attempt") as told:
+            await lost.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+    assert told.value.status_code == 410
+    assert access.address.startswith("http://127.0.0.1:")
+    assert not offered.engine.seeds
+
+
+async def test_an_attempt_that_is_over_answers_no_more(offered: Offered) -> None:
+    offered.engine.gate = asyncio.Event()
+    async with offered.client as client:
+        call = client.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+        going = asyncio.ensure_future(call)
+        async with asyncio.timeout(30):
+            await offered.engine.begun.wait()
+        await offered.model.close()
+        with pytest.raises(openai.APIStatusError, match="is over"):
+            await going
+        with pytest.raises(openai.APIStatusError, match="is over"):
+            await client.chat.completions.create(model="m", messages=QUESTION)  # type: ignore[arg-type]
+    assert offered.engine.num_aborted == 1
+
+
+async def test_a_port_that_is_taken_is_passed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        rollout = ROLLOUT.model_copy(update={"base_port": port})
+        api = OpenAIApi(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
+        await api.open()
+        assert api.port not in (0, port)
+        await api.close()
+
+
+def attempt() -> Attempt:
+    return Attempt(key=KEY, assignment=build_assignment(), run=0, number=0)
+
+
+async def test_an_agent_with_a_client_of_its_own_is_trained(api: OpenAIApi, tmp_path: Path) -> None:
+    WORKFLOWS.register("test_agent", Agent)
+    taskset = {"taskset": {"default_workflow_type": "test_agent"}}
+    plan = build_plan(
+        tmp_path,
+        buffer={"explorer_input": taskset},
+        explorer={"rollout_model": {"enable_history": True, "enable_openai_api": True}},
+    )
+    engine = ArithmeticEngine()
+    [stage] = plan.stages
+    bench = Workbench(
+        plan=stage, seed=plan.seed, engine=engine, tokenizer=CharacterTokenizer(), api=api
+    )
+    threads = DaemonThreads(name="workflow", max_threads=2)
+    limit = TimeLimit(stage.config.explorer)
+    runner = Runner(workbench=bench, engine=engine, limit=limit, threads=threads)
+    outcomes = [await runner.run(attempt(), WeightsId(version=4, incarnation=1)) for _ in range(2)]
+    assert [outcome.failure for outcome in outcomes] == ["", ""]
+    first, second = outcomes[0].experiences
+    assert second.sequence.prompt_text.startswith(
+        f"{first.sequence.prompt_text}assistant:{first.response_text}\n"
+    )
+    assert [one.eid.step for one in (first, second) if one.eid] == [0, 1]
+    tokens = [[one.sequence.tokens.tolist() for one in each.experiences] for each in outcomes]
+    assert tokens[0] == tokens[1]
+
+
+async def test_without_the_keys_the_sentence_names_them() -> None:
+    model = ModelWrapper(
+        generator=ArithmeticEngine(),
+        tokenizer=CharacterTokenizer(),
+        limits=ModelLimits(max_model_len=200, max_prompt_tokens=120),
+        sampling=SamplingParams(),
+        weights=(0, 0),
+        seed_of_call=lambda call: call,
+    )
+    with pytest.raises(UserError, match=r"rollout_model\.enable_openai_api: true"):
+        model.get_openai_client()
+    with pytest.raises(UserError, match=r"rollout_model\.enable_history: true"):
+        model.extract_experience_from_history()
+    model.offer_api(ApiAccess(address="http://127.0.0.1:9/v1", key="k", model_path="m"))
+    assert (model.api_address, model.api_key) == ("http://127.0.0.1:9/v1", "k")
