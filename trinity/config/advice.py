@@ -60,6 +60,15 @@ def _leaves_nothing_behind(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _calls_are_not_recorded(stage: StagePlan) -> Iterator[str]:
+    rollout = stage.config.explorer.rollout_model
+    if stage.needs_rollout and rollout.enable_openai_api and not rollout.enable_history:
+        yield (
+            "`explorer.rollout_model.enable_openai_api` answers calls, and none is kept to train "
+            "on: `enable_history: true` lets a workflow take them as experiences"
+        )
+
+
 def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
     algorithm = stage.algorithm
     if algorithm.repeat_times > 1 or not stage.needs_rollout:
@@ -229,6 +238,7 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
 LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
     _leaves_nothing_behind,
+    _calls_are_not_recorded,
     _nothing_to_compare,
     _left_out_as_stale,
     _rejected_as_stale,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity.config.plan import ExperimentPlan
+from trinity.config.root import Config
 from trinity.errors import UserError
 from trinity.types import JsonValue
 
@@ -19,6 +20,10 @@ CHANGEABLE = (
     "continue_from_checkpoint",
     "explorer.max_retry_times",
     "explorer.max_timeout",
+    "explorer.rollout_model.api_key",
+    "explorer.rollout_model.base_port",
+    "explorer.rollout_model.enable_log_requests",
+    "explorer.rollout_model.engine_num",
     "explorer.runner_per_model",
     "log",
     "monitor",
@@ -69,7 +74,9 @@ def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
     if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
         changed.add("stages")
     for old, new in zip(before["stages"], now["stages"], strict=False):
-        changed |= _differences(old["config"], new["config"])
+        # A key that came since the run was started had its default then.
+        complete = json.loads(Config.model_validate(old["config"]).model_dump_json())
+        changed |= _differences(complete, new["config"])
     if before["seed"] != now["seed"]:
         changed.add("seed")
     return changed

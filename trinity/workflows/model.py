@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -299,7 +299,8 @@ def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
     stop = overrides.get("stop", usual.stop)
     if isinstance(stop, str) or not all(stop):
         raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
-    return replace(usual, **{**overrides, "stop": tuple(stop)})
+    changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
+    return replace(usual, **changes)
 
 
 def _until_stop(text: str, stop: Sequence[str]) -> str:

@@ -118,11 +118,18 @@ def _sampling(body: Mapping[str, Any], *, wants_logprobs: bool) -> Sampling:
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             found["max_tokens"] = _whole(body, key, 1)
-    if (stop := body.get("stop")) is not None:
-        found["stop"] = [stop] if isinstance(stop, str) else list(stop)
+    if body.get("stop") is not None:
+        found["stop"] = _stop(body["stop"])
     if wants_logprobs:
         found["logprobs"] = _whole(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
     return found
+
+
+def _stop(given: object) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
+        raise InvalidRequest("`stop` is neither a text nor a list of texts that are not empty")
+    return texts
 
 
 def _number(key: str, value: object) -> float:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from services.explorer.openai_api.chat import InvalidRequest, read_request, write_answer
+from services.explorer.openai_api.chat import read_request, write_answer
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
@@ -110,10 +110,14 @@ class OpenAIApi:
         return response
 
     async def _complete(self, model: ModelWrapper, request: "web.Request") -> "web.Response":
+        from aiohttp import web
+
         try:
             asked = read_request(json.loads(await request.text()))
             answers = await model.chat_async(asked.messages, n=asked.num_choices, **asked.sampling)
-        except (InvalidRequest, json.JSONDecodeError, UserError) as error:
+        except web.HTTPException:
+            raise
+        except (ValueError, UserError) as error:  # not JSON, not understood, out of bounds
             return _refuse(400, "invalid_request_error", str(error))
         except asyncio.CancelledError:
             if model.is_closed and not _is_hung_up():

@@ -409,6 +409,16 @@ EXPLORER = [
         PLANNED,
         "return_partial_tasks",
     ),
+    follows(
+        "an address whose calls are lost",
+        at(f"{ROLLOUT}.enable_openai_api", True),
+        lambda plan: plan.config.explorer.rollout_model.enable_openai_api,
+        told=ADVICE,
+        said="`enable_history: true`",
+    ),
+    told("calls of tools", at(f"{ROLLOUT}.tool_call_parser", "hermes"), PLANNED, "tools"),
+    refused("a port there is not", at(f"{ROLLOUT}.base_port", 70000), "65536"),
+    refused("an empty key", at(f"{ROLLOUT}.api_key", ""), "api_key"),
     refused("an unknown concurrency", at("explorer.concurrent_mode", "x"), "concurrent_mode"),
     told(
         "runs share a runner",

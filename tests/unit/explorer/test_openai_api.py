@@ -148,6 +148,7 @@ async def test_log_probabilities_come_with_the_answer(offered: Offered) -> None:
         ({"messages": []}, "`messages`"),
         ({"messages": [{"role": "user"}]}, r"`messages\[0\].content`"),
         ({"stop": ["a", ""]}, "`stop`"),
+        ({"stop": 3}, "`stop`"),
     ],
 )
 async def test_what_is_not_understood_is_refused_by_name(

@@ -1,5 +1,6 @@
 """A directory's run goes on only with the settings it was started with."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped
-from trinity.launch.resume import check_resumable, holds_run, remember
+from trinity.launch.resume import PLAN_FILE, check_resumable, holds_run, remember
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
@@ -37,6 +38,19 @@ def test_a_changed_algorithm_is_refused_by_its_key(tmp_path: Path) -> None:
 def test_how_often_to_save_may_change(tmp_path: Path) -> None:
     remember(plan_in(tmp_path))
     check_resumable(plan_in(tmp_path, trainer={"save_interval": 7}, log={"level": "DEBUG"}))
+
+
+def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    remember(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        del stage["config"]["explorer"]["over_rollout"]
+    file.write_text(json.dumps(values))
+    check_resumable(plan)
+    with pytest.raises(UserError, match=r"explorer\.over_rollout\.ratio"):
+        check_resumable(plan_in(tmp_path, explorer={"over_rollout": {"ratio": 0.5}}))
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Workflows that take their time, and that bring a client of their own."""
+
+import asyncio
+
+from trinity.types import Experience
+from trinity.workflows.workflow import Workflow
+
+
+class OneInFourNeverEnds(Workflow):
+    """Answers, but for every fourth task."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        """One experience, rewarded by its first letter."""
+        if self.task.index % 4 == 3:
+            await asyncio.Event().wait()
+        experiences = await self.model.chat_async([{"role": "user", "content": "a"}])
+        return _rewarded(experiences)
+
+
+class Agent(Workflow):
+    """Two turns over OpenAI's client."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        """What the calls gave."""
+        async with self.model.get_openai_async_client() as client:
+            for _ in range(2):
+                await client.chat.completions.create(
+                    model="policy", messages=[{"role": "user", "content": self.task.task_desc}]
+                )
+        return _rewarded(self.model.extract_experience_from_history())
+
+
+def _rewarded(experiences: list[Experience]) -> list[Experience]:
+    for experience in experiences:
+        experience.reward = float(ord(experience.response_text[0]) % 7)
+    return experiences
