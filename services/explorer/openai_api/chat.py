@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trinity.types import Experience, FinishReason, JsonObject
+from trinity.types import Experience, FinishReason, JsonObject, JsonValue
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.messages import Message
 from trinity.workflows.model import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS, Sampling
@@ -161,7 +161,7 @@ def _choice(
     if request.wants_logprobs:
         choice["logprobs"] = {"content": _logprobs(answer, tokenizer)}
     if request.wants_token_ids:
-        choice["token_ids"] = _response_tokens(answer)
+        choice["token_ids"] = [*_response_tokens(answer)]
     return choice
 
 
@@ -171,7 +171,7 @@ def _response_tokens(answer: Experience) -> list[int]:
     return tokens
 
 
-def _logprobs(answer: Experience, tokenizer: ChatTokenizer) -> list[JsonObject]:
+def _logprobs(answer: Experience, tokenizer: ChatTokenizer) -> list[JsonValue]:
     """Those that the tokens were drawn by: after penalties, temperature and truncation."""
     tokens = _response_tokens(answer)
     likeliest: list[list[tuple[int, float]]] = [[] for _ in tokens]
