@@ -4,6 +4,8 @@ import re
 from typing import Any
 
 HIDDEN = "***"
+NO_SECRETS = (None, "", "EMPTY")
+"""The last is what stands for a key where none is needed."""
 _SECRET_NAME = re.compile(
     r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
     r"|private_?key|(^|_)token)$",
@@ -25,7 +27,7 @@ def hidden(key: str, value: Any) -> Any:
         return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [hidden(key, item) for item in value]
-    if is_secret(key) and value not in (None, ""):
+    if is_secret(key) and value not in NO_SECRETS:
         return HIDDEN
     return _IN_ADDRESS.sub(rf"\g<scheme>:{HIDDEN}@", value) if isinstance(value, str) else value
 
