@@ -30,6 +30,8 @@ def test_an_image_is_small_and_holds_its_own_service_alone(
         sys.stdout.write(f"\n{service}: {environment.megabytes:.0f} MB ")
     assert environment.megabytes < MOST_MEGABYTES
     assert environment.can_import(f"services.{service}.__main__")
+    if service == "buffer":
+        assert environment.can_import("pyarrow.parquet")
     others = {"buffer", "explorer", "synchronizer", "trainer"} - {service}
     for foreign in ("torch", "transformers", "vllm", "tests", *(f"services.{o}" for o in others)):
         assert not environment.can_import(foreign), foreign
