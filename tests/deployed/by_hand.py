@@ -123,6 +123,8 @@ class ByHand:
         return {**kept, **marks, **variables}
 
     def _here(self, value: str) -> str:
+        if unset := re.fullmatch(r"\$\{\w+:-(.*)\}", value):
+            return unset[1]
         if secret := re.fullmatch(r"/run/secrets/(.+)", value):
             return str(self.folder / self.compose["secrets"][secret[1]]["file"])
         address, colon, port = value.partition(":")

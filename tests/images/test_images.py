@@ -20,7 +20,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     yield {service: install(service, folder / service) for service in SERVICES}
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(8_000)
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_image_is_small_and_holds_its_own_service_alone(
     environments: dict[str, Environment], service: str, capsys: pytest.CaptureFixture[str]
@@ -37,7 +37,7 @@ def test_an_image_is_small_and_holds_its_own_service_alone(
         assert not environment.can_import(foreign), foreign
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(8_000)
 def test_the_images_serve(environments: dict[str, Environment], tmp_path: Path) -> None:
     """Accounts, migrations and services, each in the environment of its image."""
     pythons = {service: environment.python for service, environment in environments.items()}
