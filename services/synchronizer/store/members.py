@@ -36,16 +36,17 @@ async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -
         "waits": [asdict(wait) for wait in member.waits],
         "last_heard": _now,
     }
-    recorded = await connection.execute(
+    recorded = await connection.scalar(
         pg.insert(tables.member)
         .values(id=member.id, **values)
         .on_conflict_do_update(index_elements=["id"], set_=values, where=_same(member, tenant))
+        .returning(_member.id)
     )
     forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
     await connection.execute(
         sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
     )
-    return bool(recorded.rowcount)
+    return recorded is not None
 
 
 async def forget(connection: AsyncConnection, member: Member, tenant: str = "") -> None:
