@@ -8,7 +8,8 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer check format \
+.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer \
+	bench-gpu check format \
 	types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -58,6 +59,10 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.buffer
+
+SIZE ?= 0.5b
+bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limits (SIZE=0.5b, 1.5b, 3b or tiny)
+	$(BIN)/python -m benchmarks.gpu --size $(SIZE)
 
 CORES ?= 2,3
 bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES (an hour; the peers get build/peers)

@@ -24,7 +24,7 @@ async def measure_rollout(
         max_model_len=size.max_length + 1,
         end_token_ids=(),
         rollout=RolloutModelConfig(
-            dtype="bfloat16" if size.dtype == "bfloat16" else "float32",
+            dtype=size.dtype,
             ignore_eos=True,
             enable_prefix_caching=False,
             gpu_memory_utilization=0.8,

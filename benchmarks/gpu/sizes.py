@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
@@ -24,7 +25,7 @@ class Size:
     """Of a train step."""
     tokens_per_part: int
     """Of a micro-batch."""
-    dtype: str = "bfloat16"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
 
     @property
     def max_length(self) -> int:

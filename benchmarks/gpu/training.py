@@ -1,9 +1,9 @@
 """The trainer's part: steps of the real learner, and weights on their way out."""
 
 import statistics
-import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from benchmarks.gpu.sizes import Size
 from services.trainer.rows import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
 from trinity.config.plan import StagePlan
+
+if TYPE_CHECKING:
+    from services.trainer.learner import Learner
 
 NUM_UNCOUNTED = 2
 
@@ -54,16 +57,12 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
 
 
 def _plan(model: Path, size: Size) -> StagePlan:
-    with tempfile.TemporaryDirectory():
-        algorithm = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "none"}
-        trainer = {"dtype": size.dtype, "max_token_len_per_gpu": size.tokens_per_part}
-        return make_plan(model, algorithm, trainer)
+    algorithm = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "none"}
+    trainer = {"dtype": size.dtype, "max_token_len_per_gpu": size.tokens_per_part}
+    return make_plan(model, algorithm, trainer)
 
 
-def _step_seconds(learner: "object", size: Size, step: int) -> float:
-    from services.trainer.learner import Learner
-
-    assert isinstance(learner, Learner)
+def _step_seconds(learner: "Learner", size: Size, step: int) -> float:
     batch = _batch(size, step)
     settle()
     begun = time.perf_counter()
