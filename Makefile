@@ -9,8 +9,7 @@ SCRATCH := build
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer \
-	bench-gpu check format \
-	types protos proto proto-drift proto-baseline docs docs-drift lock clean
+	bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
