@@ -22,8 +22,8 @@ from trinity.local.postgres import PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.secret_files import SecretFiles
 
-JOB_SECONDS = 120.0
-READY_SECONDS = 120.0
+JOB_SECONDS = 600.0
+READY_SECONDS = 600.0
 OWN_PORTS = ("50051", "50052", "50053", "50054")
 
 
