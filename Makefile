@@ -8,8 +8,8 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer check format \
-	types protos proto proto-drift proto-baseline docs docs-drift lock clean
+.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer \
+	bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -59,6 +59,10 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.buffer
 
+SIZE ?= 0.5b
+bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limits (SIZE=0.5b, 1.5b, 3b or tiny)
+	$(BIN)/python -m benchmarks.gpu --size $(SIZE)
+
 CORES ?= 2,3
 bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES (an hour; the peers get build/peers)
 	$(BIN)/python -m benchmarks.buffer --cores $(CORES)
@@ -96,11 +100,13 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
 	$(BIN)/python -m trinity.config.document docs/configuration.md
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
+	$(BIN)/python -m trinity.security.document docs/security.md
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
 	$(BIN)/python -m trinity.config.document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
+	$(BIN)/python -m trinity.security.document docs/security.md --check
 
 lock:  ## Write requirements/cpu.lock and the locks of the images from .venv as it is
 	@requirements/freeze.sh $(VENV)

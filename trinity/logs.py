@@ -1,4 +1,7 @@
-"""Logging of a service: one line a message on standard output, values in `extra`."""
+"""Logging of a service: one line a message on standard output, values in `extra`.
+
+Errors of libraries and of users' code may hold addresses: their passwords are taken out here.
+"""
 
 import json
 import logging
@@ -6,6 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from trinity.masking import without_passwords
 from trinity.telemetry import tracing
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -37,7 +41,7 @@ class TextFormatter(logging.Formatter):
         extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
         line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return (line + extras).translate(ESCAPED) + trace
+        return without_passwords((line + extras).translate(ESCAPED) + trace)
 
 
 class JsonFormatter(logging.Formatter):
@@ -58,7 +62,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return without_passwords(json.dumps(entry, default=str))
 
 
 def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:

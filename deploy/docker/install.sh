@@ -19,10 +19,13 @@ esac
 pip install --no-deps --no-compile --requirement "$pins"
 pip install --no-deps --no-compile .
 
-# What nothing here uses: the tests of numpy, and of pyarrow a quarter: Flight, headers, its tests.
+# What nothing here uses: the tests of numpy, and of pyarrow a third: Flight, S3, headers, its tests,
+# and second and third copies of a library that links would have been, in a wheel that knows none.
 for packages in "$environment"/lib/python3*/site-packages; do
     find "$packages/numpy" -type d -name tests -prune -exec rm -rf {} +
-    [ -d "$packages/pyarrow" ] || continue
-    rm -rf "$packages"/pyarrow/{tests,include,includes,src,libarrow_flight.*,libarrow_python_flight.*} \
-        "$packages"/pyarrow/{_flight.*,flight.py}
+    arrow="$packages/pyarrow"
+    [ -d "$arrow" ] || continue
+    rm -rf "$arrow"/{tests,include,includes,src,libarrow_flight.*,libarrow_python_flight.*} \
+        "$arrow"/{_flight.*,flight.py,libarrow_s3.*,_s3fs.*,_pyarrow_cpp_tests.*} \
+        "$arrow"/libarrow_python*.so "$arrow"/libarrow_python*.so.*.*
 done

@@ -59,6 +59,21 @@ variable "stream_replicas" {
   default     = 3
 }
 
+locals {
+  # Where a service answers, for a file of variables.
+  synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+  buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+
+  # Of every service: its certificates and token, and where it may write.
+  own = {
+    TRINITY_SECURITY_DIR = "/etc/trinity/tls"
+    HOME                 = "/local"
+    PYTHONPYCACHEPREFIX  = "/local/pycache"
+  }
+  # Of those that fetch models or data: kept while the task stays on a node.
+  cache = { HF_HOME = "/alloc/data/huggingface" }
+}
+
 job "trinity" {
   type = "service"
 
@@ -141,13 +156,10 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, {
         TRINITY_SYNCHRONIZER_LISTEN            = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_SYNCHRONIZER_LOG_FORMAT        = "json"
         TRINITY_SYNCHRONIZER_POSTGRES_DSN_FILE = "${NOMAD_SECRETS_DIR}/postgres-dsn"
-        TRINITY_SECURITY_DIR                   = "/etc/trinity/tls"
-        HOME                                   = "/local"
-        PYTHONPYCACHEPREFIX                    = "/local/pycache"
       }, var.environment.synchronizer)
       template {
         destination = "secrets/postgres-dsn"
@@ -241,17 +253,13 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_BUFFER_LISTEN            = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_BUFFER_LOG_FORMAT        = "json"
         TRINITY_BUFFER_POSTGRES_DSN_FILE = "${NOMAD_SECRETS_DIR}/postgres-dsn"
         TRINITY_BUFFER_NATS_URL_FILE     = "${NOMAD_SECRETS_DIR}/nats-url"
         TRINITY_BUFFER_TASKSET_ROOTS     = "/data"
         TRINITY_BUFFER_STREAM_REPLICAS   = "${var.stream_replicas}"
-        HF_HOME                          = "/alloc/data/huggingface"
-        TRINITY_SECURITY_DIR             = "/etc/trinity/tls"
-        HOME                             = "/local"
-        PYTHONPYCACHEPREFIX              = "/local/pycache"
       }, var.environment.buffer)
       template {
         destination = "secrets/postgres-dsn"
@@ -270,7 +278,7 @@ job "trinity" {
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "TRINITY_BUFFER_SYNCHRONIZER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+        data        = "TRINITY_BUFFER_SYNCHRONIZER=${local.synchronizer}"
       }
       kill_timeout = "30s"
       resources {
@@ -328,18 +336,14 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_TRAINER_LISTEN     = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_TRAINER_LOG_FORMAT = "json"
-        HF_HOME                    = "/alloc/data/huggingface"
-        TRINITY_SECURITY_DIR       = "/etc/trinity/tls"
-        HOME                       = "/local"
-        PYTHONPYCACHEPREFIX        = "/local/pycache"
       }, var.environment.trainer)
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "TRINITY_TRAINER_SYNCHRONIZER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}\nTRINITY_TRAINER_BUFFER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+        data        = "TRINITY_TRAINER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_TRAINER_BUFFER=${local.buffer}"
       }
       kill_timeout = "60s"
       resources {
@@ -406,14 +410,10 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_EXPLORER_LISTEN        = "${NOMAD_IP_grpc}:${NOMAD_PORT_grpc}"
         TRINITY_EXPLORER_LOG_FORMAT    = "json"
         TRINITY_EXPLORER_NATS_URL_FILE = "${NOMAD_SECRETS_DIR}/nats-url"
-        HF_HOME                        = "/alloc/data/huggingface"
-        TRINITY_SECURITY_DIR           = "/etc/trinity/tls"
-        HOME                           = "/local"
-        PYTHONPYCACHEPREFIX            = "/local/pycache"
       }, var.environment.explorer)
       template {
         destination = "secrets/nats-url"
@@ -425,7 +425,7 @@ job "trinity" {
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "TRINITY_EXPLORER_SYNCHRONIZER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}\nTRINITY_EXPLORER_BUFFER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+        data        = "TRINITY_EXPLORER_SYNCHRONIZER=${local.synchronizer}\nTRINITY_EXPLORER_BUFFER=${local.buffer}"
       }
       kill_timeout = "60s"
       resources {

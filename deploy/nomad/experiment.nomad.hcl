@@ -56,6 +56,12 @@ variable "stream_replicas" {
   default     = 3
 }
 
+locals {
+  # Where a service answers, for a file of variables.
+  synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+  buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+}
+
 job "trinity-experiment" {
   type = "batch"
 
@@ -87,7 +93,7 @@ job "trinity-experiment" {
       template {
         destination = "local/peers.env"
         env         = true
-        data        = "SYNCHRONIZER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}\nBUFFER={{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
+        data        = "SYNCHRONIZER=${local.synchronizer}\nBUFFER=${local.buffer}"
       }
       env {
         TRINITY_SECURITY_DIR = "/etc/trinity/tls"

@@ -52,6 +52,16 @@ variable "nats_config" {
   default = "../nats/nats.conf"
 }
 
+locals {
+  # Of every service: where it may write.
+  own = {
+    HOME                = "/local"
+    PYTHONPYCACHEPREFIX = "/local/pycache"
+  }
+  # Of those that fetch models or data: kept while the task stays on a node.
+  cache = { HF_HOME = "/alloc/data/huggingface" }
+}
+
 job "trinity" {
   type = "service"
 
@@ -267,12 +277,10 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, {
         TRINITY_SYNCHRONIZER_LISTEN            = "127.0.0.1:50051"
         TRINITY_SYNCHRONIZER_LOG_FORMAT        = "json"
         TRINITY_SYNCHRONIZER_POSTGRES_DSN_FILE = "${NOMAD_SECRETS_DIR}/postgres-dsn"
-        HOME                                   = "/local"
-        PYTHONPYCACHEPREFIX                    = "/local/pycache"
       }, var.environment.synchronizer)
       template {
         destination = "secrets/postgres-dsn"
@@ -300,16 +308,13 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_BUFFER_LISTEN            = "127.0.0.1:50052"
         TRINITY_BUFFER_LOG_FORMAT        = "json"
         TRINITY_BUFFER_POSTGRES_DSN_FILE = "${NOMAD_SECRETS_DIR}/postgres-dsn"
         TRINITY_BUFFER_NATS_URL_FILE     = "${NOMAD_SECRETS_DIR}/nats-url"
         TRINITY_BUFFER_SYNCHRONIZER      = "127.0.0.1:50051"
         TRINITY_BUFFER_TASKSET_ROOTS     = "/data"
-        HF_HOME                          = "/alloc/data/huggingface"
-        HOME                             = "/local"
-        PYTHONPYCACHEPREFIX              = "/local/pycache"
       }, var.environment.buffer)
       template {
         destination = "secrets/postgres-dsn"
@@ -345,14 +350,11 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_TRAINER_LISTEN       = "127.0.0.1:50053"
         TRINITY_TRAINER_LOG_FORMAT   = "json"
         TRINITY_TRAINER_SYNCHRONIZER = "127.0.0.1:50051"
         TRINITY_TRAINER_BUFFER       = "127.0.0.1:50052"
-        HF_HOME                      = "/alloc/data/huggingface"
-        HOME                         = "/local"
-        PYTHONPYCACHEPREFIX          = "/local/pycache"
       }, var.environment.trainer)
       kill_timeout = "60s"
       resources {
@@ -381,15 +383,12 @@ job "trinity" {
         cap_drop        = ["all"]
         security_opt    = ["no-new-privileges"]
       }
-      env = merge({
+      env = merge(local.own, local.cache, {
         TRINITY_EXPLORER_LISTEN        = "127.0.0.1:50054"
         TRINITY_EXPLORER_LOG_FORMAT    = "json"
         TRINITY_EXPLORER_NATS_URL_FILE = "${NOMAD_SECRETS_DIR}/nats-url"
         TRINITY_EXPLORER_SYNCHRONIZER  = "127.0.0.1:50051"
         TRINITY_EXPLORER_BUFFER        = "127.0.0.1:50052"
-        HF_HOME                        = "/alloc/data/huggingface"
-        HOME                           = "/local"
-        PYTHONPYCACHEPREFIX            = "/local/pycache"
       }, var.environment.explorer)
       template {
         destination = "secrets/nats-url"

@@ -15,7 +15,9 @@ async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
     """Explore until `stop` is set."""
     load_plugins(plugin_dirs_from_environment())
     explorer = Explorer(
-        settings=settings, start_engine=start_vllm, broker=NatsBroker(settings.nats_url)
+        settings=settings,
+        start_engine=start_vllm,
+        broker=NatsBroker(settings.nats_url.get_secret_value()),
     )
     await explorer.run(stop)
 

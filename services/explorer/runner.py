@@ -12,6 +12,7 @@ from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
 from trinity.codec import check_experience
+from trinity.masking import without_passwords
 from trinity.telemetry import tracing
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience
@@ -145,4 +146,4 @@ def _reason(error: BaseException) -> str:
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return (last + where)[:MAX_REASON_CHARACTERS]
+    return without_passwords(last + where)[:MAX_REASON_CHARACTERS]

@@ -3,7 +3,7 @@
 import socket
 import uuid
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.settings import ServiceSettings
@@ -20,7 +20,7 @@ class ExplorerSettings(ServiceSettings):
     buffer: str
     """Address of the buffer, host:port."""
 
-    nats_url: str
+    nats_url: SecretStr
     """Address of the broker that carries results, with user and password."""
 
     tenant: str = ""

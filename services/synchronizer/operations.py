@@ -154,13 +154,16 @@ class Operations:
         """
         await self._change(experiment_id, lambda known: known.cancelled(reason))
 
-    async def heard(self, member: Member) -> None:
-        """Record a member's description of itself, or its goodbye."""
+    async def heard(self, member: Member, tenant: str = "") -> bool:
+        """Record a member's description of itself, or its goodbye.
+
+        False where it takes the id of a member of another role or, for a tenant, of another's.
+        """
         async with self._database.changing() as connection:
             if member.activity == GONE:
-                await members.forget(connection, member.id)
-            else:
-                await members.heard(connection, member)
+                await members.forget(connection, member, tenant)
+                return True
+            return await members.heard(connection, member, tenant)
 
     async def tenant_of(self, experiment_id: str) -> str | None:
         """Whose experiment it is; None when there is none of this id."""

@@ -1,5 +1,6 @@
 """The part of an experiment's plan that decides its life cycle."""
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -7,6 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
+from trinity.config.secret import hidden
 from trinity.errors import InvalidRequest, PreconditionFailed
 
 MAX_STAGES = 1_000
@@ -43,6 +45,11 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
         PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
         for name, stage in zip(names, plan.stages, strict=True)
     )
+
+
+def without_secrets(plan_json: str) -> str:
+    """The plan with `***` in place of its keys and passwords."""
+    return json.dumps(hidden("", json.loads(plan_json)))
 
 
 def check_directory(plan_json: str, others: Iterable[str]) -> None:

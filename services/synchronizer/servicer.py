@@ -11,17 +11,21 @@ from services.synchronizer import wire
 from services.synchronizer.domain import Role
 from services.synchronizer.members import HEARTBEAT_SECONDS
 from services.synchronizer.operations import Operations
-from services.synchronizer.plan import planned_stages
+from services.synchronizer.plan import planned_stages, without_secrets
 from services.synchronizer.watching import Watching
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
-from trinity.errors import InvalidRequest
+from trinity.errors import Forbidden, InvalidRequest
+from trinity.security import audit
 from trinity.security.caller import current_caller
+from trinity.security.scopes import Scope
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
 EVERY_EXPERIMENT = ""
+WHOLE_PLAN_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
+"""Who acts on a plan needs its keys and passwords; who looks at it does not."""
 MAX_VERSIONS = 10_000
 
 
@@ -52,8 +56,11 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.GetExperimentRequest, _: grpc.aio.ServicerContext
     ) -> pb.GetExperimentResponse:
         planned = await self._operations.get(_experiment_id(request.experiment_id))
+        plan = planned.plan_json
+        if not current_caller().scopes & WHOLE_PLAN_SCOPES:
+            plan = without_secrets(plan)
         return pb.GetExperimentResponse(
-            experiment=wire.experiment_to_proto(planned.experiment), plan_json=planned.plan_json
+            experiment=wire.experiment_to_proto(planned.experiment), plan_json=plan
         )
 
     async def WatchExperiments(
@@ -107,9 +114,14 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         return pb.RetireVersionsResponse()
 
     async def Heartbeat(
-        self, request: pb.HeartbeatRequest, _: grpc.aio.ServicerContext
+        self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext
     ) -> pb.HeartbeatResponse:
-        await self._operations.heard(wire.member_from_proto(request.member))
+        member, caller = wire.member_from_proto(request.member), current_caller()
+        if not await self._operations.heard(member, caller.bound_tenant):
+            method = f"{SERVICE_NAME}/Heartbeat"
+            peer, asked = context.peer(), str(member.id)
+            audit.refused("member", method=method, peer=peer, caller=caller, asked=asked)
+            raise Forbidden("member.id: is that of another member")
         return pb.HeartbeatResponse(interval_seconds=HEARTBEAT_SECONDS)
 
     async def FinishRole(

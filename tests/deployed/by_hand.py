@@ -22,8 +22,8 @@ from trinity.local.postgres import PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.secret_files import SecretFiles
 
-JOB_SECONDS = 120.0
-READY_SECONDS = 120.0
+JOB_SECONDS = 600.0
+READY_SECONDS = 600.0
 OWN_PORTS = ("50051", "50052", "50053", "50054")
 
 
@@ -123,6 +123,8 @@ class ByHand:
         return {**kept, **marks, **variables}
 
     def _here(self, value: str) -> str:
+        if unset := re.fullmatch(r"\$\{\w+:-(.*)\}", value):
+            return unset[1]
         if secret := re.fullmatch(r"/run/secrets/(.+)", value):
             return str(self.folder / self.compose["secrets"][secret[1]]["file"])
         address, colon, port = value.partition(":")

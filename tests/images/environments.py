@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-INSTALL_SECONDS = 600.0
+INSTALL_SECONDS = 3_600.0
 MEGABYTE = 1_000_000
 
 

@@ -15,7 +15,9 @@ async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
     """Explore until `stop` is set."""
     engines._load_tokenizer = lambda _: CharacterTokenizer()  # type: ignore[assignment,return-value]
     explorer = Explorer(
-        settings=settings, start_engine=start_hash_engine, broker=NatsBroker(settings.nats_url)
+        settings=settings,
+        start_engine=start_hash_engine,
+        broker=NatsBroker(settings.nats_url.get_secret_value()),
     )
     await explorer.run(stop)
 

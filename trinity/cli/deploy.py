@@ -32,6 +32,9 @@ def render(
     explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
     registry: Annotated[str, typer.Option(help="Where images are pulled from.")] = "",
     tag: Annotated[str, typer.Option(help="Their version.")] = "0.1.0",
+    otlp_endpoint: Annotated[
+        str, typer.Option(help="Collector of spans and figures, http://host:4317.")
+    ] = "",
     plugin_dir: PluginDirOption = None,
 ) -> None:
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
@@ -47,6 +50,7 @@ def render(
         explorers=explorers,
         plugin_dir=plugin_dir.resolve() if plugin_dir else None,
         images=Images(registry=registry, tag=tag),
+        otlp_endpoint=otlp_endpoint,
     )
     rendering = Rendering(deployment=deployment, target=target, overlay=overlay, output=output)
     command = rendering.write()

@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-HIDDEN = "***"
+from trinity.masking import HIDDEN, without_passwords
+
 NO_SECRETS = (None, "", "EMPTY")
 """The last is what stands for a key where none is needed."""
 _SECRET_NAME = re.compile(
@@ -12,7 +13,6 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
-_IN_ADDRESS = re.compile(r"(?P<scheme>\w+://[^\s:/@]*):[^\s/@]+@")
 
 
 def is_secret(key: str) -> bool:
@@ -29,7 +29,7 @@ def hidden(key: str, value: Any) -> Any:
         return [hidden(key, item) for item in value]
     if is_secret(key) and value not in NO_SECRETS:
         return HIDDEN
-    return _IN_ADDRESS.sub(rf"\g<scheme>:{HIDDEN}@", value) if isinstance(value, str) else value
+    return without_passwords(value) if isinstance(value, str) else value
 
 
 def shown(key: str, value: Any, most: int = 80) -> str:

@@ -1,6 +1,7 @@
 """What an experiment asks of the place where it runs: folders, GPUs, images."""
 
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from trinity.errors import UserError
 
 Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
+OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+OTLP_PORT = 4317
 LONGEST_NAME = 40
 """Kubernetes takes 63, and puts words of its own behind."""
 
@@ -58,6 +61,8 @@ class Deployment:
     explorers: int
     plugin_dir: Path | None
     images: Images
+    otlp_endpoint: str = ""
+    """Where services send spans and figures, http://host:port; empty sends none."""
 
     @property
     def name(self) -> str:
@@ -122,10 +127,18 @@ class Deployment:
             added["OMP_NUM_THREADS"] = "1"
         if service != "synchronizer" and self.plugin_dir is not None:
             added["TRINITY_PLUGIN_DIRS"] = str(self.plugin_dir)
+        if self.otlp_endpoint:
+            added[OTLP_ENDPOINT] = self.otlp_endpoint
         return added
+
+    @property
+    def otlp_port(self) -> int:
+        """Of the collector; OTLP's own where the address says none."""
+        return urllib.parse.urlsplit(self.otlp_endpoint).port or OTLP_PORT
 
     def check(self) -> None:
         """Raises: UserError when the images cannot run it, or its plan would give a secret away."""
+        _check_endpoint(self.otlp_endpoint)
         for stage in self.plan.stages:
             for kind, path in _parts(stage):
                 _check_in_images(stage, kind, path)
@@ -161,6 +174,14 @@ def _check_in_images(stage: StagePlan, kind: str, path: str) -> None:
         raise UserError(
             f"stage `{stage.name}`: the {kind} `{path}` is not in the images: register it under a "
             "name in a file of a folder given with `--plugin-dir`"
+        )
+
+
+def _check_endpoint(address: str) -> None:
+    if address and not re.fullmatch(r"https?://[^\s/@:]+(:\d{1,5})?(/[^\s@]*)?", address):
+        raise UserError(
+            "`--otlp-endpoint` is no address of a collector: give it as http://host:4317, without "
+            "a user"
         )
 
 

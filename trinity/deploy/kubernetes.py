@@ -28,6 +28,9 @@ def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
     if deployment.uses_hub:
         files["hub.yaml"] = _text(_hub_policy())
         resources.append("hub.yaml")
+    if deployment.otlp_endpoint:
+        files["telemetry.yaml"] = _text(_telemetry_policy(deployment.otlp_port))
+        resources.append("telemetry.yaml")
     files["kustomization.yaml"] = _text(_kustomization(deployment, resources))
     return files
 
@@ -103,19 +106,24 @@ def _volumes(folders: tuple[Folder, ...], overlay: Overlay) -> JsonValue:
 
 def _hub_policy() -> JsonValue:
     """Models or data are fetched from the hub: those who do so reach the world over HTTPS."""
-    who: JsonValue = {
-        "key": "app.kubernetes.io/name",
-        "operator": "In",
-        "values": ["buffer", "explorer", "trainer"],
-    }
+    return _egress_policy("hub", ["buffer", "explorer", "trainer"], 443)
+
+
+def _telemetry_policy(port: int) -> JsonValue:
+    """Where the collector runs is not known here: on its port the services reach everything."""
+    return _egress_policy("telemetry", [*KINDS], port)
+
+
+def _egress_policy(name: str, services: list[JsonValue], port: int) -> JsonValue:
+    who: JsonValue = {"key": "app.kubernetes.io/name", "operator": "In", "values": services}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": "hub"},
+        "metadata": {"name": name},
         "spec": {
             "podSelector": {"matchExpressions": [who]},
             "policyTypes": ["Egress"],
-            "egress": [{"ports": [{"protocol": "TCP", "port": 443}]}],
+            "egress": [{"ports": [{"protocol": "TCP", "port": port}]}],
         },
     }
 

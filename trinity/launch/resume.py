@@ -6,6 +6,7 @@ from typing import Any
 
 from trinity.config.plan import ExperimentPlan
 from trinity.config.root import Config
+from trinity.config.secret import hidden
 from trinity.errors import UserError
 from trinity.types import JsonValue
 
@@ -41,9 +42,9 @@ def check_resumable(plan: ExperimentPlan) -> None:
     path = plan.job_path / PLAN_FILE
     if not path.exists():
         return
-    now = json.loads(plan.model_dump_json())
+    now = _without_secrets(plan)
     try:
-        changed = _changed(json.loads(path.read_text()), now)
+        changed = _changed(hidden("", json.loads(path.read_text())), now)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}, which says what the run in {plan.job_dir} was started with, cannot be read "
@@ -57,16 +58,22 @@ def check_resumable(plan: ExperimentPlan) -> None:
 
 
 def remember(plan: ExperimentPlan) -> None:
-    """Keep the plan for the next start."""
+    """Keep the plan for the next start, without its keys and passwords."""
     path = plan.job_path / PLAN_FILE
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(plan.model_dump_json(indent=1))
+    temporary.write_text(json.dumps(_without_secrets(plan), indent=1))
     temporary.replace(path)
 
 
 def holds_run(job_dir: Path) -> bool:
     """Whether a run was started in this directory before."""
     return (job_dir / PLAN_FILE).exists()
+
+
+def _without_secrets(plan: ExperimentPlan) -> dict[str, Any]:
+    """A key that was replaced since does not make it another run."""
+    values: dict[str, Any] = hidden("", plan.model_dump(mode="json"))
+    return values
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:

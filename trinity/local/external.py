@@ -3,7 +3,7 @@
 import os
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
@@ -26,8 +26,8 @@ _ANSWER_SECONDS = 3
 class Externals:
     """Addresses with passwords; None where the launcher starts its own."""
 
-    nats_url: str | None = None
-    postgres_dsn: str | None = None
+    nats_url: str | None = field(default=None, repr=False)
+    postgres_dsn: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Externals":

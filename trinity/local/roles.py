@@ -5,6 +5,8 @@ from psycopg import sql
 
 DATABASE = "trinity"
 SCHEMA_OWNERS = ("buffer", "synchronizer")
+_ALGORITHM = b"scram-sha-256"
+"""What is sent is hashed already: a statement that fails stands in the database's log."""
 
 
 async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
@@ -38,12 +40,13 @@ async def set_up_schemas(connection: psycopg.AsyncConnection) -> None:
 
 async def _ensure_role(connection: psycopg.AsyncConnection, role: str, password: str) -> None:
     name = sql.Identifier(role)
+    verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), _ALGORITHM)
     exists = await connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role])
     verb = "CREATE" if await exists.fetchone() is None else "ALTER"
     await connection.execute(
         sql.SQL(
             "{} ROLE {} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS "
             "PASSWORD {}"
-        ).format(sql.SQL(verb), name, sql.Literal(password))
+        ).format(sql.SQL(verb), name, sql.Literal(verifier.decode()))
     )
     await connection.execute(sql.SQL("ALTER ROLE {} SET search_path = {}").format(name, name))

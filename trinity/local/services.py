@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
 from trinity.local.health import wait_serving
@@ -14,6 +15,7 @@ from trinity.local.identity import OWN_IDENTITY
 from trinity.local.infrastructure import Launchable
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.security import OPERATOR, StackSecurity
+from trinity.local.sockets import socket_variables
 from trinity.security.folder import VARIABLE, Security
 
 _READY_SECONDS = 120.0
@@ -58,11 +60,19 @@ def four_services(around: Surroundings) -> list[Launchable]:
             "explorer",
             at.explorer,
             {**peers, "NATS_URL_FILE": str(files.explorer_nats_url)},
+            socket_variables(around.job_dir),
         ),
     ]
 
 
-def _service(around: Surroundings, name: str, address: str, settings: dict[str, str]) -> Launchable:
+def _service(
+    around: Surroundings,
+    name: str,
+    address: str,
+    settings: Mapping[str, str],
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> Launchable:
+    """`settings` are its own variables, `others` those of its libraries."""
     settings = {"LISTEN": address, "LOG_LEVEL": around.log_level, **settings}
     prefix = f"TRINITY_{name.upper()}_"
     argv = [sys.executable, "-m", f"services.{name}"]
@@ -73,6 +83,7 @@ def _service(around: Surroundings, name: str, address: str, settings: dict[str, 
         env={
             **_thread_limit(),
             **_quiet_core(),
+            **others,
             **around.environment.get(name, {}),
             **{f"{prefix}{key}": value for key, value in settings.items()},
             **_security_folder(around.security.of(name)),

@@ -25,6 +25,7 @@ from trinity.local.messages import EventKind, StackEvent
 from trinity.local.run_file import Death, RunningStack, remove_run_file
 from trinity.local.security import OPERATOR, StackSecurity
 from trinity.local.services import Surroundings, four_services
+from trinity.local.sockets import make_socket_folder, remove_socket_folder
 from trinity.local.start_errors import first_error, start_error
 from trinity.local.supervisor_client import SupervisorClient
 
@@ -105,6 +106,7 @@ class LocalStack:
             self._supervisor = None
         if self._lock is not None:
             remove_run_file(self._job_dir)
+            remove_socket_folder(self._job_dir)
             self._lock.release()
             self._lock = None
             self._events.put_nowait(None)
@@ -113,6 +115,7 @@ class LocalStack:
         (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
         await asyncio.to_thread(kill_leftovers, self._job_dir)
+        await asyncio.to_thread(make_socket_folder, self._job_dir)
         await asyncio.to_thread(self._security.prepare)
         infrastructure = Infrastructure(
             job_dir=self._job_dir, externals=self._externals, security=self._security

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from trinity.errors import Forbidden, RpcError, Unauthenticated
 from trinity.security import audit
 from trinity.security.caller import ANYBODY, Caller, set_caller
+from trinity.security.roles import roles_of
 from trinity.security.scopes import (
     OPEN_METHODS,
     SCOPES_OF_METHODS,
@@ -57,10 +58,14 @@ class Admission:
         return caller
 
     async def check(self, request: Message, method: str, context: Context, caller: Caller) -> None:
-        """Return if what the request names belongs to the caller's tenant.
+        """Return if the caller may speak as whom it says, of what belongs to its tenant.
 
-        Raises: Forbidden, in the same words whether it exists or not.
+        Raises: Forbidden, in the same words whether what is named exists or not.
         """
+        if foreign := roles_of(request) - caller.scopes:
+            role = ",".join(sorted(foreign))
+            text = f"the token's scopes do not allow to speak as {role}"
+            _refuse(Forbidden(text), "role", method, context, caller, role)
         if caller.is_bound and not await self._owns(caller, request, method):
             asked = ",".join(tenants_of(request) or experiments_of(request))
             _refuse(Forbidden(WRONG_TENANT), "tenant", method, context, caller, asked)

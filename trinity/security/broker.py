@@ -4,7 +4,7 @@ import json
 import re
 import urllib.parse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trinity.security.folder import Security
 from trinity.security.places import refuse_plain_broker
@@ -22,7 +22,7 @@ class BrokerUser:
     """An account of the broker; without subjects it may do everything."""
 
     name: str
-    password: str
+    password: str = field(repr=False)
     publish: Sequence[str] = ()
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
@@ -16,13 +16,13 @@ Path: TypeAlias = tuple[str, ...]
 def tenants_of(request: Message) -> list[str] | None:
     """Every tenant that the request names, empty names too; None where its type names none."""
     paths = paths_to(request.DESCRIPTOR, TENANT)
-    return [value for path in paths for value in _values(request, path)] if paths else None
+    return [value for path in paths for value in values_at(request, path)] if paths else None
 
 
 def experiments_of(request: Message) -> list[str]:
     """Every experiment that the request names."""
     paths = paths_to(request.DESCRIPTOR, EXPERIMENT)
-    return [value for path in paths for value in _values(request, path) if value]
+    return [value for path in paths for value in values_at(request, path) if value]
 
 
 @cache
@@ -42,11 +42,11 @@ def _paths(message: Descriptor, name: str, above: tuple[Descriptor, ...]) -> Ite
                 yield (field.name, *path)
 
 
-def _values(message: Message, path: Path) -> Iterator[str]:
-    """What stands at the path; a part that is not set counts as an empty text."""
+def values_at(message: Message, path: Path) -> Iterator[Any]:
+    """What stands at the path; a part that is not set counts as an empty text, or as zero."""
     value = getattr(message, path[0])
     if len(path) == 1:
         yield value
         return
     for part in [value] if isinstance(value, Message) else value:
-        yield from _values(part, path[1:])
+        yield from values_at(part, path[1:])

@@ -18,8 +18,11 @@ _silent_seconds = sa.cast(
 )
 
 
-async def heard(connection: AsyncConnection, member: Member) -> None:
-    """Record how a member describes itself, and forget those long silent."""
+async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -> bool:
+    """Record how a member describes itself, and forget those long silent.
+
+    False, and nothing changes, where the id is that of another role's or another tenant's member.
+    """
     # The next heartbeat is seconds away: no need to wait for the disk.
     await connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
     values = {
@@ -33,20 +36,37 @@ async def heard(connection: AsyncConnection, member: Member) -> None:
         "waits": [asdict(wait) for wait in member.waits],
         "last_heard": _now,
     }
-    await connection.execute(
+    recorded = await connection.scalar(
         pg.insert(tables.member)
         .values(id=member.id, **values)
-        .on_conflict_do_update(index_elements=["id"], set_=values)
+        .on_conflict_do_update(index_elements=["id"], set_=values, where=_same(member, tenant))
+        .returning(_member.id)
     )
     forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
     await connection.execute(
         sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
     )
+    return recorded is not None
 
 
-async def forget(connection: AsyncConnection, member_id: uuid.UUID) -> None:
-    """Remove a member that says goodbye."""
-    await connection.execute(sa.delete(tables.member).where(_member.id == member_id))
+async def forget(connection: AsyncConnection, member: Member, tenant: str = "") -> None:
+    """Remove a member that says goodbye, for itself alone."""
+    await connection.execute(
+        sa.delete(tables.member).where(_member.id == member.id, _same(member, tenant))
+    )
+
+
+def _same(member: Member, tenant: str) -> sa.ColumnElement[bool]:
+    """Whether the row may be the member's own: of its role, and of no other tenant's experiment."""
+    is_role = _member.role == member.role
+    if not tenant:
+        return is_role
+    own = _member.experiment_id.in_(_experiments_of(tenant))
+    return sa.and_(is_role, sa.or_(_member.experiment_id.is_(None), own))
+
+
+def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:
+    return sa.select(tables.experiment.c.id).where(tables.experiment.c.tenant == tenant)
 
 
 async def remembered(
@@ -64,8 +84,7 @@ async def remembered(
             sa.or_(_member.experiment_id == experiment_id, _member.experiment_id.is_(None))
         )
     if tenant:
-        own = sa.select(tables.experiment.c.id).where(tables.experiment.c.tenant == tenant)
-        query = query.where(_member.experiment_id.in_(own))
+        query = query.where(_member.experiment_id.in_(_experiments_of(tenant)))
     rows = await connection.execute(query.order_by(_member.role, _member.address, _member.id))
     return tuple(
         Member(

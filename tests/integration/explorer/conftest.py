@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from examples.addition.model import save_model
 from services.explorer.buffer_client import SERVICE as BUFFER
@@ -53,7 +54,7 @@ class World:
             listen="127.0.0.1:0",
             synchronizer=self.addresses["synchronizer"],
             buffer=self.addresses["buffer"],
-            nats_url=self.broker.explorer_url,
+            nats_url=SecretStr(self.broker.explorer_url),
             lease_seconds=1.0,
             drain_seconds=1.0,
         )
@@ -63,7 +64,9 @@ class World:
 
         stop = asyncio.Event()
         explorer = Explorer(
-            settings=settings, start_engine=start, broker=NatsBroker(settings.nats_url)
+            settings=settings,
+            start_engine=start,
+            broker=NatsBroker(settings.nats_url.get_secret_value()),
         )
         running = asyncio.create_task(explorer.run(stop))
         try:

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import grpc
+from pydantic import JsonValue
 
 from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.stack import model_free_stack
@@ -24,6 +25,7 @@ RUN_SECONDS = 120
 CALL_SECONDS = 10.0
 HOUR = timedelta(hours=1)
 STEPS = 4
+JUDGE_KEY = "a key that the plan holds"
 SERVICE_OF = {
     "SynchronizerService": "synchronizer",
     "BufferService": "buffer",
@@ -143,7 +145,11 @@ async def answer_of(
 @contextlib.asynccontextmanager
 async def secured_stack(root: Path) -> AsyncIterator[Secured]:
     """Start it, run an experiment to its end, and leave it running."""
-    plan = experiment_plan(root, buffer={"total_steps": STEPS})
+    tasks: Mapping[str, JsonValue] = {
+        "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+        "taskset": {"reward_fn_args": {"judge_api_key": JUDGE_KEY}},
+    }
+    plan = experiment_plan(root, buffer={"total_steps": STEPS, "explorer_input": {**tasks}})
     plan.job_path.mkdir(parents=True)
     remember(plan)
     async with model_free_stack(plan.job_path, secure=True, max_restarts=0) as stack:

@@ -1,17 +1,28 @@
-"""No password, token or key stands in a log, a result or the list of processes."""
+"""No password, token or key stands in a log, a trace, a result or the list of processes."""
 
 import asyncio
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from tests.integration.telemetry.receiver import receiver
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
+from tests.unit.config.builders import GRPO
+from trinity.cli.main import make_app
+from trinity.config.merging import deep_merge
+from trinity.config.plan import ExperimentPlan
+from trinity.launch.resume import PLAN_FILE
 from trinity.launch.run import Run
+from trinity.local.run_file import read_running
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import SUMMARY_FILE
 
@@ -68,41 +79,109 @@ async def watch_processes(seen: Seen, root: psutil.Process) -> None:
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
-@pytest.mark.timeout(280)
-async def test_no_secret_is_in_a_log_a_result_or_the_list_of_processes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    plan = experiment_plan(
-        tmp_path,
-        buffer={"total_steps": 3},
-        monitor={"monitor_type": "none"},
-        log={"level": "DEBUG"},
+CONFIGURED = {
+    name: f"{name}-{secrets.token_hex(12)}" for name in ("workflow", "database", "judge", "engine")
+}
+"""Keys and passwords of the user's own, which stand in the configuration."""
+EXPORTER_KEY = secrets.token_hex(16)
+
+
+def with_keys() -> dict[str, Any]:
+    """Sections with every kind of place for a secret."""
+    address = f"postgresql://me:{CONFIGURED['database']}@db.example/facts"
+    return {
+        "explorer": {
+            "eval_on_startup": False,
+            "max_retry_times": 2,
+            "rollout_model": {"api_key": CONFIGURED["engine"]},
+        },
+        "buffer": {
+            "total_steps": 3,
+            "explorer_input": {
+                "taskset": {
+                    "workflow_args": {"api_key": CONFIGURED["workflow"], "database": address},
+                    "reward_fn_args": {"judge_api_key": CONFIGURED["judge"]},
+                },
+                "default_workflow_type": "tests.model_free.keyed.KeyedWorkflow",
+                "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+            },
+        },
+    }
+
+
+def keyed_plan(root: Path) -> ExperimentPlan:
+    return experiment_plan(
+        root, **with_keys(), monitor={"monitor_type": "none"}, log={"level": "DEBUG"}
     )
+
+
+async def what_commands_show(folder: Path, job_dir: Path) -> str:
+    """Of a file with such sections, and of the run as long as it goes on."""
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(deep_merge(GRPO, with_keys())))
+    texts = [await said("config", command, str(file)) for command in ("show", "check", "plan")]
+    assert "judge_api_key: '***'" in texts[0] and ":***@db.example" in texts[0], texts[0]
+    while read_running(job_dir) is None:  # noqa: ASYNC110  # it is a file
+        await asyncio.sleep(SAMPLE_SECONDS)
+    for command in ("status", "why"):
+        texts.append(await said(command, "--job-dir", str(job_dir)))
+    return "\n".join(texts)
+
+
+async def said(*words: str) -> str:
+    """Everything that a command prints, and what it fails with."""
+    done = await asyncio.to_thread(CliRunner().invoke, make_app(words), list(words))
+    return f"{done.output}\n{done.exception}"
+
+
+def leaks_of(texts: Mapping[str, bytes], values: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} in {place}"
+        for name, secret in values.items()
+        for place, text in texts.items()
+        if secret.encode() in text
+    ]
+
+
+@pytest.mark.timeout(280)
+async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = keyed_plan(tmp_path)
     run = Run(
         plan=plan, reporter=make_reporter(plan.label), services=model_free_services(), secure=True
     )
     seen = Seen(set(), set())
-    watching = asyncio.create_task(watch_processes(seen, psutil.Process()))
-    async with asyncio.timeout(RUN_SECONDS):
-        summary = await run.execute()
-    watching.cancel()
+    with receiver() as collector:
+        headers = {"OTEL_EXPORTER_OTLP_HEADERS": f"x-api-key={EXPORTER_KEY}"}
+        for name, value in collector.environment(**headers).items():
+            monkeypatch.setenv(name, value)
+        watching = asyncio.create_task(watch_processes(seen, psutil.Process()))
+        looking = asyncio.create_task(what_commands_show(tmp_path, plan.job_path))
+        async with asyncio.timeout(RUN_SECONDS):
+            summary = await run.execute()
+            commands = await looking
+        watching.cancel()
     assert summary.state == "finished"
-    secrets = secrets_in(plan.job_path)
-    kinds = [name.rpartition("/")[2] for name in secrets]
+    made = secrets_in(plan.job_path)
+    kinds = [name.rpartition("/")[2] for name in made]
     assert {"token", "tls.key", "ca.key", "token-signing.key", "nats-buffer-password"} <= set(kinds)
-    assert min(map(len, secrets.values())) >= SHORTEST
-    files = list(files_to_search(plan.job_path))
+    assert min(map(len, made.values())) >= SHORTEST
+    files = {path: path.read_bytes() for path in files_to_search(plan.job_path)}
     names = {path.name for path in files}
-    assert {SUMMARY_FILE, "buffer.log", "explorer.log", "nats.log", "postgres.log"} <= names
+    assert {SUMMARY_FILE, PLAN_FILE, "buffer.log", "explorer.log", "nats.log"} <= names
+    assert b"cannot reach postgresql://me:***@" in files[plan.job_path / "log" / "explorer.log"]
     shown = capfd.readouterr()
-    texts = {str(path): path.read_bytes() for path in files}
-    texts |= {"what was printed": (shown.out + shown.err).encode()}
-    texts |= {"ps": "\n".join(seen.commands | seen.environments).encode()}
+    assert collector.spans and collector.metrics
+    texts = {str(path): text for path, text in files.items()}
+    texts |= {"what was printed": (shown.out + shown.err + commands).encode()}
+    texts |= {"a trace or a figure": b"\n".join(collector.requests)}
+    texts |= {"ps": "\n".join(seen.commands).encode()}
+    environments = {"the environment": "\n".join(seen.environments).encode()}
     assert "services.buffer" in "\n".join(seen.commands)
-    leaks = [
-        f"{name} in {place}"
-        for name, secret in secrets.items()
-        for place, text in texts.items()
-        if secret.encode() in text
-    ]
-    assert not leaks
+    assert not leaks_of(texts | environments, made)
+    # The plan is in the database, which acts on it, and the collector's key came in a variable.
+    database = str(plan.job_path / "infra" / "postgres")
+    outside = {place: text for place, text in texts.items() if not place.startswith(database)}
+    assert not leaks_of(outside | environments, CONFIGURED)
+    assert not leaks_of(texts, {"the collector's key": EXPORTER_KEY})

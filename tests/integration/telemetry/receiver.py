@@ -45,6 +45,8 @@ class Receiver:
     metrics: dict[str, set[str]] = field(default_factory=dict)
     """Names of the services that sent each."""
     num_bytes: int = 0
+    requests: list[bytes] = field(default_factory=list)
+    """Everything that came, as it was sent."""
     address: str = ""
 
     def named(self, name: str) -> list[SeenSpan]:
@@ -84,6 +86,7 @@ class _Traces(trace_grpc.TraceServiceServicer):  # type: ignore[misc]  # it has 
         with self._lock:
             self._seen.spans += spans
             self._seen.num_bytes += request.ByteSize()
+            self._seen.requests.append(request.SerializeToString())
         return trace_pb.ExportTraceServiceResponse()
 
 
@@ -92,6 +95,7 @@ class _Metrics(metrics_grpc.MetricsServiceServicer):  # type: ignore[misc]  # it
         self._seen = seen
 
     def Export(self, request: metrics_pb.ExportMetricsServiceRequest, _: Any) -> Any:
+        self._seen.requests.append(request.SerializeToString())
         for part in request.resource_metrics:
             service = str(_values(part.resource.attributes)["service.name"])
             for scope in part.scope_metrics:

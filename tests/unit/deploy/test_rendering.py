@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from tests.unit.deploy.manifests import (
     EXAMPLES,
+    SERVICES,
     compose_files,
     deployment_of,
     json_file,
@@ -22,6 +24,7 @@ from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target
 from trinity.errors import UserError
 
+VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 BOTH = pytest.mark.parametrize("example", ["addition", "gsm8k"])
 TARGETS: list[tuple[Target, Overlay]] = [
     ("compose", "one-node"),
@@ -127,6 +130,40 @@ def test_plugins_are_mounted_and_named(tmp_path: Path) -> None:
     (container,) = patch["spec"]["template"]["spec"]["containers"]
     assert {"name": "TRINITY_PLUGIN_DIRS", "value": "/work/own"} in container["env"]
     assert "/work/own" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_the_collector_is_told_to_every_service_and_reached(tmp_path: Path) -> None:
+    endpoint = "http://otel.monitoring:4318"
+    deployment = replace(deployment_of("addition"), otlp_endpoint=endpoint)
+    _, override = compose_files(rendered(deployment, "compose", tmp_path / "compose"))
+    variables = json_file(rendered(deployment, "nomad", tmp_path / "n") / "experiment.vars.json")
+    folder = rendered(deployment, "k8s", tmp_path / "k8s", "cluster")
+    for name in SERVICES:
+        assert override["services"][name]["environment"][VARIABLE] == endpoint
+        assert variables["environment"][name][VARIABLE] == endpoint
+        patch = yaml.safe_load((folder / f"{name}.yaml").read_text())
+        (container,) = patch["spec"]["template"]["spec"]["containers"]
+        assert {"name": VARIABLE, "value": endpoint} in container["env"]
+    policy = yaml.safe_load((folder / "telemetry.yaml").read_text())["spec"]
+    assert policy["egress"] == [{"ports": [{"protocol": "TCP", "port": 4318}]}]
+    (who,) = policy["podSelector"]["matchExpressions"]
+    assert set(who["values"]) == set(SERVICES)
+
+
+def test_without_a_collector_nothing_is_sent(tmp_path: Path) -> None:
+    folder = rendered(deployment_of("addition"), "k8s", tmp_path / "k8s")
+    assert not (folder / "telemetry.yaml").exists()
+    base, override = compose_files(rendered(deployment_of("addition"), "compose", tmp_path / "c"))
+    for name in SERVICES:
+        assert base["services"][name]["environment"][VARIABLE] == f"${{{VARIABLE}:-}}"
+        assert VARIABLE not in override["services"][name]["environment"]
+
+
+@pytest.mark.parametrize("wrong", ["otel:4317", "http://", "http://me:x@otel", "http://otel:port"])
+def test_what_is_no_collector_is_refused(tmp_path: Path, wrong: str) -> None:
+    deployment = replace(deployment_of("addition"), otlp_endpoint=wrong)
+    with pytest.raises(UserError, match="--otlp-endpoint"):
+        rendered(deployment, "compose", tmp_path / "out")
 
 
 def test_a_rendering_replaces_an_older_one_and_nothing_else(tmp_path: Path) -> None:

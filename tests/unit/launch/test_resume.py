@@ -63,3 +63,24 @@ def test_a_trial_is_never_longer_than_asked_for(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
     assert [stage.total_train_steps for stage in capped(plan, 3).stages] == [3]
     assert [stage.total_train_steps for stage in capped(plan, 99).stages] == [10]
+
+
+def test_a_key_is_not_kept_and_may_be_replaced(tmp_path: Path) -> None:
+    def with_key(key: str, scale: int = 1) -> ExperimentPlan:
+        arguments = {"api_key": key, "scale": scale}
+        taskset = {"taskset": {"reward_fn_args": arguments}}
+        return plan_in(tmp_path, buffer={"explorer_input": taskset})
+
+    remember(with_key("hunter2"))
+    assert "hunter2" not in (with_key("").job_path / PLAN_FILE).read_text()
+    check_resumable(with_key("hunter3"))
+    with pytest.raises(UserError, match=r"reward_fn_args\.scale"):
+        check_resumable(with_key("hunter2", scale=2))
+
+
+def test_a_run_that_kept_its_keys_goes_on(tmp_path: Path) -> None:
+    taskset = {"taskset": {"reward_fn_args": {"api_key": "hunter2"}}}
+    plan = plan_in(tmp_path, buffer={"explorer_input": taskset})
+    remember(plan)
+    (plan.job_path / PLAN_FILE).write_text(plan.model_dump_json())
+    check_resumable(plan)

@@ -1,9 +1,14 @@
 """Every call of the contracts has its scopes, and nothing else has."""
 
 import pkgutil
+import re
 from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 import trinity.api.v1
+from trinity.security.document import documented, requests
 from trinity.security.scopes import (
     OPEN_METHODS,
     ROLE_SCOPES,
@@ -13,6 +18,9 @@ from trinity.security.scopes import (
 )
 from trinity.security.tenancy import EXPERIMENT, TENANT, paths_to
 
+ROOT = Path(__file__).parents[3]
+SHARED = ("members.py", "waits.py")
+"""What services call through: the heartbeats."""
 NAME_NO_TENANT = {"BufferService/WatchCommits", "SynchronizerService/GetStatus"}
 """One answers about the results of a producer that only itself knows, one filters what it shows."""
 
@@ -53,3 +61,17 @@ def test_every_request_names_a_tenant_or_an_experiment_or_is_a_known_exception()
 def test_no_service_may_steer_or_submit() -> None:
     for role in ("synchronizer", "buffer", "trainer", "explorer"):
         assert not set(ROLE_SCOPES[role]) & {Scope.STEER, Scope.SUBMIT, Scope.READ}
+
+
+@pytest.mark.parametrize("role", ["explorer", "trainer", "buffer"])
+def test_a_services_scope_allows_what_its_code_calls_and_no_more(role: str) -> None:
+    files = [*(ROOT / "services" / role).rglob("*.py"), *(ROOT / "trinity" / f for f in SHARED)]
+    called = set(re.findall(r"stub\.([A-Z]\w+)\(", "".join(f.read_text() for f in files)))
+    allowed = {name for name, scopes in SCOPES_OF_METHODS.items() if Scope(role) in scopes}
+    assert {name.rpartition("/")[2] for name in allowed} == called - {"Watch", "Check"}
+
+
+def test_the_page_has_every_call_as_the_code_allows_it() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    assert documented(text) == text
+    assert {method for method, _ in requests()} == set(contract_methods())
