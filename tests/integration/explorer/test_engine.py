@@ -343,7 +343,7 @@ async def test_the_likeliest_tokens_are_told_where_they_are_asked_for(
 
 
 async def test_a_text_ends_the_response_where_it_first_appears(
-    engine: Engine, models: tuple[Path, Path], kind: Kind
+    engine: Engine, models: tuple[Path, Path]
 ) -> None:
     tokenizer = AutoTokenizer.from_pretrained(models[0])
     whole = await engine.generate(PROMPT, sampling())
