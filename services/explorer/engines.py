@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
-from services.explorer.weights import WeightLoader
+from services.explorer.weights import WeightLoader, model_weights
 from trinity.config.plan import StagePlan
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
@@ -110,7 +110,8 @@ class Engines:
             logger.exception("the engine did not start")
             raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
         logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
-        return RunningEngine(engine=engine, tokenizer=tokenizer, loader=WeightLoader(engine))
+        loader = WeightLoader(engine, holds=model_weights(model.path))
+        return RunningEngine(engine=engine, tokenizer=tokenizer, loader=loader)
 
 
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:

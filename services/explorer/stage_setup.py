@@ -38,6 +38,8 @@ class StageJob:
     seed: int
     engine: RunningEngine
     feed: Feed[Published]
+    given: PublishedWeights | None = None
+    """The only weights of a stage without a trainer."""
 
 
 class StageSetup:
@@ -125,6 +127,8 @@ class StageSetup:
 
     def _gate(self, job: StageJob, patience: Patience) -> WeightGate:
         def published() -> tuple[PublishedWeights, ...]:
+            if job.given is not None:
+                return (job.given,)
             return job.feed.current.weights if job.feed.current else ()
 
         async def load(weights: PublishedWeights) -> None:

@@ -10,11 +10,13 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.resolve_data import absolute
 from trinity.config.root import Config
 from trinity.config.stage_planning import plan_stage
+from trinity.config.stored_rollouts import with_stored_rollouts
 
 
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
     """All that follows from `config`; `now` names a run that must not continue an old one."""
     stages = all_of([partial(plan_stage, stage) for stage in stages_of(config)])
+    stages = with_stored_rollouts(stages)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name

@@ -85,7 +85,12 @@ class Source:
         assert stage.stored_batches is not None, "it is a plan of this module"
         stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
         start = self._start(experiment, stage)
-        changed = stage.model_copy(update={"stored_batches": stored, "model_path": start})
+        changes: dict[str, object] = {"stored_batches": stored, "model_path": start}
+        if (rollouts := stage.stored_rollouts) is not None:
+            changes["stored_rollouts"] = rollouts.model_copy(
+                update={"experiment_id": experiment.id}
+            )
+        changed = stage.model_copy(update=changes)
         return made.model_copy(update={"stages": (changed,)})
 
     async def _experiment(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:

@@ -32,9 +32,12 @@ def credit_rows(stage: Stage) -> int:
 
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
     `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. What
-    waits in a replay buffer is bounded by its own capacity.
+    waits in a replay buffer is bounded by its own capacity. Without a trainer one explore step may be
+    open while the one before is worked on.
     """
     sync = stage.plan.config.synchronizer
+    if not stage.plan.needs_training:
+        return (2 + sync.sync_offset) * stage.plan.rows_per_explore_step
     ahead = (1 + sync.sync_offset) * stage.plan.rows_per_explore_step
     kept = stage.plan.replay.capacity if stage.plan.replay else 0
     return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept

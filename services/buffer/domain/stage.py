@@ -45,11 +45,13 @@ class Stage:
     @property
     def samples_key(self) -> StageKey:
         """The stage that holds the samples of its batches: itself, unless it trains stored ones."""
-        stored = self.plan.stored_batches
+        stored = self.plan.stored_rollouts or self.plan.stored_batches
         if stored is None:
             return self.key
         return StageKey(
-            tenant=self.key.tenant, experiment_id=stored.experiment_id, stage=stored.stage
+            tenant=self.key.tenant,
+            experiment_id=stored.experiment_id or self.key.experiment_id,
+            stage=stored.stage,
         )
 
     @property

@@ -12,6 +12,7 @@ from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.drawing import cursor_after, draw_tasks
+from services.buffer.handlers.explored import finish_if_explored
 from services.buffer.handlers.queueing import lack_of_tasks
 from services.buffer.handlers.words import (
     describe_evaluation,
@@ -82,6 +83,9 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     )
     if grants:
         return Granted(grants)
+    if refused.is_final and not stage.plan.needs_training:
+        if await finish_if_explored(connection, stage):
+            return Ended("drained", "")
     reason = await _why_nothing(connection, stage, refused)
     return Waiting(reason, await seconds_until_expiry(connection, stage.key))
 
@@ -109,7 +113,7 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
         if refused is None:
             stage, refused = await lack_of_tasks(connection, stage)
         if refused is None:
-            load = await current_load(connection, stage.key)
+            load = await current_load(connection, stage)
             telemetry.loaded(stage, load)
             refused = lack_of_credit(stage, load)
         if refused is not None:
@@ -172,6 +176,8 @@ async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refus
         return describe_rollouts(rollouts)
     if not refused.is_final:
         return refused.reason
+    if not stage.plan.needs_training:
+        return f"{refused.reason}; the pipeline works on what came of the last ones"
     return (
         f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
         f"{stage.total_train_steps}, its end opens the last evaluation"
