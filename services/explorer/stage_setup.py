@@ -154,7 +154,7 @@ class StageSetup:
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,
-            trains_exactly=plan.config.synchronizer.sync_offset == 0,
+            trains_exactly=not plan.runs_ahead,
         )
 
 

@@ -2,36 +2,58 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import JsonValue
 
-from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.faults.arena import Arena, arena_in
+from tests.faults.crash import DEATHS
+from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
-ALGORITHM: dict[str, JsonValue] = {
-    "algorithm_type": "grpo",
-    "repeat_times": 2,
-    "kl_loss_fn": "none",
-}
+END_SECONDS = 240.0
+NUM_ROWS = 8 * 4 * 2
+"""Explore steps, tasks and runs."""
+POINTS = ("explorer.results-published", "buffer.groups-shaped", "rank.step-trained")
 
 
-def explored_then_trained(root: Path, **changes: JsonValue) -> ExperimentPlan:
+def explored_then_trained(root: Path, name: str) -> ExperimentPlan:
+    grpo: JsonValue = {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"}
     stages: list[JsonValue] = [
-        {"stage_name": name, "mode": mode, "algorithm": ALGORITHM}
-        for name, mode in (("look", "explore"), ("learn", "train"))
+        {"stage_name": stage, "mode": mode, "algorithm": grpo}
+        for stage, mode in (("look", "explore"), ("learn", "train"))
     ]
-    return experiment_plan(root, stages=stages, **changes)
+    stages[-1]["buffer"] = {"total_steps": None}  # type: ignore[call-overload,index]
+    return experiment_plan(root / name, name=name, stages=stages)
 
 
-async def test_what_was_explored_once_is_trained_later(tmp_path: Path) -> None:
-    plan = explored_then_trained(tmp_path)
-    async with model_free_stack(plan.job_path) as stack:
-        ended = await run_to_end(stack.addresses.synchronizer, plan)
+def trained_rows(arena: Arena, experiment_id: str) -> list[str]:
+    statement = "select experience_id::text from buffer.batch_item where experiment_id = %s"
+    with psycopg.connect(arena.secret("buffer-postgres-dsn")) as connection:
+        return [row[0] for row in connection.execute(statement, [experiment_id])]
+
+
+async def run(arena: Arena, name: str) -> pb.Experiment:
+    plan = explored_then_trained(arena.root, name)
+    ended = await arena.run_plan(plan, end_seconds=END_SECONDS)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-    look, learn = ended.stages
-    assert list(look.finished_roles) == [pb.ROLE_EXPLORER]
-    assert (learn.final_version.version, final_weights(ended)) != (0, "")
+    return ended
+
+
+async def test_what_was_explored_once_is_trained_later_each_row_once(tmp_path: Path) -> None:
+    async with arena_in(tmp_path) as arena:
+        calm = await run(arena, "calm")
+        look, learn = calm.stages
+        assert list(look.finished_roles) == [pb.ROLE_EXPLORER]
+        assert not look.final_version.path
+        assert learn.final_version.version == 8
+        rows = trained_rows(arena, calm.id)
+        assert len(rows) == len(set(rows)) == NUM_ROWS
+        for point in POINTS:
+            arena.folder.arm(point)
+        disturbed = await run(arena, "disturbed")
+        assert len(list(arena.folder.read(DEATHS))) == len(POINTS)
+        assert final_weights(disturbed) == final_weights(calm)

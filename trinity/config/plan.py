@@ -200,6 +200,8 @@ class BenchedRun(_Derived):
 
     experiment_id: str
     stage: str
+    known_versions: tuple[int, ...] = ()
+    """Evaluated before, and not again."""
 
 
 class StagePlan(_Derived):
@@ -329,13 +331,33 @@ class StagePlan(_Derived):
         name = self.algorithm.sampling.expert_buffer
         return next((one for one in self.auxiliary_buffers if one.name == name), None)
 
+    @property
+    def is_driven(self) -> bool:
+        """Whether versions come when somebody asks or has one, and not by the steps' numbers."""
+        return self.needs_training and self.config.synchronizer.sync_style != "fixed"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether rollouts go on while what they are made with is trained."""
+        return self.is_driven or self.config.synchronizer.sync_offset > 0
+
+    def asks_for_version(self, explore_step: int) -> bool:
+        """Whether `explore_step` begins with newer weights, where explorers ask for them."""
+        sync = self.config.synchronizer
+        steps = explore_step - 1 - sync.sync_offset
+        asks = self.is_driven and sync.sync_style == "explorer_driven"
+        return asks and steps > 0 and steps % sync.sync_interval == 0
+
     def oldest_version(self, train_step: int) -> int:
         """Oldest weights whose rows `train_step` trains on."""
         most = self.algorithm.sampling.max_staleness
         return 0 if most is None else max(train_step - most - 1, 0)
 
     def required_version(self, explore_step: int) -> int:
-        """Version of the weights that explore step `explore_step`, from 1 on, rolls out."""
+        """Version of the weights that explore step `explore_step`, from 1 on, rolls out.
+
+        Where versions are not tied to steps, the one that `fixed` would take: an estimate.
+        """
         if not self.needs_training:
             return 0
         sync = self.config.synchronizer

@@ -20,7 +20,8 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
-    if not config.continue_from_checkpoint and _is_used(parent / name):
+    benches = any(stage.mode == "bench" for stage in stages)
+    if not config.continue_from_checkpoint and not benches and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.handlers.benching import newest_benched
 from services.buffer.handlers.explored import begin_exploring, count_explored
 from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
@@ -133,6 +134,9 @@ async def open_stage(
         if plan.stored_batches is not None:
             before = plan.stored_batches.first_step - 1
             await update_stage(connection, key, recorded_step=before, trained_step=before)
+        if plan.benched is not None:
+            newest = await newest_benched(connection, stage)
+            await update_stage(connection, stage.key, recorded_step=newest, trained_step=newest)
         await _log_opened(connection, stage)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)

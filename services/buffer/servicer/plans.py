@@ -48,6 +48,11 @@ def _check_sampling(plan: StagePlan) -> None:
 
 
 def _check_tasksets(plan: StagePlan) -> None:
+    if plan.mode == "bench" and plan.benched is None:
+        raise InvalidRequest(
+            "plan_json: mode bench without a run whose checkpoints are evaluated: start it with "
+            "`trinity run` in that run's directory"
+        )
     brings_tasks = plan.mode != "bench" and plan.stored_rollouts is None
     if (plan.has_rollouts and brings_tasks) != bool(plan.tasksets):
         raise InvalidRequest("plan_json: a stage has a taskset exactly when it has an explorer")

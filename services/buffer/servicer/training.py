@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.composition import End, Wait
+from services.buffer.domain.composition import End, VersionWanted, Wait
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import StageState
 from services.buffer.handlers.training import (
@@ -39,7 +39,7 @@ from trinity.types import StageKey
 FIRST_ROWS = 64
 """Read before it is known how large rows are."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
-Answer = BatchHead | Wait | End
+Answer = BatchHead | Wait | End | VersionWanted
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
 
@@ -202,6 +202,8 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
                 num_rows=answer.num_rows,
                 num_wanted=answer.num_wanted,
             )
+        case VersionWanted(reason):
+            return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
         case End(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
 
