@@ -1,4 +1,4 @@
-"""Versions that come when the explorer asks for one, or when the trainer has one, through deaths."""
+"""Versions that come when the explorer asks for one, or when the trainer has one."""
 
 from collections.abc import Sequence
 from itertools import pairwise

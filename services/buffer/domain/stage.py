@@ -38,12 +38,12 @@ class Stage:
     line: int
     incarnation: int
     published: int | None
-    step_version: int
-    wants_version: bool
     recorded_step: int
     trained_step: int
     finished_step: int | None
     segment_id: int
+    step_version: int = 0
+    wants_version: bool = False
 
     @property
     def samples_key(self) -> StageKey:

@@ -29,6 +29,15 @@ async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
         await open_evaluations(connection, stage, STARTING_WEIGHTS.version)
 
 
+async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
+    """Tell of about ten explore steps: no train step says how far it is."""
+    step, total = stage.explore_step, stage.total_explore_steps
+    if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
+        await log_event(
+            connection, stage.key, Notice(text=f"explore step {step} of {total} begins")
+        )
+
+
 async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
     """End a stage without a trainer when all of its tasks are done; says whether they are."""
     unfinished = (

@@ -19,7 +19,7 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.drawing import cursor_after, draw_tasks
 from services.buffer.handlers.driving import ask_for_version, evaluate_between
-from services.buffer.handlers.explored import finish_if_explored
+from services.buffer.handlers.explored import finish_if_explored, say_how_far
 from services.buffer.handlers.queueing import lack_of_tasks
 from services.buffer.handlers.words import (
     describe_evaluation,
@@ -141,6 +141,7 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
             required_version=version,
         )
         await evaluate_between(connection, stage)
+        await say_how_far(connection, stage)
 
 
 async def draw_assignments(
