@@ -35,8 +35,9 @@ class LineReporter:
             return
         match event.WhichOneof("event"):
             case "opened":
-                total = stage.total_steps or "unbounded"
-                self._write(f"[{stage.name}] {event.opened.num_tasks} tasks, {total} steps")
+                self._write(
+                    f"[{stage.name}] {event.opened.num_tasks} tasks, {_steps(stage, event)}"
+                )
             case "samples":
                 for line in sample_lines(stage):
                     self._write(line)
@@ -109,3 +110,10 @@ def sample_lines(stage: StageView) -> list[str]:
         reward = f"reward {sample.reward:g}" if sample.HasField("reward") else "training data"
         lines.append(f"  {sample.prompt!r} -> {sample.response!r}  ({reward})")
     return lines
+
+
+def _steps(stage: StageView, event: buffer_pb2.ProgressEvent) -> str:
+    """A stage without a trainer has explore steps alone."""
+    if stage.mode == "explore":
+        return f"{event.opened.total_explore_steps} explore steps"
+    return f"{stage.total_steps or 'unbounded'} steps"
