@@ -35,9 +35,7 @@ class LineReporter:
             return
         match event.WhichOneof("event"):
             case "opened":
-                self._write(
-                    f"[{stage.name}] {event.opened.num_tasks} tasks, {_steps(stage, event)}"
-                )
+                self._write(f"[{stage.name}] {_extent(stage, event.opened)}")
             case "samples":
                 for line in sample_lines(stage):
                     self._write(line)
@@ -112,8 +110,10 @@ def sample_lines(stage: StageView) -> list[str]:
     return lines
 
 
-def _steps(stage: StageView, event: buffer_pb2.ProgressEvent) -> str:
-    """A stage without a trainer has explore steps alone."""
+def _extent(stage: StageView, opened: buffer_pb2.StageOpened) -> str:
+    """How much there is to do."""
+    if stage.mode == "bench":
+        return "checkpoints are evaluated"
     if stage.mode == "explore":
-        return f"{event.opened.total_explore_steps} explore steps"
-    return f"{stage.total_steps or 'unbounded'} steps"
+        return f"{opened.num_tasks} tasks, {opened.total_explore_steps} explore steps"
+    return f"{opened.num_tasks} tasks, {stage.total_steps or 'unbounded'} steps"
