@@ -15,6 +15,7 @@ from services.buffer.store.scopes import open_scope_places
 from services.buffer.store.stages import find_stage, get_stage, update_stage
 from services.buffer.store.stored_rollouts import least_used
 from services.buffer.store.training import Version, insert_version
+from trinity.config.plan import StagePlan
 from trinity.errors import PreconditionFailed
 
 STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
@@ -75,6 +76,11 @@ async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
             "`buffer.train_batch_size`"
         )
     return num_rows
+
+
+def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
+    """Train steps in which no row is trained more often than `buffer.total_epochs` says."""
+    return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
 
 
 async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[ReadyRow]:

@@ -9,7 +9,7 @@ from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.handlers.benching import newest_benched
-from services.buffer.handlers.explored import begin_exploring, count_explored
+from services.buffer.handlers.explored import begin_exploring, count_explored, steps_of_explored
 from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.handlers.retraining import find_source
@@ -114,6 +114,8 @@ async def open_stage(
         num_stored = await count_explored(connection, await get_stage(connection, key))
     num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED) + num_stored
     total_train_steps = plan.num_train_steps(num_rows)
+    if num_stored:
+        total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
     if plan.stored_batches is not None:
         source = await find_source(connection, key.tenant, plan.stored_batches)
         num_rows, total_train_steps = source.num_rows, source.total_train_steps
