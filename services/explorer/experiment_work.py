@@ -126,7 +126,8 @@ class ExperimentWork:
             return Drained()
         self._beats.set_work(self._experiment.id, stage.name)
         self._beats.set_activity(EXPLORING)
-        given = None if stage.needs_training else _start_of(known.experiment, stage)
+        now = await feed.wait_for(lambda _: True)
+        given = None if stage.needs_training else _start_of(now.experiment, stage)
         job = StageJob(
             key=self.key, plan=stage, seed=plan.seed, engine=engine, feed=feed, given=given
         )

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from tests.faults.arena import Arena, arena_in
 from tests.faults.crash import DEATHS
+from tests.faults.journals import LOADS
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
@@ -41,6 +42,35 @@ async def run(arena: Arena, name: str) -> pb.Experiment:
     ended = await arena.run_plan(plan, end_seconds=END_SECONDS)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
     return ended
+
+
+async def test_exploring_begins_with_what_was_trained_before(tmp_path: Path) -> None:
+    data = str(tmp_path / "warm.jsonl")
+    rows: JsonValue = {
+        "train_batch_size": 8,
+        "trainer_input": {"experience_buffer": {"storage_type": "file", "path": data}},
+    }
+    plan = experiment_plan(
+        tmp_path,
+        name="warm",
+        stages=[
+            {
+                "stage_name": "warm",
+                "mode": "train",
+                "algorithm": {"algorithm_type": "sft"},
+                "buffer": rows,
+                "trainer": {"total_steps": 2},
+            },
+            {"stage_name": "look", "mode": "explore", "algorithm": {"repeat_times": 2}},
+        ],
+        buffer={"total_steps": 2},
+    )
+    async with arena_in(tmp_path) as arena:
+        ended = await arena.run_plan(plan, end_seconds=END_SECONDS)
+        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+        warm = ended.stages[0].final_version
+        loaded = [(line["path"], line["is_intact"]) for line in arena.folder.read(LOADS)]
+        assert loaded == [(warm.path, True)]
 
 
 async def test_what_was_explored_once_is_trained_later_each_row_once(tmp_path: Path) -> None:
