@@ -148,7 +148,7 @@ def _data(
     found = Gathered()
     repeat_times = algorithm.repeat_times if algorithm else 1
     tasksets = found.of(lambda: _tasksets(config, lengths, repeat_times, stage))
-    schema = algorithm.row_schema if algorithm else "experience"
+    schema = algorithm.row_schema if algorithm else "sft"
     buffer = found.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
     auxiliary = found.of(lambda: resolve_auxiliary_buffers(config, stage))
     found.raise_all()
