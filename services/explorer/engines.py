@@ -11,7 +11,7 @@ from services.explorer.engine_pool import EnginePool
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
-from services.explorer.weights import WeightLoader
+from services.explorer.weights import WeightLoader, model_weights
 from trinity.config.plan import StagePlan
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
@@ -120,7 +120,7 @@ class Engines:
         return RunningEngine(
             engine=engine,
             tokenizer=tokenizer,
-            loader=WeightLoader(engine),
+            loader=WeightLoader(engine, holds=model_weights(model.path)),
             api=await _open_api(model, tokenizer),
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from services.explorer.assignments import Cancelled, Drained, Ending
 from services.explorer.engines import Engines
@@ -17,6 +18,7 @@ from services.explorer.synchronizer_client import (
     SynchronizerClient,
 )
 from services.explorer.thread_watch import EXPLORING
+from services.explorer.weights import PublishedWeights, WeightsId, model_weights
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
 from trinity.members import Heartbeats
@@ -124,7 +126,11 @@ class ExperimentWork:
             return Drained()
         self._beats.set_work(self._experiment.id, stage.name)
         self._beats.set_activity(EXPLORING)
-        job = StageJob(key=self.key, plan=stage, seed=plan.seed, engine=engine, feed=feed)
+        now = await feed.wait_for(lambda _: True)
+        given = None if stage.needs_training else _start_of(now.experiment, stage)
+        job = StageJob(
+            key=self.key, plan=stage, seed=plan.seed, engine=engine, feed=feed, given=given
+        )
         ending = await self._explore(job)
         if isinstance(ending, Drained):
             await self._finish()
@@ -185,6 +191,14 @@ def _sync_timeout(plan: ExperimentPlan) -> float:
 
 def _is_settled(stage: StageView) -> bool:
     return stage.is_running or stage.is_over
+
+
+def _start_of(experiment: ExperimentView, stage: StagePlan) -> PublishedWeights:
+    """What the nearest earlier stage with weights ended with; else the user's model."""
+    for before in reversed(experiment.stages[: stage.index]):
+        if before.final is not None:
+            return replace(before.final, id=WeightsId(version=0, incarnation=0))
+    return model_weights(stage.model_path)
 
 
 def _stage_of(experiment: ExperimentView, name: str) -> StageView:

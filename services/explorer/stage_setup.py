@@ -38,6 +38,8 @@ class StageJob:
     seed: int
     engine: RunningEngine
     feed: Feed[Published]
+    given: PublishedWeights | None = None
+    """The only weights of a stage without a trainer."""
 
 
 class StageSetup:
@@ -126,6 +128,8 @@ class StageSetup:
 
     def _gate(self, job: StageJob, patience: Patience) -> WeightGate:
         def published() -> tuple[PublishedWeights, ...]:
+            if job.given is not None:
+                return (job.given,)
             return job.feed.current.weights if job.feed.current else ()
 
         async def load(weights: PublishedWeights) -> None:
@@ -151,7 +155,7 @@ class StageSetup:
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,
-            trains_exactly=plan.config.synchronizer.sync_offset == 0,
+            trains_exactly=not plan.runs_ahead,
             is_cut_short=plan.num_spare_tasks > 0,
         )
 

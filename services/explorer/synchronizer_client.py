@@ -31,6 +31,8 @@ class StageView:
     is_running: bool
     is_over: bool
     """Finished, failed, or without an explorer's part."""
+    final: PublishedWeights | None = None
+    """What its training ended with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def _stage(message: pb.Stage) -> StageView:
         name=message.name,
         is_running=message.state == pb.STAGE_STATE_RUNNING,
         is_over=not has_part or is_done or not is_open,
+        final=_weights(message.final_version) if message.final_version.path else None,
     )
 
 

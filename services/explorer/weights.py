@@ -45,12 +45,27 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedWeights:
-    """Weights that lie on disk."""
+    """Weights that lie on disk; those of a user's model have no manifest and no hash."""
 
     id: WeightsId
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
+
+    @property
+    def content(self) -> bytes:
+        """What tells them from others: their hash, else where they lie."""
+        return self.weights_sha256 or str(self.path).encode()
+
+
+def model_weights(model_path: str) -> PublishedWeights:
+    """A model as the user gave it, for stages that nobody publishes weights in."""
+    return PublishedWeights(
+        id=WeightsId(version=0, incarnation=0),
+        path=Path(model_path),
+        manifest_sha256=b"",
+        weights_sha256=b"",
+    )
 
 
 PublishedNow = Callable[[], tuple[PublishedWeights, ...]]
@@ -67,29 +82,33 @@ def best_match(
 class WeightLoader:
     """Puts published weights into the engine, after a look at every byte."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, holds: PublishedWeights | None = None) -> None:
         self._engine = engine
-        self._content: bytes | None = None
+        self._content = holds.content if holds is not None else None
 
     async def load(self, weights: PublishedWeights) -> None:
         """Weights with the content that is loaded already only change their name.
 
         Raises: ManifestError when the files are not what was announced, EngineDied.
         """
+        if weights.manifest_sha256:
+            await self._verify(weights)
+        if self._content != weights.content:
+            self._content = None
+            await self._load(weights.path)
+            self._content = weights.content
+        logger.info(
+            "weights loaded",
+            extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
+        )
+
+    async def _verify(self, weights: PublishedWeights) -> None:
         try:
             found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
         except OSError as error:
             raise ManifestError(f"{weights.path} cannot be read: {error}") from error
         if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
-        if self._content != weights.weights_sha256:
-            self._content = None
-            await self._load(weights.path)
-            self._content = weights.weights_sha256
-        logger.info(
-            "weights loaded",
-            extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
-        )
 
     async def _load(self, directory: Path) -> None:
         """An engine whose process dies answers no more: it is looked at meanwhile."""

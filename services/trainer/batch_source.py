@@ -14,7 +14,7 @@ from trinity.errors import RunFailed
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1
-CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3}
+CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3, NoBatch.VERSION_WANTED: 4}
 STATES = {code: state for state, code in CODES.items()}
 
 

@@ -31,6 +31,8 @@ class NoBatch(Enum):
     WAITING = "waiting"
     DRAINED = "drained"
     CANCELLED = "cancelled"
+    VERSION_WANTED = "version wanted"
+    """Explorers wait for the weights that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ NO_BATCH = {
     buffer_pb2.BatchHead.STATE_WAITING: NoBatch.WAITING,
     buffer_pb2.BatchHead.STATE_DRAINED: NoBatch.DRAINED,
     buffer_pb2.BatchHead.STATE_CANCELLED: NoBatch.CANCELLED,
+    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatch.VERSION_WANTED,
 }
 
 

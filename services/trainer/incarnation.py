@@ -34,18 +34,28 @@ class Incarnation:
     """Step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
     """All checkpoints that count."""
+    offered: tuple[buffer_pb2.Checkpoint, ...] = ()
+    """The same as the buffer tells of them; in mode bench those to evaluate, and no path is the
+    starting weights."""
 
     def version_to_republish(self, sync_interval: int) -> int:
         """The newest version due by the recorded steps; explorers go on from this life's copy."""
         return self.recorded_step // sync_interval * sync_interval
 
 
-def begin_incarnation(buffer: BufferClient, trainer_id: str, ranks: Ranks) -> Incarnation:
-    """Fence off the life before and choose the newest checkpoint whose files verify. Collective."""
+def begin_incarnation(
+    buffer: BufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
+) -> Incarnation:
+    """Fence off the life before and choose the newest checkpoint whose files verify. Collective.
+
+    None is chosen where nothing is resumed.
+    """
     if ranks.is_first:
         answer = buffer.begin_incarnation(trainer_id)
         ranks.bytes_from_first(answer.SerializeToString())
-        chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
+        chosen = NO_CHECKPOINT
+        if resumes:
+            chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
         ranks.from_first([chosen])
     else:
         answer = buffer_pb2.BeginIncarnationResponse.FromString(ranks.bytes_from_first(b""))
@@ -61,6 +71,7 @@ def begin_incarnation(buffer: BufferClient, trainer_id: str, ranks: Ranks) -> In
         known_weights_sha256=known.weights_sha256,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
+        offered=tuple(answer.checkpoints),
     )
 
 

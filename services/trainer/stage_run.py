@@ -10,9 +10,13 @@ The order within a step is: batch, train, publish (if due), report, checkpoint (
 As the batch of step s+1 is asked for only after version s is published, a life that has trained all
 recorded batches again owes the explorers at most one version: the newest due.
 
-Where rollouts run ahead of training (`sync_offset` above 0), publishing and the report go on beside
-the next step, one step's at most: then a version may be owed that is one step older. The next life
-publishes every version due that none before it has recorded: an evaluation may need that very one.
+With `sync_style: explorer_driven` weights are published when the buffer asks for them in place of a
+batch, and a life that follows begins with the newest that were.
+
+Where rollouts run ahead of training (`sync_offset` above 0, another `sync_style`), publishing and
+the report go on beside the next step, one step's at most: then a version may be owed that is one
+step older. The next life publishes every version due that none before it has recorded: an
+evaluation may need that very one.
 """
 
 import logging
@@ -73,7 +77,8 @@ class StageRun:
         self._watch = StepWatch()
         sync = parts.plan.config.synchronizer
         self._interval = sync.sync_interval
-        self._follow_up = FollowUp(beside=parts.plan.needs_rollout and sync.sync_offset > 0)
+        self._follow_up = FollowUp(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
+        self._asked = sync.sync_style == "explorer_driven"
         self._step = self._reported = parts.life.step
         self._published = -1
         self._saved = parts.life.step if parts.life.checkpoint else -1
@@ -99,6 +104,10 @@ class StageRun:
                     is_last=self._is_last(self._step + 1),
                     check=self._follow_up.check,
                 )
+            if answer.state is NoBatch.VERSION_WANTED:
+                self._follow_up.wait()
+                self._publish()
+                continue
             if answer.state is NoBatch.CANCELLED:
                 return StageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
@@ -126,7 +135,7 @@ class StageRun:
 
     def _publish_what_explorers_wait_for(self) -> None:
         """No work is handed out before this life has published the newest version due."""
-        due = self._parts.life.version_to_republish(self._interval)
+        due = self._version_to_republish()
         if self._is_due(self._step):
             self._publish()
         elif self._parts.plan.needs_rollout and due < self._step:
@@ -212,11 +221,20 @@ class StageRun:
         if not self._parts.plan.needs_rollout:
             return False
         life = self._parts.life
+        if self._asked:
+            return step == self._version_to_republish() or self._is_last(step)
         if step < life.recorded_step:
             is_owed = step > life.known_version
-            newest = step == life.version_to_republish(self._interval)
+            newest = step == self._version_to_republish()
             return step % self._interval == 0 and (is_owed or newest)
         return step % self._interval == 0 or self._is_last(step)
+
+    def _version_to_republish(self) -> int:
+        """The newest due by the recorded steps; where versions are asked for, the newest given."""
+        life = self._parts.life
+        if self._asked:
+            return max(life.known_version, 0)
+        return life.version_to_republish(self._interval)
 
     def _publish(self) -> None:
         self._say("publishing weights")

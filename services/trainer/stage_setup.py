@@ -9,6 +9,7 @@ import torch
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.batch_source import BatchSource
+from services.trainer.bench_run import BenchRun
 from services.trainer.buffer_client import BufferClient
 from services.trainer.checkpoints import CheckpointStore
 from services.trainer.incarnation import Incarnation, begin_incarnation
@@ -78,7 +79,10 @@ class StageSetup:
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
         total_steps = self._total_steps()
-        life = begin_incarnation(self._buffer, self._order.trainer_id, self._ranks)
+        is_bench = self._plan.benched is not None
+        life = begin_incarnation(
+            self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
+        )
         self._link.begin(life.number)
         if self._was_finished(life):
             return StageEnded(outcome="finished", reason="an earlier life had finished it")
@@ -96,6 +100,15 @@ class StageSetup:
             critic_directory=self._critic_start(start),
             on_part=self._link.report_alive,
         )
+        if is_bench:
+            bench = BenchRun(
+                ranks=self._ranks,
+                life=life,
+                learner=learner,
+                buffer=self._buffer,
+                publisher=self._publisher(life, start),
+            )
+            return bench.run()
         parts = StageParts(
             plan=self._plan,
             ranks=self._ranks,

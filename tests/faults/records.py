@@ -95,7 +95,7 @@ def _stage(row: Row) -> s.StageRecord:
         trained_step=row["trained_step"],
         train_batch_size=plan.train_batch_size,
         num_expert_rows=plan.num_expert_rows,
-        is_ordered=plan.config.synchronizer.sync_offset == 0,
+        is_ordered=not plan.runs_ahead,
         replay=rules_of(plan, row["total_train_steps"]),
     )
 

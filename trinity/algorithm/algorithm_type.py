@@ -8,6 +8,9 @@ from trinity.json_values import JsonValue
 
 RowSchema = Literal["experience", "sft", "cpt", "dpo"]
 """What the rows are that it trains on: rollouts, or data of one of three kinds."""
+ModeName = Literal["both", "train", "explore", "bench"]
+MODES_OF_ROLLOUTS: tuple[ModeName, ...] = ("both", "explore", "train", "bench")
+MODES_OF_DATA: tuple[ModeName, ...] = ("train", "bench")
 Part = Literal[
     "sample_strategy",
     "advantage_fn",
@@ -59,6 +62,6 @@ class AlgorithmType:
     """Arguments of parts that differ from the parts' own defaults."""
 
     @property
-    def mode(self) -> Literal["both", "train"]:
-        """Whether an explorer makes the rows or they are data."""
-        return "both" if self.schema == "experience" else "train"
+    def modes(self) -> tuple[ModeName, ...]:
+        """Data is trained on; rollouts are made as well, or were stored before."""
+        return MODES_OF_ROLLOUTS if self.schema == "experience" else MODES_OF_DATA

@@ -85,8 +85,9 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
     yield "  nats             2, unless TRINITY_NATS_URL names one that runs"
     yield "  synchronizer     1"
     yield "  buffer           1"
-    yield "  trainer          1, and 1 on which its ranks meet"
-    yield from _seat_lines([seat for seat in seats if seat.name.startswith("rank")])
+    if stage.needs_training:
+        yield "  trainer          1, and 1 on which its ranks meet"
+        yield from _seat_lines([seat for seat in seats if seat.name.startswith("rank")])
     if stage.needs_rollout:
         yield "  explorer         1"
         yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
@@ -110,10 +111,11 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
         return
     if stage.needs_rollout:
         yield from _rollout_lines(stage, volume)
-    yield (
-        f"  {volume.train_steps:,} train steps of {stage.train_batch_size:,} rows: "
-        f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
-    )
+    if volume.train_steps:
+        yield (
+            f"  {volume.train_steps:,} train steps of {stage.train_batch_size:,} rows: "
+            f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
+        )
     if volume.evaluations:
         yield f"  {volume.evaluations:,} evaluations of {len(stage.eval_tasksets)} taskset(s)"
 

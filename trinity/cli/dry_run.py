@@ -1,5 +1,7 @@
 """`trinity run --dry-run`: what would be done, after everything that can be checked was."""
 
+from collections.abc import Iterator
+
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
 from trinity.config.taskset_storage import without_password
 from trinity.launch.prepare import Prepared
@@ -22,18 +24,17 @@ def describe(prepared: Prepared) -> None:
 def stage_lines(stage: StagePlan) -> list[str]:
     """What a stage would do."""
     algorithm = stage.algorithm
-    steps = stage.total_train_steps or "as many as the data gives"
     start = stage.model_path if stage.index == 0 else "the weights of the stage before"
     lines = [
         f"stage {stage.index + 1}: {stage.name} (mode {stage.mode}, {algorithm.algorithm_type})",
         f"  starts from    {start}",
         f"  algorithm      {_parts(stage)}",
-        f"  train steps    {steps}, {stage.train_batch_size} rows each",
-        f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
-        f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
+        *_training_lines(stage),
     ]
-    if not stage.tasksets:
-        return [*lines, f"  data           {_place(stage.experience_buffer)}"]
+    if stage.mode == "train":
+        return [*lines, f"  data           {_data(stage)}"]
+    if stage.mode == "bench":
+        return [*lines, *_evaluation_lines(stage)]
     rollout = stage.config.explorer.rollout_model
     sync = stage.config.synchronizer
     lines += [
@@ -41,16 +42,40 @@ def stage_lines(stage: StagePlan) -> list[str]:
         f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
         f"  rollout        1 engine {rollout.engine_type}, {rollout.dtype}",
-        f"  synchronizing  {sync.sync_method}, every {sync.sync_interval} step(s), "
-        f"offset {sync.sync_offset}",
+        f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every {sync.sync_interval} "
+        f"step(s), offset {sync.sync_offset}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
         lines.append(f"  expert rows    {_place(experts)}, {share}")
+    return [*lines, *_evaluation_lines(stage)]
+
+
+def _training_lines(stage: StagePlan) -> list[str]:
+    if stage.mode == "explore":
+        steps = stage.total_explore_steps or "as many as the tasks give"
+        return [f"  explore steps  {steps}; experiences are kept, nothing is trained"]
+    if stage.mode == "bench":
+        which = "the newest" if stage.config.explorer.bench_on_latest_checkpoint else "every"
+        return [f"  evaluates      {which} checkpoint of the run; nothing is trained"]
+    steps = stage.total_train_steps or "as many as the data gives"
+    return [
+        f"  train steps    {steps}, {stage.train_batch_size} rows each",
+        f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
+        f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
+    ]
+
+
+def _evaluation_lines(stage: StagePlan) -> Iterator[str]:
+    every = f", every {stage.eval_interval} steps" if stage.mode == "both" else ""
     for evaluation in stage.eval_tasksets:
-        every = stage.eval_interval
-        lines.append(f"  evaluation     {_place(evaluation)}, every {every} steps")
-    return lines
+        yield f"  evaluation     {_place(evaluation)}{every}"
+
+
+def _data(stage: StagePlan) -> str:
+    if (stored := stage.stored_rollouts) is not None:
+        return f"the experiences that stage {stored.stage} has stored"
+    return _place(stage.experience_buffer)
 
 
 def _task_lines(task: ResolvedTaskset) -> list[str]:

@@ -13,10 +13,12 @@ from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
+from trinity.launch.benching import BenchSource
 from trinity.launch.gpus import check_gpus
 from trinity.launch.hub import check_hub_models
 from trinity.launch.prepare import Prepared, prepare
 from trinity.launch.run import Interrupted, Run
+from trinity.launch.stored_run import StoredRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
 
@@ -73,7 +75,18 @@ def run_experiment(wish: Wish) -> None:
 def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
     """Run with live progress and print what came of it; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
-    follow(Run(plan=prepared.plan, reporter=reporter, secure=secure), again)
+    if prepared.benched is None:
+        follow(Run(plan=prepared.plan, reporter=reporter, secure=secure), again)
+        return
+    source = BenchSource(run=StoredRun(plan=prepared.benched))
+    run = Run(
+        plan=prepared.plan,
+        reporter=reporter,
+        home=prepared.benched.job_path,
+        complete=source.complete,
+        secure=secure,
+    )
+    follow(run, again)
 
 
 def follow(run: Run, again: str) -> None:

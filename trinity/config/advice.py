@@ -85,7 +85,7 @@ def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
     """A bound below the age that rollouts have by plan costs most of them."""
     most = stage.algorithm.sampling.max_staleness
     usual = _usual_staleness(stage)
-    if most is not None and most < usual:
+    if most is not None and most < usual and not stage.is_driven:
         yield (
             f"rollouts are up to {usual} train steps old when their turn comes, and "
             f"`max_staleness: {most}` leaves those out: {usual} keeps them"
@@ -117,14 +117,14 @@ def _usual_staleness(stage: StagePlan) -> int:
 
 def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
     """Where experiences lie, for files that say it as Trinity-RFT needs it said."""
-    if not stage.needs_rollout:
+    if not stage.has_rollouts:
         return
     given = stage.config.buffer.trainer_input.experience_buffer
     for name, value in (("storage_type", given.storage_type), ("path", given.path)):
         if value not in (None, "queue", ""):
             yield (
                 f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
-                "`mode: both`: the buffer's database keeps every experience"
+                f"`mode: {stage.mode}`: the buffer's database keeps every experience"
             )
 
 
@@ -215,7 +215,7 @@ def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
 
 def _ignored(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data inherits or gives, and nothing reads."""
-    if stage.needs_rollout:
+    if stage.has_rollouts:
         return
     given = stage.config.algorithm
     is_given = {

@@ -160,6 +160,8 @@ def staleness_cause(plan: StagePlan) -> str:
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
     if plan.replay is not None and plan.replay.cooldown_steps is not None:
         return "`replay_buffer.reuse_cooldown_time`"
+    if plan.is_driven:
+        return f"`synchronizer.sync_style: {sync.sync_style}`"
     if sync.sync_interval > 1:
         return f"`synchronizer.sync_interval: {sync.sync_interval}`"
     if sync.sync_offset > 0:

@@ -57,9 +57,9 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
             f"`algorithm.algorithm_type: {name}` is registered as {type(declared).__name__}: "
             "register a trinity.algorithm.algorithm_type.AlgorithmType"
         )
-    if declared.mode != mode:
+    if mode not in declared.modes:
         raise UserError(
-            f"`algorithm.algorithm_type: {name}` runs in `mode: {declared.mode}`, "
+            f"`algorithm.algorithm_type: {name}` runs in `mode: {declared.modes[0]}`, "
             f"not in `mode: {mode}`: change one of the two"
         )
     return declared

@@ -154,13 +154,16 @@ def _are_messages(value: object) -> bool:
 
 
 def _check_size(rows: int, stage: StagePlan) -> None:
-    if stage.num_train_steps(rows) < 1:
+    kind, num_steps = "train", stage.num_train_steps(rows)
+    if stage.mode == "explore":
+        kind, num_steps = "explore", stage.num_explore_steps(rows)
+    if num_steps < 1:
         batch = stage.train_batch_size
         size, key = (batch, "train_batch_size")
         if stage.needs_rollout:
             size, key = stage.config.buffer.batch_size, "batch_size"
         raise UserError(
-            f"its {rows} rows make no train step with `buffer.{key}: {size}` and "
+            f"its {rows} rows make no {kind} step with `buffer.{key}: {size}` and "
             f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
             "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
         )

@@ -86,10 +86,8 @@ class ExplorerConfig(Section):
     """Batches on their way at a time."""
     collect_experiences: Annotated[bool, NoEffect("experiences are always kept")] = False
     """Keep the experiences of an evaluation, in old releases."""
-    bench_on_latest_checkpoint: Annotated[
-        bool, NoEffect("it belongs to `mode: bench`, which is planned")
-    ] = False
-    """Evaluate the newest checkpoint alone."""
+    bench_on_latest_checkpoint: bool = False
+    """In `mode: bench`: evaluate the newest checkpoint alone."""
     proxy_port: Annotated[int, SERVE_ONLY] = 8010
     """Port of the model's address."""
     listen_address: Annotated[str, SERVE_ONLY] = "0.0.0.0"

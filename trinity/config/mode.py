@@ -4,12 +4,12 @@ from typing import Literal
 
 from trinity.config.status import Choices
 
-Mode = Literal["both", "train"]
+Mode = Literal["both", "train", "explore", "bench"]
+EXPLORING: tuple[Mode, ...] = ("both", "explore")
+"""With tasks to roll out."""
 
 MODES = Choices(
     planned={
-        "explore": "explorers without a trainer",
-        "bench": "evaluation of all checkpoints of a run",
         "serve": "the model behind an OpenAI-compatible address",
         "colocate": "rollout and training in turns on one GPU",
     }

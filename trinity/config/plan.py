@@ -191,6 +191,23 @@ class StoredBatches(_Derived):
     """Train steps, both included; the steps keep their numbers."""
 
 
+class StoredRollouts(_Derived):
+    """Experiences that a stage of `mode: explore` has stored in the same database."""
+
+    experiment_id: str = ""
+    """Empty for the experiment that the plan belongs to."""
+    stage: str
+
+
+class BenchedRun(_Derived):
+    """A stage of the same database whose checkpoints are evaluated."""
+
+    experiment_id: str
+    stage: str
+    known_versions: tuple[int, ...] = ()
+    """Evaluated before, and not again."""
+
+
 class StagePlan(_Derived):
     """One stage: its merged configuration and what follows from it.
 
@@ -245,6 +262,10 @@ class StagePlan(_Derived):
     """Means nothing without a critic."""
     stored_batches: StoredBatches | None = None
     """What is trained on again, in place of anything new."""
+    stored_rollouts: StoredRollouts | None = None
+    """What is trained on, where an earlier stage explored for it."""
+    benched: BenchedRun | None = None
+    """Whose checkpoints are evaluated, in mode bench."""
 
     @model_validator(mode="before")
     @classmethod
@@ -284,7 +305,14 @@ class StagePlan(_Derived):
     @property
     def has_rollouts(self) -> bool:
         """Whether its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
-        return self.needs_rollout or (self.stored_batches is not None and self.taskset is not None)
+        if self.needs_rollout or self.stored_rollouts is not None:
+            return True
+        return self.stored_batches is not None and self.taskset is not None
+
+    @property
+    def needs_training(self) -> bool:
+        """Whether a trainer gives out the weights; else there are those the stage starts with."""
+        return "trainer" in self.roles
 
     @property
     def num_rollout_rows(self) -> int:
@@ -312,13 +340,35 @@ class StagePlan(_Derived):
         name = self.algorithm.sampling.expert_buffer
         return next((one for one in self.auxiliary_buffers if one.name == name), None)
 
+    @property
+    def is_driven(self) -> bool:
+        """Whether versions come when somebody asks or has one, and not by the steps' numbers."""
+        return self.needs_training and self.config.synchronizer.sync_style != "fixed"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether rollouts go on while what they are made with is trained."""
+        return self.is_driven or self.config.synchronizer.sync_offset > 0
+
+    def asks_for_version(self, explore_step: int) -> bool:
+        """Whether `explore_step` begins with newer weights, where explorers ask for them."""
+        sync = self.config.synchronizer
+        steps = explore_step - 1 - sync.sync_offset
+        asks = self.is_driven and sync.sync_style == "explorer_driven"
+        return asks and steps > 0 and steps % sync.sync_interval == 0
+
     def oldest_version(self, train_step: int) -> int:
         """Oldest weights whose rows `train_step` trains on."""
         most = self.algorithm.sampling.max_staleness
         return 0 if most is None else max(train_step - most - 1, 0)
 
     def required_version(self, explore_step: int) -> int:
-        """Version of the weights that explore step `explore_step`, from 1 on, rolls out."""
+        """Version of the weights that explore step `explore_step`, from 1 on, rolls out.
+
+        Where versions are not tied to steps, the one that `fixed` would take: an estimate.
+        """
+        if not self.needs_training:
+            return 0
         sync = self.config.synchronizer
         rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
         train_step = max(0, rows_before // self.num_fresh_rows)
@@ -335,6 +385,8 @@ class StagePlan(_Derived):
         if self.total_train_steps is not None:
             return self.total_train_steps
         buffer = self.config.buffer
+        if self.mode in ("explore", "bench"):
+            return 0
         if not self.needs_rollout:
             return buffer.total_epochs * num_rows // self.train_batch_size
         rows = self.num_explore_steps(num_rows) * self.rows_per_explore_step

@@ -6,6 +6,8 @@ from trinity.errors import UserError
 
 def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
     """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
+    if config.mode == "explore":
+        return 0
     wanted = config.trainer.rank_num
     gpus = config.cluster.node_num * config.cluster.gpu_per_node
     ranks = wanted or 1
@@ -32,6 +34,6 @@ def _too_few(left: int, wanted: int) -> str:
 
 
 def _rollout_gpus(config: Config) -> int:
-    if config.mode != "both":
+    if config.mode == "train":
         return 0
     return config.explorer.rollout_model.num_gpus

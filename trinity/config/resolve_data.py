@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.buffer import ExplorerInput
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.gathered import all_of
@@ -35,7 +36,7 @@ def resolve_train_tasksets(
     if given.taskset is not None and given.tasksets:
         raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
     if given.taskset is None and not given.tasksets:
-        raise UserError(f"{key}` is missing: `mode: both` needs tasks to explore")
+        raise UserError(f"{key}` is missing: `mode: {config.mode}` needs tasks to explore")
     named = [(f"{key}s[{i}]", f"taskset_{i}", one) for i, one in enumerate(given.tasksets)]
     if given.taskset is not None:
         named = [(key, "taskset", given.taskset)]
@@ -76,11 +77,13 @@ def check_names(names: Sequence[str], stage: str) -> None:
             )
 
 
-def resolve_experience_buffer(config: Config, mode: Mode, stage: str) -> ResolvedExperienceBuffer:
-    """The trainer's rows."""
+def resolve_experience_buffer(
+    config: Config, mode: Mode, schema: RowSchema, stage: str
+) -> ResolvedExperienceBuffer:
+    """The trainer's rows: data, where they are not rollouts."""
     given = config.buffer.trainer_input.experience_buffer
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
-    if mode == "both":
+    if mode != "train" or schema == "experience":
         return _resolve_buffer(given, given.name, "queue", config.seed, key)
     if given.storage_type == "queue" and not given.path:
         raise UserError(

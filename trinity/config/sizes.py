@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from trinity.config.gathered import Gathered
 from trinity.config.lengths import Lengths
+from trinity.config.mode import EXPLORING
 from trinity.config.over_rollout import needed_tasks
 from trinity.config.plan import ResolvedAlgorithm
 from trinity.config.ranks import resolve_rank_num
@@ -30,8 +31,10 @@ def resolve_sizes(
     config: Config, algorithm: ResolvedAlgorithm, lengths: Lengths | None, stage: str
 ) -> Sizes:
     """Raises: UserError with a line for each that cannot be."""
-    explore_rows = needed_tasks(config) * algorithm.repeat_times if config.mode == "both" else 0
-    batch = _train_batch_size(config, explore_rows, stage)
+    rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
+    explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
+    has_rollouts = algorithm.row_schema == "experience"
+    batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
     found = Gathered()
     expert_rows = found.of(lambda: count_expert_rows(algorithm, batch, stage))
     ranks = found.of(lambda: resolve_rank_num(config, batch, stage))
@@ -42,12 +45,12 @@ def resolve_sizes(
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
     given = config.buffer.train_batch_size
-    if given == 0 and config.mode == "train":
+    if given == 0 and not rows_per_explore_step and config.mode == "train":
         raise UserError(
             f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
             "explore step to derive it from, give the rows of one train step"
         )
-    return given or rows_per_explore_step
+    return given or max(rows_per_explore_step, 1)
 
 
 def _max_token_len(

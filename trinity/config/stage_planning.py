@@ -8,6 +8,7 @@ from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
+from trinity.config.mode import EXPLORING, Mode
 from trinity.config.model_files import chat_template_of, located_critic, located_model
 from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
@@ -34,6 +35,13 @@ from trinity.config.root import Config
 from trinity.config.sizes import Sizes, resolve_sizes
 from trinity.config.steps import total_steps
 
+ROLES: dict[Mode, tuple[Role, ...]] = {
+    "both": ("trainer", "explorer"),
+    "train": ("trainer",),
+    "explore": ("explorer",),
+    "bench": ("trainer", "explorer"),
+}
+"""In bench the trainer reads the checkpoints and gives out their weights."""
 SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
 """Stands for lengths that are mistaken, so that tasksets can be looked at all the same."""
 
@@ -142,7 +150,8 @@ def _data(
     found = Gathered()
     repeat_times = algorithm.repeat_times if algorithm else 1
     tasksets = found.of(lambda: _tasksets(config, lengths, repeat_times, stage))
-    buffer = found.of(lambda: resolve_experience_buffer(config, config.mode, stage))
+    schema = algorithm.row_schema if algorithm else "sft"
+    buffer = found.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
     auxiliary = found.of(lambda: resolve_auxiliary_buffers(config, stage))
     found.raise_all()
     assert tasksets is not None and buffer is not None and auxiliary is not None
@@ -150,12 +159,12 @@ def _data(
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
-    return ("trainer", "explorer") if config.mode == "both" else ("trainer",)
+    return ROLES[config.mode]
 
 
 def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
     """Data that is not rolled out passes no pipeline."""
-    if config.mode != "both":
+    if config.mode not in EXPLORING:
         return ()
     operators = config.data_processor.experience_pipeline.operators
     return resolve_operators(operators, config.service, stage)
@@ -164,10 +173,12 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
 def _tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
-    if config.mode != "both":
+    if config.mode == "train":
         return (), ()
     found = Gathered()
-    tasksets = found.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
+    tasksets: tuple[ResolvedTaskset, ...] | None = ()
+    if config.mode in EXPLORING:
+        tasksets = found.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
     eval_tasksets = found.of(lambda: resolve_eval_tasksets(config, lengths, stage))
     found.raise_all()
     assert tasksets is not None and eval_tasksets is not None

@@ -20,6 +20,10 @@ def total_steps(
     Rows are those of rollouts: others in a batch come from elsewhere.
     """
     explore, train = config.buffer.total_steps, config.trainer.total_steps
+    if config.mode == "explore":
+        return TotalSteps(explore, train=None)
+    if config.mode == "bench":
+        return TotalSteps(explore=0, train=None)
     if rows_per_explore_step == 0:
         return TotalSteps(explore=0, train=_least(explore, train))
     if train is not None:

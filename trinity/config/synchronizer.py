@@ -24,11 +24,9 @@ class SynchronizerConfig(Section):
     ] = "checkpoint"
     """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies."""
     sync_style: Annotated[
-        Literal["fixed"],
+        Literal["fixed", "explorer_driven", "trainer_driven"],
         Choices(
             planned={
-                "explorer_driven": "versions when the explorer asks for one",
-                "trainer_driven": "versions when the trainer has one",
                 "fully_async": "explorer and trainer without a common step",
             },
             aliases={
@@ -37,9 +35,12 @@ class SynchronizerConfig(Section):
             },
         ),
     ] = "fixed"
-    """Which steps need which weights; `fixed`: by the two numbers below."""
+    """Who says when; `fixed`: each explore step has its version, by the two numbers below.
+    `trainer_driven`: an explore step takes the newest version there is and waits for none.
+    `explorer_driven`: after `sync_interval` explore steps a newer one is asked for and waited for,
+    and only then written."""
     sync_interval: Positive = 1
-    """Train steps between two versions."""
+    """Train steps between two versions; with `explorer_driven` explore steps."""
     sync_offset: NonNegative = 0
     """Explore steps the explorer may be ahead of the trainer; 0 with interval 1 is on-policy."""
     sync_timeout: float = Field(default=3600.0, gt=0)

@@ -13,6 +13,7 @@ from trinity.config.notices import Notice
 from trinity.config.plan import ExperimentPlan
 from trinity.config.preflight import check_inputs
 from trinity.config.reading import read_config
+from trinity.launch.benching import bench_plan, is_bench
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 
@@ -26,6 +27,8 @@ class Prepared:
     notes: tuple[str, ...]
     notices: tuple[Notice, ...]
     """Keys that do not act as they are written."""
+    benched: ExperimentPlan | None = None
+    """The run whose checkpoints are evaluated, where that is what is done."""
 
 
 def prepare(
@@ -49,12 +52,19 @@ def prepare(
         notes = (*notes, f"continue_from_checkpoint is false: starting anew as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
+    source = plan if is_bench(plan) else None
+    if source is not None:
+        plan = bench_plan(source)
     check_inputs(plan)
     check_names(plan)
     check_resumable(plan)
     notes = (*notes, *advice(plan))
     return Prepared(
-        plan=plan, resumes=holds_run(plan.job_path), notes=notes, notices=reading.notices
+        plan=plan,
+        resumes=holds_run(plan.job_path),
+        notes=notes,
+        notices=reading.notices,
+        benched=source,
     )
 
 

@@ -1,17 +1,15 @@
 """Trains again on the batches that a run has stored: without an explorer, beside that run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from trinity.api.v1 import synchronizer_pb2
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ExperimentPlan, StagePlan, StoredBatches
-from trinity.errors import RunFailed, UserError
+from trinity.errors import UserError
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.run import SynchronizerStub
+from trinity.launch.stored_run import StoredRun
 from trinity.local.infrastructure import Launchable
 from trinity.local.services import Surroundings, four_services
-from trinity.rpc.limits import CALL_SECONDS
 
 FOLDER = "retrained"
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
@@ -80,36 +78,19 @@ class Source:
 
         Raises: RunFailed when the run was never started, or the stage before has no weights.
         """
-        experiment = await self._experiment(synchronizer)
+        run = StoredRun(plan=self.plan)
+        experiment = await run.experiment(synchronizer)
         [stage] = made.stages
         assert stage.stored_batches is not None, "it is a plan of this module"
         stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
-        start = self._start(experiment, stage)
-        changed = stage.model_copy(update={"stored_batches": stored, "model_path": start})
-        return made.model_copy(update={"stages": (changed,)})
-
-    async def _experiment(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:
-        answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
-            synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS, wait_for_ready=True
-        )
-        for one in answer.experiments:
-            if (one.tenant, one.label) == (self.plan.tenant, self.plan.label):
-                return one
-        raise RunFailed(f"{self.plan.label} was never started: it has stored no batches")
-
-    def _start(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> str:
-        """The user's model, or what the stage before had ended with."""
-        names = [one.name for one in self.plan.stages]
-        index = names.index(stage.name)
-        if index == 0:
-            return stage.model_path
-        before = experiment.stages[index - 1]
-        if not Path(before.final_version.path).is_dir():
-            raise RunFailed(
-                f"stage {stage.name} started from the last weights of stage {before.name}, "
-                f"which are not in {before.final_version.path or 'any directory'}"
+        start = run.start_of(experiment, stage)
+        changes: dict[str, object] = {"stored_batches": stored, "model_path": start}
+        if (rollouts := stage.stored_rollouts) is not None:
+            changes["stored_rollouts"] = rollouts.model_copy(
+                update={"experiment_id": experiment.id}
             )
-        return before.final_version.path
+        changed = stage.model_copy(update=changes)
+        return made.model_copy(update={"stages": (changed,)})
 
 
 def without_explorer(around: Surroundings) -> list[Launchable]:

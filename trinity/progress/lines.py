@@ -35,8 +35,7 @@ class LineReporter:
             return
         match event.WhichOneof("event"):
             case "opened":
-                total = stage.total_steps or "unbounded"
-                self._write(f"[{stage.name}] {event.opened.num_tasks} tasks, {total} steps")
+                self._write(f"[{stage.name}] {_extent(stage, event.opened)}")
             case "samples":
                 for line in sample_lines(stage):
                     self._write(line)
@@ -109,3 +108,12 @@ def sample_lines(stage: StageView) -> list[str]:
         reward = f"reward {sample.reward:g}" if sample.HasField("reward") else "training data"
         lines.append(f"  {sample.prompt!r} -> {sample.response!r}  ({reward})")
     return lines
+
+
+def _extent(stage: StageView, opened: buffer_pb2.StageOpened) -> str:
+    """How much there is to do."""
+    if stage.mode == "bench":
+        return "checkpoints are evaluated"
+    if stage.mode == "explore":
+        return f"{opened.num_tasks} tasks, {opened.total_explore_steps} explore steps"
+    return f"{opened.num_tasks} tasks, {stage.total_steps or 'unbounded'} steps"

@@ -23,7 +23,9 @@ class Volume:
 
 def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
     """`num_rows` counts the tasks, in mode train the file's rows; None where it must be known."""
-    is_bounded = stage.total_train_steps is not None
+    explores = stage.mode == "explore"
+    steps = stage.total_explore_steps if explores else stage.total_train_steps
+    is_bounded = steps is not None or stage.mode == "bench"
     if num_rows is None and not is_bounded:
         return None
     rows = num_rows or 0
@@ -49,6 +51,8 @@ def _evaluations(stage: StagePlan, explore_steps: int, train_steps: int) -> int:
     """Of the first weights, of those that each interval ends with, and of the last."""
     if not stage.eval_tasksets:
         return 0
+    if stage.mode == "explore":
+        return int(stage.config.explorer.eval_on_startup)
     interval = stage.config.explorer.eval_interval
     ends = range(interval, explore_steps + 1, interval)
     versions = {stage.required_version(end + 1) for end in ends} - {0} | {train_steps}

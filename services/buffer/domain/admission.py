@@ -25,6 +25,8 @@ class Refusal:
 
     reason: str
     is_final: bool = False
+    wants_version: bool = False
+    """Whether the trainer is to publish what it has."""
 
 
 def credit_rows(stage: Stage) -> int:
@@ -33,10 +35,13 @@ def credit_rows(stage: Stage) -> int:
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
     `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. What
     waits in a replay buffer is bounded by its own capacity. Tasks that may be left behind
-    (`explorer.over_rollout`) run like all others.
+    (`explorer.over_rollout`) run like all others. Without a trainer an explore step may open while
+    the one before is worked on.
     """
     sync = stage.plan.config.synchronizer
     rows = stage.plan.rows_per_explore_step + stage.plan.num_spare_tasks * stage.repeat_times
+    if not stage.plan.needs_training:
+        return (2 + sync.sync_offset) * rows
     ahead = (1 + sync.sync_offset) * rows
     kept = stage.plan.replay.capacity if stage.plan.replay else 0
     return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept
@@ -55,6 +60,8 @@ def refusal(stage: Stage) -> Refusal | None:
         return Refusal("training has finished", is_final=True)
     if stage.published is None:
         return Refusal("the trainer has not published weights yet")
+    if stage.plan.is_driven:
+        return None
     needed = stage.plan.required_version(step)
     if needed > max(stage.published, stage.version_after(stage.recorded_step)):
         return Refusal(
@@ -74,11 +81,44 @@ def lack_of_credit(stage: Stage, load: Load) -> Refusal | None:
     )
 
 
+def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
+    """Say that explorers ask for newer weights before explore step `stage.explore_step + 1`.
+
+    They do when all runs before are done; a trainer that can do nothing has nothing newer.
+    """
+    step = stage.explore_step + 1
+    if not stage.plan.asks_for_version(step) or stage.published is None:
+        return None
+    if load.num_outstanding:
+        return Refusal(f"explore step {step} waits for the end of those before it")
+    if stage.published > stage.step_version:
+        return None
+    if stage.recorded_step > stage.published or load.num_ready >= stage.plan.num_fresh_rows:
+        return Refusal(
+            f"explore step {step} waits for newer weights than version {stage.published}",
+            wants_version=True,
+        )
+    return None
+
+
+def version_to_open(stage: Stage) -> int:
+    """Weights that explore step `stage.explore_step + 1` is rolled out with, once it may open."""
+    if not stage.plan.is_driven:
+        return stage.plan.required_version(stage.explore_step + 1)
+    assert stage.published is not None, "no explore step opens before there are weights"
+    return max(stage.published, stage.step_version)
+
+
 def can_open_after(stage: Stage, train_step: int) -> bool:
     """Whether training up to `train_step` is enough for another explore step to open."""
     step = stage.explore_step + 1
     return (
         step <= stage.total_explore_steps
         and stage.finished_step is None
-        and stage.plan.required_version(step) <= stage.version_after(train_step)
+        and (stage.plan.is_driven or _is_trained_after(stage, train_step))
     )
+
+
+def _is_trained_after(stage: Stage, train_step: int) -> bool:
+    needed = stage.plan.required_version(stage.explore_step + 1)
+    return needed <= stage.version_after(train_step)

@@ -55,6 +55,13 @@ class End:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class VersionWanted:
+    """No batch before the trainer has published the weights it has."""
+
+    reason: str
+
+
 Decision = Take | Wait | Refill | End
 
 

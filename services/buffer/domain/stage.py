@@ -19,8 +19,9 @@ def parse_plan(text: str) -> StagePlan:
 class Stage:
     """One row of the stage table.
 
-    `published` is what the newest incarnation has published, `num_stale` counts the rows that were
-    left out for their age since the newest batch.
+    `published` is what the newest incarnation has published, `step_version` what the newest explore
+    step is rolled out with, `wants_version` whether explorers wait for newer weights; `num_stale`
+    counts the rows that were left out for their age since the newest batch.
     """
 
     key: StageKey
@@ -41,15 +42,19 @@ class Stage:
     trained_step: int
     finished_step: int | None
     segment_id: int
+    step_version: int = 0
+    wants_version: bool = False
 
     @property
     def samples_key(self) -> StageKey:
         """The stage that holds the samples of its batches: itself, unless it trains stored ones."""
-        stored = self.plan.stored_batches
+        stored = self.plan.stored_rollouts or self.plan.stored_batches
         if stored is None:
             return self.key
         return StageKey(
-            tenant=self.key.tenant, experiment_id=stored.experiment_id, stage=stored.stage
+            tenant=self.key.tenant,
+            experiment_id=stored.experiment_id or self.key.experiment_id,
+            stage=stored.stage,
         )
 
     @property
@@ -60,7 +65,7 @@ class Stage:
     @property
     def is_ordered(self) -> bool:
         """Whether batches follow the order of the rollouts, whatever order they arrive in."""
-        return self.plan.config.synchronizer.sync_offset == 0
+        return not self.plan.runs_ahead
 
     @property
     def max_attempts(self) -> int:
@@ -85,10 +90,15 @@ class Stage:
     def is_evaluated(self, version: int) -> bool:
         """Whether the plan measures these weights: at the start or at an interval's end.
 
-        The last weights are measured when training is finished, not here.
+        The last weights are measured when training is finished, not here; where versions are not
+        tied to steps, the explore step after an interval says which.
         """
+        if self.plan.benched is not None:
+            return version not in self.plan.benched.known_versions
         if version == 0:
             return self.plan.config.explorer.eval_on_startup
+        if self.plan.is_driven:
+            return False
         interval = self.plan.eval_interval
         last = self.total_explore_steps // interval
 
@@ -101,6 +111,8 @@ class Stage:
 
 def first_unbatched_step(stage: Stage) -> int:
     """The explore step whose rows the next batch begins with, if every rollout gave its row."""
+    if not stage.plan.rows_per_explore_step:
+        return 1
     rows_batched = stage.recorded_step * stage.plan.num_fresh_rows
     return rows_batched // stage.plan.rows_per_explore_step + 1
 

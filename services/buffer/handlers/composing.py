@@ -14,6 +14,7 @@ from services.buffer.domain.composition import (
     Refill,
     Supply,
     Take,
+    VersionWanted,
     Wait,
     decide,
     decide_at_once,
@@ -24,7 +25,9 @@ from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
 from services.buffer.domain.stage import Stage, planned_rows
 from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
+from services.buffer.handlers.driving import wanted_version
 from services.buffer.handlers.ending import end_stage
+from services.buffer.handlers.explored import explored_rows
 from services.buffer.handlers.leasing import draw_assignments
 from services.buffer.handlers.replaying import Look, bounds, look, settle_choice
 from services.buffer.handlers.retraining import compose_stored
@@ -70,7 +73,7 @@ class Composer:
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | Wait | End:
+    ) -> BatchHead | Wait | End | VersionWanted:
         """The batch of `step`, composed now if it was not before; `stage` is locked."""
         if head := await find_batch(connection, stage, step):
             return head
@@ -82,6 +85,10 @@ class Composer:
             raise PreconditionFailed(
                 f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
             )
+        if wanted := wanted_version(stage):
+            return wanted
+        if stage.plan.stored_rollouts is not None:
+            return await self._compose_explored(connection, stage, step)
         if not stage.plan.needs_rollout:
             return await self._compose_data(connection, stage, step)
         if stage.plan.replay is not None:
@@ -172,10 +179,18 @@ class Composer:
         items += await expert_rows(connection, stage, step)
         head = await _record(connection, stage, step, items, metrics)
         if step == 1:
-            bodies = await load_bodies(connection, stage.key, _of_different_groups(rows))
+            bodies = await load_bodies(connection, stage.samples_key, _of_different_groups(rows))
             samples = [self.decode_sample(body) for body in bodies]
             await log_event(connection, stage.key, Samples(samples=samples))
         return head
+
+    async def _compose_explored(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | End:
+        rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
+        if not rows:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        return await self._take(connection, stage, step, rows, up_to=None, figures={})
 
     async def _compose_data(
         self, connection: AsyncConnection, stage: Stage, step: int
@@ -244,7 +259,7 @@ def _next_step(stage: Stage, step: int) -> str:
     if not can_open_after(stage, step - 1):
         return ""
     number = stage.explore_step + 1
-    needed = stage.plan.required_version(number)
+    needed = 0 if stage.plan.is_driven else stage.plan.required_version(number)
     if stage.published is None or needed > stage.published:
         return f"explore step {number} needs weights version {needed}, which is not published yet"
     return f"no explorer has asked for explore step {number} yet"

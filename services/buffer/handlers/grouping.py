@@ -71,8 +71,9 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     stage = await lock_stage(connection, key)
     await _commit_errors(connection, stage, [one for one in shaped if one.outcome.error])
     await notify(connection, batch_topic(stage.key))
-    if any(len(one.outcome.rows) < stage.repeat_times for one in shaped):
-        # Rows that do not come leave room for the next explore step.
+    is_short = any(len(one.outcome.rows) < stage.repeat_times for one in shaped)
+    if is_short or stage.plan.is_driven or not stage.plan.needs_training:
+        # Rows that do not come leave room for the next explore step; or it waits for the last end.
         await notify(connection, work_topic(stage.key))
 
 

@@ -8,11 +8,19 @@ from typing import Literal
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer import telemetry
-from services.buffer.domain.admission import Refusal, lack_of_credit, refusal
+from services.buffer.domain.admission import (
+    Refusal,
+    lack_of_credit,
+    lack_of_weights,
+    refusal,
+    version_to_open,
+)
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.handlers.cutting import count_tasks_to_draw
 from services.buffer.handlers.drawing import cursor_after, draw_tasks
+from services.buffer.handlers.driving import ask_for_version, evaluate_between
+from services.buffer.handlers.explored import finish_if_explored, say_how_far
 from services.buffer.handlers.queueing import lack_of_tasks
 from services.buffer.handlers.words import (
     describe_evaluation,
@@ -83,6 +91,9 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     )
     if grants:
         return Granted(grants)
+    may_end = refused.is_final and not stage.plan.needs_training
+    if may_end and await finish_if_explored(connection, stage):
+        return Ended("drained", "")
     reason = await _why_nothing(connection, stage, refused)
     return Waiting(reason, await seconds_until_expiry(connection, stage.key))
 
@@ -110,21 +121,28 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
         if refused is None:
             stage, refused = await lack_of_tasks(connection, stage)
         if refused is None:
-            load = await current_load(connection, stage.key)
+            load = await current_load(connection, stage)
             telemetry.loaded(stage, load)
-            refused = lack_of_credit(stage, load)
+            refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
         if refused is not None:
+            if refused.wants_version and not stage.wants_version:
+                await ask_for_version(connection, stage)
             return stage, refused
         num_tasks = await count_tasks_to_draw(connection, stage)
-        stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1)
+        version = version_to_open(stage)
+        stage = dataclasses.replace(
+            stage, explore_step=stage.explore_step + 1, step_version=version
+        )
         stage = await draw_assignments(
             connection,
             stage,
             num_tasks,
             first_position=0,
             refill_round=0,
-            required_version=stage.plan.required_version(stage.explore_step),
+            required_version=version,
         )
+        await evaluate_between(connection, stage)
+        await say_how_far(connection, stage)
 
 
 async def draw_assignments(
@@ -157,7 +175,11 @@ async def draw_assignments(
     telemetry.drawn(stage.key, new)
     stage = dataclasses.replace(stage, num_drawn=num_drawn)
     await update_stage(
-        connection, stage.key, explore_step=stage.explore_step, num_drawn=stage.num_drawn
+        connection,
+        stage.key,
+        explore_step=stage.explore_step,
+        num_drawn=stage.num_drawn,
+        step_version=stage.step_version,
     )
     return stage
 
@@ -173,6 +195,8 @@ async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refus
         return describe_rollouts(rollouts)
     if not refused.is_final:
         return refused.reason
+    if not stage.plan.needs_training:
+        return f"{refused.reason}; the pipeline works on what came of the last ones"
     return (
         f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
         f"{stage.total_train_steps}, its end opens the last evaluation"

@@ -8,6 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.handlers.benching import newest_benched
+from services.buffer.handlers.explored import begin_exploring, count_explored, steps_of_explored
 from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.handlers.retraining import find_source
@@ -51,7 +53,7 @@ class NeededTaskset:
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
     """All tasksets of a plan; in mode train the one with the data."""
-    if plan.stored_batches is not None:
+    if plan.stored_batches is not None or plan.stored_rollouts is not None:
         return []
     if not plan.needs_rollout:
         return [_needed(plan.experience_buffer, TasksetKind.DATA)]
@@ -107,8 +109,13 @@ async def open_stage(
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
     for taskset, selector in _selected(plan, tasksets):
         await prepare_selector(connection, key, taskset, selector)
-    num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED)
+    num_stored = 0
+    if plan.stored_rollouts is not None and plan.stored_batches is None:
+        num_stored = await count_explored(connection, await get_stage(connection, key))
+    num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED) + num_stored
     total_train_steps = plan.num_train_steps(num_rows)
+    if num_stored:
+        total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
     if plan.stored_batches is not None:
         source = await find_source(connection, key.tenant, plan.stored_batches)
         num_rows, total_train_steps = source.num_rows, source.total_train_steps
@@ -129,9 +136,14 @@ async def open_stage(
         if plan.stored_batches is not None:
             before = plan.stored_batches.first_step - 1
             await update_stage(connection, key, recorded_step=before, trained_step=before)
+        if plan.benched is not None:
+            newest = await newest_benched(connection, stage)
+            await update_stage(connection, stage.key, recorded_step=newest, trained_step=newest)
         await _log_opened(connection, stage)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)
+    if not plan.needs_training:
+        await begin_exploring(connection, await get_stage(connection, key))
     await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
 

@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.composition import End
 from services.buffer.domain.events import BatchComposed, Notice
 from services.buffer.domain.stage import Stage
+from services.buffer.handlers.benching import benched_checkpoints
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.lineage import load_items
@@ -81,7 +82,9 @@ async def _start(
 
 
 async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
-    """What a stage begins from that trains stored batches; nothing for any other."""
+    """What a stage is given that trains stored batches or evaluates checkpoints; else nothing."""
+    if stage.plan.benched is not None:
+        return await benched_checkpoints(connection, stage)
     stored = stage.plan.stored_batches
     if stored is None:
         return []

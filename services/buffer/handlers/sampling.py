@@ -99,6 +99,8 @@ def sampling_figures(stage: Stage) -> dict[str, float]:
 
 def version_for_refill(stage: Stage) -> int:
     """Weights that further tasks of an explore step are rolled out with, fresh enough to train."""
+    if stage.plan.is_driven:
+        return max(stage.step_version, stage.published or 0)
     required = stage.plan.required_version(stage.explore_step)
     if stage.plan.algorithm.sampling.max_staleness is None:
         return required

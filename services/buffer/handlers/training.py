@@ -111,7 +111,8 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
     await _check_weights(connection, stage, new, before)
     await insert_version(connection, stage, new)
     await compare_with_source(connection, stage, new)
-    await update_stage(connection, key, published=max(new.version, stage.published or 0))
+    newest = max(new.version, stage.published or 0)
+    await update_stage(connection, key, published=newest, wants_version=False)
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
     await notify(connection, *stage_topics(key))
@@ -199,6 +200,7 @@ async def finish_training(
     await update_stage(connection, key, finished_step=step)
     reason = f"training has finished with step {step}"
     await cancel_open(connection, key, reason, [AssignmentKind.TRAIN])
-    await open_evaluations(connection, stage, step)
+    if stage.plan.benched is None or stage.is_evaluated(step):
+        await open_evaluations(connection, stage, step)
     await finish_if_done(connection, stage)
     await notify(connection, *stage_topics(key))

@@ -48,7 +48,13 @@ def _check_sampling(plan: StagePlan) -> None:
 
 
 def _check_tasksets(plan: StagePlan) -> None:
-    if plan.has_rollouts == (not plan.tasksets):
+    if plan.mode == "bench" and plan.benched is None:
+        raise InvalidRequest(
+            "plan_json: mode bench without a run whose checkpoints are evaluated: start it with "
+            "`trinity run` in that run's directory"
+        )
+    brings_tasks = plan.mode != "bench" and plan.stored_rollouts is None
+    if (plan.has_rollouts and brings_tasks) != bool(plan.tasksets):
         raise InvalidRequest("plan_json: a stage has a taskset exactly when it has an explorer")
     names = [one.name for one in needed_tasksets(plan)]
     if len(set(names)) < len(names):
@@ -89,7 +95,7 @@ def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
     has_experts = plan.expert_buffer is not None
     yield "num_expert_rows", plan.num_expert_rows, int(has_experts), MAX_ROWS * has_experts
     yield "num_rollout_rows", plan.num_rollout_rows, 1, MAX_ROWS
-    yield "rows_per_explore_step", plan.rows_per_explore_step, int(plan.has_rollouts), MAX_ROWS
+    yield "rows_per_explore_step", plan.rows_per_explore_step, int(bool(plan.tasksets)), MAX_ROWS
     yield "buffer.batch_size", buffer.batch_size, 1, MAX_ROWS
     yield "buffer.max_refill_rounds", buffer.max_refill_rounds, 0, MAX_TIMES
     yield "buffer.total_epochs", buffer.total_epochs, 1, MAX_STEPS

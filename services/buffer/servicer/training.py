@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.composition import End, Wait
+from services.buffer.domain.composition import End, VersionWanted, Wait
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import StageState
 from services.buffer.handlers.training import (
@@ -39,7 +39,7 @@ from trinity.types import StageKey
 FIRST_ROWS = 64
 """Read before it is known how large rows are."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
-Answer = BatchHead | Wait | End
+Answer = BatchHead | Wait | End | VersionWanted
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
 
@@ -98,10 +98,11 @@ class TrainerCalls(Parts):
 
         async def look() -> BatchLook:
             nonlocal is_first
-            looked = self._look if is_first else self._look_and_compose
+            answer = await self._look_for_batch(
+                key, request.incarnation, request.step, is_first=is_first
+            )
             is_first = False
-            async with self.database.transaction() as connection:
-                return BatchLook(await looked(connection, key, request.incarnation, request.step))
+            return BatchLook(answer)
 
         stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
@@ -122,24 +123,18 @@ class TrainerCalls(Parts):
             num_bytes += sum(map(_size, rows))
             count = max(1, BYTES_A_MESSAGE * first // max(num_bytes, 1))
 
-    async def _look(
-        self, connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+    async def _look_for_batch(
+        self, key: StageKey, incarnation: int, step: int, *, is_first: bool
     ) -> tuple[Stage, Answer]:
-        """A batch that is composed is read without a lock."""
-        stage = await get_stage(connection, key)
-        check_incarnation(stage, incarnation)
-        if not _has_failed(stage) and (head := await find_batch(connection, stage, step)):
-            return stage, head
-        return await self._look_and_compose(connection, key, incarnation, step)
-
-    async def _look_and_compose(
-        self, connection: AsyncConnection, key: StageKey, incarnation: int, step: int
-    ) -> tuple[Stage, Answer]:
-        stage = await lock_stage(connection, key)
-        check_incarnation(stage, incarnation)
-        if _has_failed(stage):
-            return stage, End("failed", stage.reason)
-        return stage, await self.composer.compose(connection, stage, step)
+        """At first without a lock: most batches are there before they are asked for."""
+        async with self.database.transaction() as connection:
+            if is_first and (found := await _find(connection, key, incarnation, step)):
+                return found
+            stage = await lock_stage(connection, key)
+            check_incarnation(stage, incarnation)
+            if _has_failed(stage):
+                return stage, End("failed", stage.reason)
+            return stage, await self.composer.compose(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Take note of a trained step."""
@@ -182,6 +177,15 @@ class TrainerCalls(Parts):
         return pb.FinishTrainingResponse()
 
 
+async def _find(
+    connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+) -> tuple[Stage, Answer] | None:
+    stage = await get_stage(connection, key)
+    check_incarnation(stage, incarnation)
+    head = None if _has_failed(stage) else await find_batch(connection, stage, step)
+    return (stage, head) if head else None
+
+
 def _has_failed(stage: Stage) -> bool:
     return stage.state in (StageState.CANCELLED, StageState.FAILED)
 
@@ -202,6 +206,8 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
                 num_rows=answer.num_rows,
                 num_wanted=answer.num_wanted,
             )
+        case VersionWanted(reason):
+            return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
         case End(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
 

@@ -50,6 +50,18 @@ async def open_versions(connection: AsyncConnection, key: StageKey) -> list[int]
     return list((await connection.execute(statement)).scalars())
 
 
+async def done_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+    """Versions whose evaluations have figures, all of them."""
+    has_figures = sa.func.bool_and(evaluation.c.state == EvaluationState.DONE)
+    statement = (
+        sa.select(evaluation.c.version)
+        .where(in_stage(evaluation, key))
+        .group_by(evaluation.c.version)
+        .having(has_figures)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
 async def count_unfinished(
     connection: AsyncConnection, key: StageKey, version: int, taskset: str
 ) -> int:

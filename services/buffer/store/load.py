@@ -4,10 +4,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import Load
+from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, ExperienceState
 from services.buffer.store.database import given, in_given_stage, one_of
 from services.buffer.store.tables import assignment, experience
-from trinity.types import StageKey
 
 
 def _count(state: ExperienceState) -> sa.ScalarSelect[int]:
@@ -33,11 +33,17 @@ _COUNTS = sa.select(
     _OPEN_RUNS.label("open_runs"),
     _count(ExperienceState.RAW).label("raw"),
     _count(ExperienceState.AWAITING).label("awaiting"),
-    _count(ExperienceState.READY).label("ready"),
 )
+_READY = sa.select(_count(ExperienceState.READY))
 
 
-async def current_load(connection: AsyncConnection, key: StageKey) -> Load:
-    """Runs of open training assignments that have no end yet, and rows that are not batched."""
-    row = (await connection.execute(_COUNTS, given(key))).one()
-    return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=row.ready)
+async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
+    """Runs of open training assignments that have no end yet, and rows that are not batched.
+
+    Where nobody trains them, those that are ready are all that were ever made: they do not count.
+    """
+    row = (await connection.execute(_COUNTS, given(stage.key))).one()
+    num_ready = 0
+    if stage.plan.needs_training:
+        num_ready = (await connection.execute(_READY, given(stage.key))).scalar_one()
+    return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=num_ready)

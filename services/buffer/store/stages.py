@@ -48,6 +48,8 @@ def _from_row(row: sa.Row[Any]) -> Stage:
         line=row.line,
         incarnation=row.incarnation,
         published=row.published,
+        step_version=row.step_version,
+        wants_version=row.wants_version,
         recorded_step=row.recorded_step,
         trained_step=row.trained_step,
         finished_step=row.finished_step,

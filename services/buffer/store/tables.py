@@ -128,6 +128,8 @@ stage = sa.Table(
     _number("line", default=1),
     _number("incarnation"),
     sa.Column("published", sa.BigInteger),
+    _number("step_version"),
+    sa.Column("wants_version", sa.Boolean, server_default=sa.false(), nullable=False),
     _number("recorded_step"),
     _number("trained_step"),
     sa.Column("finished_step", sa.BigInteger),

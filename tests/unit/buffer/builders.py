@@ -23,6 +23,7 @@ def plan(
     sync_interval: int = 1,
     sync_offset: int = 0,
     short_batch: Literal["train", "fail"] = "train",
+    sync_style: str = "fixed",
     eval_interval: int = 2,
     expert_data_ratio: float | None = None,
 ) -> StagePlan:
@@ -40,7 +41,11 @@ def plan(
             "train_batch_size": train_batch_size,
             "short_batch": short_batch,
         },
-        synchronizer={"sync_interval": sync_interval, "sync_offset": sync_offset},
+        synchronizer={
+            "sync_interval": sync_interval,
+            "sync_offset": sync_offset,
+            "sync_style": sync_style,
+        },
         explorer={"eval_interval": eval_interval},
     )
 
@@ -53,6 +58,7 @@ def stage(
     recorded_step: int = 0,
     trained_step: int = 0,
     finished_step: int | None = None,
+    step_version: int = 0,
 ) -> Stage:
     """An open stage of a plan."""
     own = stage_plan or plan()
@@ -75,6 +81,7 @@ def stage(
         trained_step=trained_step,
         finished_step=finished_step,
         segment_id=1,
+        step_version=step_version,
     )
 
 

@@ -7,7 +7,9 @@ from services.buffer.domain.admission import (
     can_open_after,
     credit_rows,
     lack_of_credit,
+    lack_of_weights,
     refusal,
+    version_to_open,
 )
 from tests.unit.buffer.builders import plan, stage
 
@@ -95,3 +97,40 @@ def test_a_step_opens_once_the_batch_is_recorded_that_gives_its_weights() -> Non
 
 def test_a_new_life_of_the_trainer_opens_nothing_before_it_has_published() -> None:
     assert refusal(stage(explore_step=1, published=None, recorded_step=3))
+
+
+IDLE = Load(num_outstanding=0, num_ready=0)
+FULL = Load(num_outstanding=0, num_ready=8)
+BUSY = Load(num_outstanding=1, num_ready=0)
+
+
+def test_an_explorer_asks_for_weights_once_its_runs_are_done() -> None:
+    own = plan(sync_style="explorer_driven", sync_interval=2)
+    assert [own.asks_for_version(step) for step in range(1, 8)] == [
+        False,
+        False,
+        *[True, False] * 2,
+        True,
+    ]
+    waiting = stage(own, explore_step=2, published=0, recorded_step=1)
+    busy, idle = lack_of_weights(waiting, BUSY), lack_of_weights(waiting, IDLE)
+    assert busy is not None and not busy.wants_version
+    assert idle is not None and idle.wants_version
+    newer = stage(own, explore_step=2, published=1, recorded_step=1)
+    assert lack_of_weights(newer, FULL) is None
+    assert version_to_open(newer) == 1
+
+
+def test_an_explorer_does_not_wait_for_a_trainer_that_waits_for_rows() -> None:
+    own = plan(sync_style="explorer_driven")
+    nothing_newer = stage(own, explore_step=2, published=1, recorded_step=1, step_version=1)
+    assert lack_of_weights(nothing_newer, IDLE) is None
+    assert lack_of_weights(nothing_newer, FULL) is not None
+
+
+def test_nobody_waits_for_weights_that_the_trainer_gives_out_as_it_has_them() -> None:
+    own = plan(sync_style="trainer_driven", sync_interval=3)
+    ahead = stage(own, explore_step=5, published=0, recorded_step=2)
+    assert refusal(ahead) is None
+    assert lack_of_weights(ahead, FULL) is None
+    assert version_to_open(stage(own, explore_step=5, published=3)) == 3

@@ -19,7 +19,7 @@ EXPERTS: dict[str, object] = {
 
 def only(name: str, **changes: object) -> StagePlan:
     """The plan of a stage that says nothing of its algorithm but the type."""
-    mode = ALGORITHM_TYPES.get(name).mode
+    mode = ALGORITHM_TYPES.get(name).modes[0]
     base = {**(GRPO if mode == "both" else SFT), "algorithm": {"algorithm_type": name}}
     return stage(base, **changes)
 

@@ -59,7 +59,7 @@ def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
 def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
-        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: bench\n"
+        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: serve\n"
         "trainer: {param_offload: true}\n",
     )
     assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
@@ -74,7 +74,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
             "`buffer.default_workflow_type` is used as "
             "`buffer.explorer_input.default_workflow_type`",
         ),
-        ("PLANNED", 5, "`mode: bench`: evaluation of all checkpoints of a run"),
+        ("PLANNED", 5, "`mode: serve`: the model behind an OpenAI-compatible address"),
         (
             "PLANNED",
             6,
@@ -159,7 +159,7 @@ def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> No
 
 def test_a_planned_mode_hides_no_other_mistake(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("mode: bench\nnmae: x\n")
+    file.write_text("mode: serve\nnmae: x\n")
     report = check_file(file)
     assert len(report.mistakes) == 1
     assert [one.key for one in report.notices] == ["mode"]

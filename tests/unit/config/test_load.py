@@ -104,9 +104,9 @@ def test_a_key_that_is_called_otherwise_here_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("mode: explore", "mode: explore"),
+        ("mode: serve", "mode: serve"),
         ("synchronizer: {sync_method: nccl}", "synchronizer.sync_method: nccl"),
-        ("stages: [{stage_name: a, mode: bench}]", "stages[0].mode: bench"),
+        ("stages: [{stage_name: a, mode: colocate}]", "stages[0].mode: colocate"),
         ("trainer: {param_offload: true}", "trainer.param_offload: true"),
     ],
 )

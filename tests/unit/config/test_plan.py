@@ -104,7 +104,7 @@ def test_arguments_lie_over_the_functions_own() -> None:
     [
         (GRPO, {"algorithm": {"algorithm_type": "pairs"}}, "is not supported"),
         (GRPO, {"algorithm": {"algorithm_type": "grop"}}, "did you mean `grpo`?"),
-        (GRPO, {"mode": "train"}, "runs in `mode: both`"),
+        (GRPO, {"mode": "train"}, "an earlier stage of `mode: explore`"),
         (SFT, {"mode": "both"}, "runs in `mode: train`"),
         (
             GRPO,

@@ -89,7 +89,7 @@ THE_RUN = [
     refused("an unknown mode", {"mode": "all"}, "`mode`"),
     *(
         told(f"mode {mode}", {"mode": mode}, PLANNED, f"`mode: {mode}`")
-        for mode in ("explore", "bench", "serve", "colocate")
+        for mode in ("serve", "colocate")
     ),
     follows(
         "a relative root lies under the current directory",
@@ -356,13 +356,17 @@ SYNCHRONIZER = [
         lambda plan: plan.config.synchronizer.sync_method == "checkpoint",
     ),
     *(
-        told(f"style {name}", at("synchronizer.sync_style", name), PLANNED, meant)
+        follows(
+            f"style {name}",
+            at("synchronizer.sync_style", name),
+            lambda plan, meant=meant: plan.config.synchronizer.sync_style == meant,
+        )
         for name, meant in (
             ("dynamic_by_explorer", "explorer_driven"),
             ("dynamic_by_trainer", "trainer_driven"),
-            ("fully_async", "fully_async"),
         )
     ),
+    told("style fully_async", at("synchronizer.sync_style", "fully_async"), PLANNED, "fully_async"),
     refused("no interval", at("synchronizer.sync_interval", 0), "greater than 0"),
     told(
         "an explorer's own interval",

@@ -384,11 +384,13 @@ class BatchHead(_message.Message):
         STATE_WAITING: _ClassVar[BatchHead.State]
         STATE_DRAINED: _ClassVar[BatchHead.State]
         STATE_CANCELLED: _ClassVar[BatchHead.State]
+        STATE_VERSION_WANTED: _ClassVar[BatchHead.State]
     STATE_UNSPECIFIED: BatchHead.State
     STATE_READY: BatchHead.State
     STATE_WAITING: BatchHead.State
     STATE_DRAINED: BatchHead.State
     STATE_CANCELLED: BatchHead.State
+    STATE_VERSION_WANTED: BatchHead.State
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]

@@ -75,7 +75,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.v1.*",
         "transfer_queue.*",
     ),
-    *missing("run with `mode: bench` after training", "trainer.val_only"),
+    *missing("start the run again with `mode=bench` after training", "trainer.val_only"),
     *missing("profile with the services' own tools", "global_profiler.*", "*.profiler.*"),
     *missing("rollouts cannot be skipped or dumped", "skip.*"),
     *missing("copy the checkpoints yourself", "trainer.default_hdfs_dir"),

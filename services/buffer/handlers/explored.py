@@ -1,0 +1,88 @@
+"""Stages without a trainer: their weights, their end, and what another stage trains on of them."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.events import Notice
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import ExperienceState, StageState
+from services.buffer.handlers.evaluating import open_evaluations
+from services.buffer.store.assignments import first_open_place
+from services.buffer.store.evaluations import open_versions
+from services.buffer.store.experiences import count_state
+from services.buffer.store.progress import log_event
+from services.buffer.store.ready_rows import ReadyRow, count_ready
+from services.buffer.store.scopes import open_scope_places
+from services.buffer.store.stages import find_stage, get_stage, update_stage
+from services.buffer.store.stored_rollouts import least_used
+from services.buffer.store.training import Version, insert_version
+from trinity.config.plan import StagePlan
+from trinity.errors import PreconditionFailed
+
+STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
+"""Nobody publishes them: explorers have them."""
+
+
+async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
+    """Let work be handed out that is done with the weights the stage starts with."""
+    await insert_version(connection, stage, STARTING_WEIGHTS)
+    await update_stage(connection, stage.key, published=STARTING_WEIGHTS.version)
+    if stage.is_evaluated(STARTING_WEIGHTS.version):
+        await open_evaluations(connection, stage, STARTING_WEIGHTS.version)
+
+
+async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
+    """Tell of about ten explore steps: no train step says how far it is."""
+    step, total = stage.explore_step, stage.total_explore_steps
+    if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
+        await log_event(
+            connection, stage.key, Notice(text=f"explore step {step} of {total} begins")
+        )
+
+
+async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
+    """End a stage without a trainer when all of its tasks are done; says whether they are."""
+    unfinished = (
+        stage.explore_step < stage.total_explore_steps
+        or await first_open_place(connection, stage.key)
+        or await open_scope_places(connection, stage.key)
+        or await open_versions(connection, stage.key)
+    )
+    if unfinished:
+        return False
+    await update_stage(connection, stage.key, state=StageState.FINISHED)
+    num_rows = await count_state(connection, stage.key, ExperienceState.READY)
+    text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
+    await log_event(connection, stage.key, Notice(text=text))
+    return True
+
+
+async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
+    """Rows that a stage takes which trains on stored experiences.
+
+    Raises: PreconditionFailed when they are not there, or give no batch.
+    """
+    key = stage.samples_key
+    source = await find_stage(connection, key)
+    if source is None or source.state is not StageState.FINISHED:
+        raise PreconditionFailed(
+            f"stage {stage.key.stage} trains on what stage {key.stage} has stored, which is not "
+            "finished"
+        )
+    num_rows = await count_ready(connection, await get_stage(connection, key), None)
+    if num_rows < stage.plan.train_batch_size:
+        raise PreconditionFailed(
+            f"stage {key.stage} has stored {num_rows} experiences, a batch of stage "
+            f"{stage.key.stage} takes {stage.plan.train_batch_size}: explore more steps, or lower "
+            "`buffer.train_batch_size`"
+        )
+    return num_rows
+
+
+def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
+    """Train steps in which no row is trained more often than `buffer.total_epochs` says."""
+    return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
+
+
+async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[ReadyRow]:
+    """The rows of the next batch: none twice before every other was trained as often."""
+    return await least_used(connection, stage, stage.plan.train_batch_size)

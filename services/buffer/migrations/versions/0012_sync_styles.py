@@ -1,0 +1,22 @@
+"""A stage knows which weights its newest explore step takes, and whether newer ones are wanted."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision: str | None = "0009"
+
+
+def upgrade() -> None:
+    op.add_column(
+        "stage", sa.Column("step_version", sa.BigInteger(), server_default="0", nullable=False)
+    )
+    op.add_column(
+        "stage",
+        sa.Column("wants_version", sa.Boolean(), server_default=sa.false(), nullable=False),
+    )
+
+
+def downgrade() -> None:
+    op.drop_column("stage", "wants_version")
+    op.drop_column("stage", "step_version")

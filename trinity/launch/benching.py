@@ -1,0 +1,122 @@
+"""Evaluates the checkpoints of a run: an experiment of its own, in the run's database."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan import BenchedRun, ExperimentPlan, StagePlan
+from trinity.errors import UserError
+from trinity.launch.resume import PLAN_FILE, holds_run
+from trinity.launch.retraining import UNKNOWN
+from trinity.launch.stored_run import StoredRun
+from trinity.progress.summary import read_finished
+
+FOLDER = "bench"
+CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+
+
+def is_bench(plan: ExperimentPlan) -> bool:
+    """Whether checkpoints are to be evaluated."""
+    return any(stage.mode == "bench" for stage in plan.stages)
+
+
+def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
+    """The stages of mode bench, in a directory of their own within the run's.
+
+    The directory is called by the newest checkpoint: more training makes another one, in which
+    only what is new is evaluated. Raises: UserError when there is nothing to evaluate or with.
+    """
+    if not holds_run(plan.job_path):
+        raise UserError(
+            f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
+            "then start it with `mode=bench`"
+        )
+    stages = [stage for stage in plan.stages if stage.mode == "bench"]
+    newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
+    which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
+    name = f"{which}-{newest}"
+    known = list(_known_versions(plan, name))
+    made = [
+        stage.model_copy(update={"index": index, "benched": _benched(stage, known)})
+        for index, stage in enumerate(stages)
+    ]
+    return plan.model_copy(
+        update={
+            "label": f"{plan.label}-{FOLDER}-{name}",
+            "job_dir": str(plan.job_path / FOLDER / name),
+            "stages": tuple(made),
+        }
+    )
+
+
+def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
+    if not stage.eval_tasksets:
+        raise UserError(
+            f"stage `{stage.name}`: `buffer.explorer_input.eval_tasksets` is missing: "
+            "`mode: bench` evaluates checkpoints on them"
+        )
+    folder = plan.job_path / "stages" / stage.name / "checkpoints"
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    steps = [int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))]
+    if not steps:
+        raise UserError(
+            f"stage `{stage.name}` of the run in {plan.job_dir} has no checkpoint: give the stage "
+            "the name it has there, or train with `trainer.save_interval`"
+        )
+    return max(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    stage: str
+    version: int
+    tasksets: str
+
+
+def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
+    """What earlier starts have evaluated, with the tasksets they did it on."""
+    for folder in sorted((plan.job_path / FOLDER).glob("*")):
+        summary = read_finished(folder) if folder.name != name else None
+        if summary is None:
+            continue
+        stored = ExperimentPlan.model_validate_json((folder / PLAN_FILE).read_bytes())
+        tasksets = {stage.name: _tasksets(stage) for stage in stored.stages}
+        for stage in summary.stages:
+            for version in {done.version for done in stage.evaluations}:
+                yield _Known(stage.name, version, tasksets[stage.name])
+
+
+def _tasksets(stage: StagePlan) -> str:
+    return json.dumps([one.model_dump(mode="json") for one in stage.eval_tasksets])
+
+
+def _benched(stage: StagePlan, known: list[_Known]) -> BenchedRun:
+    versions = {
+        one.version for one in known if (one.stage, one.tasksets) == (stage.name, _tasksets(stage))
+    }
+    return BenchedRun(
+        experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSource:
+    """Adds to a plan what only the running stack knows."""
+
+    run: StoredRun
+
+    async def complete(
+        self, synchronizer: SynchronizerServiceStub, made: ExperimentPlan
+    ) -> ExperimentPlan:
+        """With the run's id, and the weights that its stages had started from."""
+        experiment = await self.run.experiment(synchronizer)
+        made.job_path.mkdir(parents=True, exist_ok=True)
+        stages = []
+        for stage in made.stages:
+            assert stage.benched is not None, "it is a plan of this module"
+            benched = stage.benched.model_copy(update={"experiment_id": experiment.id})
+            start = self.run.start_of(experiment, stage)
+            stages.append(stage.model_copy(update={"benched": benched, "model_path": start}))
+        return made.model_copy(update={"stages": tuple(stages)})

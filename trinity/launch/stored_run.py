@@ -1,0 +1,46 @@
+"""A run whose database another experiment uses: its id there, and what its stages started from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.api.v1 import synchronizer_pb2
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.errors import RunFailed
+from trinity.rpc.limits import CALL_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """The run as the running stack knows it."""
+
+    plan: ExperimentPlan
+
+    async def experiment(
+        self, synchronizer: SynchronizerServiceStub
+    ) -> synchronizer_pb2.Experiment:
+        """Raises: RunFailed when it was never started."""
+        answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
+            synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+        )
+        for one in answer.experiments:
+            if (one.tenant, one.label) == (self.plan.tenant, self.plan.label):
+                return one
+        raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
+
+    def start_of(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> str:
+        """The user's model, or what the stage before had ended with.
+
+        Raises: RunFailed when that is gone.
+        """
+        names = [one.name for one in self.plan.stages]
+        for before in reversed(experiment.stages[: names.index(stage.name)]):
+            path = before.final_version.path
+            if path and not Path(path).is_dir():
+                raise RunFailed(
+                    f"stage {stage.name} started from the last weights of stage {before.name}, "
+                    f"which are not in {path}"
+                )
+            if path:
+                return path
+        return stage.model_path
