@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +23,7 @@ OPERATOR = "trinity-op"
 """This process's end of its way to the router, in the namespace that it lives in."""
 NETWORK = "198.18.0.0/16"
 """Set apart for tests of networks: nothing of the world has such an address."""
-LOCK = Path("/run/lock") / NAME
+LOCK = Path(tempfile.gettempdir()) / f"{NAME}.lock"
 READY_SECONDS = 10.0
 LOOK_SECONDS = 0.02
 
@@ -129,10 +130,13 @@ def why_not() -> str:
     if not Path("/dev/net/tun").exists():
         return "slow links need /dev/net/tun"
     probe = f"{NAME}-probe-{os.getpid()}"
-    added = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if added.returncode != 0:
-        return f"network namespaces need the rights of root ({added.stderr.strip()})"
-    subprocess.run(["ip", "netns", "delete", probe], check=True)
+    try:
+        _run(["ip", "netns", "add", probe])
+        _ip(probe, ["link add probe type veth peer name other"])
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces need the rights of root and veth ({error.stderr.strip()})"
+    finally:
+        subprocess.run(["ip", "netns", "delete", probe], capture_output=True)
     return ""
 
 

@@ -18,7 +18,7 @@ TOLD_SECONDS = 60.0
 """Much more than it takes, for machines with a lot to do."""
 SLOW = Slowness(delay_seconds=0.05, loss=0.01, bytes_per_second=2e6)
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(autouse=True)
