@@ -39,9 +39,8 @@ async def test_a_client_leaves_a_silent_broker_and_finds_it_again(
             await back.wait()
         await client.flush()
     finally:
-        broker.process.send_signal(signal.SIGCONT)
-        await client.close()
         broker.kill()
+        await client.close()
 
 
 def _broker(root: Path, security: Security) -> NatsUnderTest:
