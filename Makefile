@@ -8,9 +8,8 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults hosts bench \
-	bench-buffer check format \
-	types protos proto proto-drift proto-baseline docs docs-drift lock clean
+.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults hosts \
+	bench bench-buffer check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
