@@ -67,11 +67,19 @@ def _unknown(snapshot: Snapshot) -> Verdict | None:
     part = "synchronizer" if snapshot.members is None else "buffer"
     text = f"the run waits for {title(part)}, which lives and cannot say how things stand"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
+    own = _own_wait(snapshot, part)
     return Verdict(
         state=State.BROKEN,
         cause=f"{part} unknown",
-        text=sentence(f"{text}{complaint}{log_of(snapshot.part(part))}"),
+        text=sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
     )
+
+
+def _own_wait(snapshot: Snapshot, part: str) -> str:
+    """What it waits for itself, as far as the synchronizer was told."""
+    waits = [wait for member in live_members(snapshot, part) for wait in member.waits]
+    longest = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    return f": {_describe(longest)}{link_hint(snapshot, longest)}" if longest else ""
 
 
 def _missing(snapshot: Snapshot) -> Verdict | None:

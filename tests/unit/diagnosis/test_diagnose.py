@@ -201,3 +201,11 @@ def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
         for role in ("trainer", "explorer", "buffer")
     ]
     assert diagnose(snapshot(*silent)).state is State.WORKING
+
+
+def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:
+    away = wait("buffer", "database", 4, "The database has not answered for 2 s")
+    verdict = diagnose(snapshot(member("buffer", away), work=None, complaint="Deadline Exceeded"))
+    assert verdict.text.startswith("The run waits for the buffer, which lives and cannot say")
+    assert "the buffer waits for Postgres since 4 s" in verdict.text
+    assert "Postgres answers here: look at the network" in verdict.text
