@@ -8,8 +8,8 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults bench bench-buffer \
-	bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
+.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults hosts bench \
+	bench-buffer bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -31,7 +31,7 @@ test: test-fast test-whole  ## Every test, the fast ones first
 
 test-whole: setup  ## Tests with processes, a broker and a database
 	$(BIN)/pytest $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		tests/e2e tests/faults tests/model_free tests/integration
+		tests/e2e tests/faults tests/hosts tests/model_free tests/integration
 
 test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) tests/unit
@@ -45,6 +45,11 @@ check-deploy: setup  ## Manifests rendered for the examples, against the schemas
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
 	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
+
+SECONDS_CUT ?= 30
+hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 40 minutes)
+	$(BIN)/python -m tests.hosts.campaign --seconds $(SECONDS_CUT) --long-seconds 300 --slow \
+		--docs docs/operations.md
 
 bench: setup  ## Every benchmark, some hours; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks.main_job

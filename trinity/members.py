@@ -27,6 +27,7 @@ _CALL_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 _FIRST_INTERVAL_SECONDS = 2.0
 _SHORTEST_INTERVAL_SECONDS = 0.2
+_RETRY_SECONDS = 0.5
 
 
 class Heartbeats:
@@ -123,8 +124,9 @@ class Heartbeats:
             self._wake.clear()
             await self._beat(_CALL_SECONDS)
             await asyncio.sleep(_SHORTEST_INTERVAL_SECONDS)
+            pause = self._interval_seconds if self._is_answered else _RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_seconds):
+                async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     async def _beat(self, timeout_seconds: float) -> None:

@@ -15,7 +15,7 @@ from trinity.postgres import libpq_dsn
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Subscription:

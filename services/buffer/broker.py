@@ -2,10 +2,10 @@
 
 import re
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
+from trinity.nats import PromptClient
 from trinity.telemetry import tracing
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
@@ -17,7 +17,7 @@ NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
 """The broker takes them in a subject, the library for the end of one."""
 
 
-class ResultsClient(Client):  # type: ignore[misc]  # the library has no types
+class ResultsClient(PromptClient):
     """Reads any message that the broker delivers.
 
     The library ends its connection at a subject that it cannot decode or split and at headers that

@@ -21,6 +21,7 @@ from nats.js.errors import BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import Unavailable, UserError
+from trinity.nats import PACE
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
@@ -67,9 +68,7 @@ async def _connect_once(client: Client, url: str) -> None:
                 url,
                 name="buffer",
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=RETRY_SECONDS,
-                ping_interval=5,
-                max_outstanding_pings=2,
+                **PACE,
                 error_cb=_log_error,
                 **client_options(url),
             )

@@ -28,7 +28,7 @@ LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 0.5
 RESEND_CHECK_SECONDS = 0.5
 
 

@@ -1,5 +1,6 @@
-"""A call whose server is killed while it waits ends with an error, soon, and never hangs."""
+"""A call whose server goes while it waits ends with an error, soon, and never hangs."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -22,28 +23,32 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @contextmanager
-def killed_once_called() -> Iterator[str]:
-    """The address of a server that dies as soon as it has taken a call."""
+def gone_once_called(how: signal.Signals) -> Iterator[str]:
+    """The address of a server that is killed, or stopped, as soon as it has taken a call."""
     address = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "tests.faults.silent_server", address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "serving\n"
-        watching = threading.Thread(target=_kill_once_called, args=(server,))
+        watching = threading.Thread(target=_signal_once_called, args=(server, how))
         watching.start()
         yield address
         server.kill()
         watching.join()
 
 
-def _kill_once_called(server: "subprocess.Popen[str]") -> None:
+def _signal_once_called(server: "subprocess.Popen[str]", how: signal.Signals) -> None:
     assert server.stdout is not None
     server.stdout.readline()
-    server.kill()
+    server.send_signal(how)
 
 
+HOW = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+
+
+@HOW
 @pytest.mark.parametrize("call", ["GetBatch", "LeaseAssignments"])
-def test_a_call_of_a_thread_ends(call: str) -> None:
+def test_a_call_of_a_thread_ends(call: str, how: signal.Signals) -> None:
     ended = threading.Event()
 
     def ask(address: str) -> None:
@@ -57,14 +62,15 @@ def test_a_call_of_a_thread_ends(call: str) -> None:
             assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
         ended.set()
 
-    with killed_once_called() as address:
+    with gone_once_called(how) as address:
         threading.Thread(target=ask, args=(address,), daemon=True).start()
         assert ended.wait(SOON_SECONDS), "the call does not end"
 
 
+@HOW
 @pytest.mark.parametrize("call", ["GetBatch", "LeaseAssignments"])
-async def test_a_call_of_a_coroutine_ends(call: str) -> None:
-    with killed_once_called() as address:
+async def test_a_call_of_a_coroutine_ends(call: str, how: signal.Signals) -> None:
+    with gone_once_called(how) as address:
         async with open_channel(address) as channel:
             stub = BufferServiceStub(channel)
             begun = time.monotonic()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trinity.diagnosis.severed import is_for_an_answer
 from trinity.diagnosis.snapshot import Member, Snapshot, Wait
 
 LIVE_SECONDS = 10.0
@@ -59,13 +60,13 @@ def _at_work(snapshot: Snapshot, role: str) -> bool:
 def _decisive(members: list[Member]) -> Wait | None:
     """The longest wait; one for work or for a batch says less than any other."""
     waits = [wait for member in members for wait in member.waits]
-    others = [wait for wait in waits if wait.waits_for != "buffer"]
+    others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
     return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
 
 
 def _next(snapshot: Snapshot, wait: Wait) -> str:
     """Who has to act so that this wait ends."""
-    if wait.waits_for != "buffer":
+    if wait.waits_for != "buffer" or is_for_an_answer(wait):
         return wait.waits_for
     if _decisive(live_members(snapshot, "buffer")) is not None:
         return "buffer"

@@ -2,6 +2,7 @@
 
 from trinity.diagnosis.broken import find_broken, restarts
 from trinity.diagnosis.chain import Chain, follow, live_members
+from trinity.diagnosis.severed import find_unheard, link_hint, unheard_notes
 from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
@@ -41,7 +42,13 @@ def diagnose(snapshot: Snapshot) -> Verdict:
     """The first rule that finds something decides."""
     if snapshot.experiments is not None and snapshot.running is None:
         return find_broken(snapshot) or _not_running(snapshot.experiments)
-    return find_broken(snapshot) or _unknown(snapshot) or _missing(snapshot) or _waits(snapshot)
+    return (
+        find_broken(snapshot)
+        or _unknown(snapshot)
+        or find_unheard(snapshot)
+        or _missing(snapshot)
+        or _waits(snapshot)
+    )
 
 
 def _not_running(experiments: tuple[Experiment, ...]) -> Verdict:
@@ -60,11 +67,19 @@ def _unknown(snapshot: Snapshot) -> Verdict | None:
     part = "synchronizer" if snapshot.members is None else "buffer"
     text = f"the run waits for {title(part)}, which lives and cannot say how things stand"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
+    own = _own_wait(snapshot, part)
     return Verdict(
         state=State.BROKEN,
         cause=f"{part} unknown",
-        text=sentence(f"{text}{complaint}{log_of(snapshot.part(part))}"),
+        text=sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
     )
+
+
+def _own_wait(snapshot: Snapshot, part: str) -> str:
+    """What it waits for itself, as far as the synchronizer was told."""
+    waits = [wait for member in live_members(snapshot, part) for wait in member.waits]
+    longest = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    return f": {_describe(longest)}{link_hint(snapshot, longest)}" if longest else ""
 
 
 def _missing(snapshot: Snapshot) -> Verdict | None:
@@ -86,7 +101,7 @@ def _missing(snapshot: Snapshot) -> Verdict | None:
 def _waits(snapshot: Snapshot) -> Verdict:
     chain, work = follow(snapshot), snapshot.stage_work
     root = chain.root
-    notes = (*_notes(work), *restarts(snapshot))
+    notes = (*_notes(work), *restarts(snapshot), *unheard_notes(snapshot))
     if root is not None and chain.end not in AT_WORK:
         if root.waited_seconds >= _patience(root, work):
             return Verdict(
@@ -128,7 +143,7 @@ def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
         whose = f"{title(root.waits_for)} of {title(root.owner)}"
         text = f"the run waits for {whose} since {since}: {root.reason}"
     else:
-        text = f"the run waits for {title(chain.end)}: {_describe(root)}"
+        text = f"the run waits for {title(chain.end)}: {_describe(root)}{link_hint(snapshot, root)}"
     if root.deadline_seconds:
         text += f"; that ends in {duration(root.deadline_seconds)} at the latest"
     before = [_describe(wait) for wait in reversed(chain.links[:-1])]

@@ -57,7 +57,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
         *KEEPALIVE,
         *CHANNEL_SIZES,
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.max_reconnect_backoff_ms", 200),
         # How long an attempt to connect may take: this one is no pause between attempts.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),

@@ -13,12 +13,21 @@ CALL_SECONDS = 10.0
 MAX_WAIT_SECONDS = 60.0
 """Longest a long poll may wait for something to happen."""
 
+SILENCE_SECONDS = 2.0
+"""Of a connection, after which its other end is asked for a sign of life."""
+SIGN_OF_LIFE_SECONDS = 4.0
+"""How long that may take. gRPC's own threads answer, however busy Python is."""
+
 KEEPALIVE: Sequence[tuple[str, int]] = (
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_time_ms", int(SILENCE_SECONDS * 1000)),
+    # This one bounds what TCP does not confirm, and grpcio 1.85 heeds only the next for the answer.
+    ("grpc.keepalive_timeout_ms", int(SIGN_OF_LIFE_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(SIGN_OF_LIFE_SECONDS * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
 )
+LEAST_PING_MILLISECONDS = int(SILENCE_SECONDS * 1000) // 2
+"""What comes more often than this is no client of ours."""
 CHANNEL_SIZES: Sequence[tuple[str, int]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

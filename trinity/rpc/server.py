@@ -15,7 +15,7 @@ from trinity.errors import UserError
 from trinity.rpc.admission import OPEN, Admission, TenantOf
 from trinity.rpc.guard import GuardedServer
 from trinity.rpc.health import Health
-from trinity.rpc.limits import KEEPALIVE, SERVER_SIZES
+from trinity.rpc.limits import KEEPALIVE, LEAST_PING_MILLISECONDS, SERVER_SIZES
 from trinity.security.folder import VARIABLE, Security
 from trinity.security.places import is_loopback
 from trinity.settings import ServiceSettings
@@ -36,7 +36,7 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     # Calls that wait for the event loop: from 1,000 on the default drops some, anybody's.
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_MILLISECONDS),
     # Our clients' keepalive pings are far apart; a flood of them ends the connection.
     ("grpc.http2.max_ping_strikes", 100),
     ("grpc.so_reuseport", 0),

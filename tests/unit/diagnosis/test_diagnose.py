@@ -163,3 +163,49 @@ def test_an_experiment_that_has_ended_is_told_with_its_reason(state: str, health
     verdict = diagnose(snapshot(experiments=(ended,), work=()))
     assert verdict.is_healthy is healthy
     assert verdict.text == f"p/run is {state}: the model is gone."
+
+
+def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> None:
+    away = wait("trainer", "buffer", 8, "the buffer does not answer: ping timeout")
+    idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
+    verdict = diagnose(snapshot(member("trainer", BATCH, away), member("explorer", idle)))
+    assert verdict.state is State.HELD
+    assert verdict.text.startswith("The run waits for the buffer: the trainer waits")
+    assert "answers here: look at the network" in verdict.text
+
+
+def test_an_explorer_that_gets_no_answer_from_the_buffer_is_cut_off_from_it() -> None:
+    away = wait("explorer", "buffer", 8, "to lease work: buffer: ping timeout")
+    verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", away)))
+    assert verdict.text.startswith("The run waits for the buffer: the explorer waits")
+    assert "answers here: look at the network" in verdict.text
+
+
+def test_who_answers_here_and_is_not_heard_of_is_cut_off_from_the_synchronizer() -> None:
+    unheard = member("explorer", silent_seconds=7.0, address="127.0.0.1:5000")
+    verdict = diagnose(snapshot(member("trainer", BATCH), unheard))
+    assert verdict.state is State.BROKEN
+    assert "has not heard of the explorer for 7 s, and both answer here" in verdict.text
+
+
+def test_a_buffer_that_is_not_heard_of_holds_nothing_and_is_told() -> None:
+    unheard = member("buffer", silent_seconds=7.0, address="127.0.0.1:5000")
+    verdict = diagnose(snapshot(unheard))
+    assert verdict.state is State.WORKING
+    assert "has not heard of the buffer for 7 s" in verdict.notes[0]
+
+
+def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
+    silent = [
+        member(role, silent_seconds=7.0, address="127.0.0.1:5000")
+        for role in ("trainer", "explorer", "buffer")
+    ]
+    assert diagnose(snapshot(*silent)).state is State.WORKING
+
+
+def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:
+    away = wait("buffer", "database", 4, "The database has not answered for 2 s")
+    verdict = diagnose(snapshot(member("buffer", away), work=None, complaint="Deadline Exceeded"))
+    assert verdict.text.startswith("The run waits for the buffer, which lives and cannot say")
+    assert "the buffer waits for Postgres since 4 s" in verdict.text
+    assert "Postgres answers here: look at the network" in verdict.text
