@@ -30,8 +30,8 @@ def convert_batches(work: Work) -> None:
     _put_intervals(work, interval)
     for key in ("data.gen_batch_size",):
         work.pass_over(key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)")
-    for key in ("ppo_epochs", "shuffle"):
-        _check_epochs(work, f"actor_rollout_ref.actor.{key}")
+    _put_passes(work, interval)
+    work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows, in whatever order")
 
 
 def _put_ends(work: Work, interval: int) -> None:
@@ -88,15 +88,17 @@ def _spacing(freq: int, interval: int) -> str:
     return f"{freq * interval} for veRL's spacing" if interval > 1 else ""
 
 
-def _check_epochs(work: Work, key: str) -> None:
-    setting = work.settings.take(key)
-    if setting is None:
-        return
-    if setting.value in (1, False):
-        work.report.needless.append((setting, "as it always is here"))
-    elif key.endswith("ppo_epochs"):
-        work.report.missing.append(
-            (setting, "a batch is trained once; for more use `experience_buffer.replay_buffer`")
+def _put_passes(work: Work, interval: int) -> None:
+    """veRL's critic takes as many as its actor, where it is not told."""
+    actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
+    passes = work.settings.take(actor)
+    if passes is not None:
+        work.put("trainer.ppo_epochs", passes.value, passes)
+    of_critic = work.settings.take(critic) or passes
+    if of_critic is not None and (of_critic is not passes or passes.value != 1):
+        work.put("trainer.critic.ppo_epochs", of_critic.value, of_critic)
+    if passes is not None and passes.value != 1 and interval > 1:
+        work.report.advice.append(
+            f"{actor}={passes.value} passes over all {interval} mini-batches in turn in veRL, "
+            "here over each mini-batch before the next: the same number of steps, in another order"
         )
-    else:
-        work.report.needless.append((setting, "a step sums up its rows, in whatever order"))
