@@ -96,7 +96,9 @@ class Actor:
         outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
-            for name, values_NC in loss.seen.items() if gatherer is not None else ():
+            if gatherer is None:
+                continue
+            for name, values_NC in loss.seen.items():
                 gatherer.add(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})

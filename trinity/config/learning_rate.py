@@ -74,7 +74,7 @@ class LearningRateSchedule(BaseModel):
             case "cosine":
                 return _half_cosine(progress)
             case "exponential":
-                return 2 * 0.5**progress - 1
+                return 2 * math.pow(0.5, progress) - 1
             case "minus_sqrt":
                 return 1 - math.sqrt(progress)
 

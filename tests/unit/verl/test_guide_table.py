@@ -133,7 +133,7 @@ VAL = f"{ROLLOUT}.val_kwargs"
         (["trainer.total_epochs=2"], "buffer.total_epochs", 2),
         (["trainer.critic_warmup=10"], "trainer.critic_warmup", 10),
         (["trainer.val_before_train=False"], "explorer.eval_on_startup", False),
-        ([f"{ACTOR}.optim.optimizer=SGD"], "algorithm.optimizer.optimizer_type", "SGD"),
+        ([f"{ACTOR}.optim.optimizer=SGD"], "algorithm.optimizer.optimizer_type", "sgd"),
         (["trainer.resume_mode=disable"], "continue_from_checkpoint", False),
         (["trainer.resume_mode=auto"], "continue_from_checkpoint", True),
     ],

@@ -91,14 +91,13 @@ def _spacing(freq: int, interval: int) -> str:
 def _put_passes(work: Work, interval: int) -> None:
     """veRL's critic takes as many as its actor, where it is not told."""
     actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
-    passes = work.settings.take(actor)
-    if passes is not None:
-        work.put("trainer.ppo_epochs", passes.value, passes)
-    of_critic = work.settings.take(critic) or passes
-    if of_critic is not None and (of_critic is not passes or passes.value != 1):
-        work.put("trainer.critic.ppo_epochs", of_critic.value, of_critic)
-    if passes is not None and passes.value != 1 and interval > 1:
+    passes = work.settings.peek(actor)
+    if passes is None or passes == 1:
+        return
+    if work.has_critic and work.settings.peek(critic) is None:
+        work.put("trainer.critic.ppo_epochs", passes, f"veRL's default, as in {actor}")
+    if interval > 1:
         work.report.advice.append(
-            f"{actor}={passes.value} passes over all {interval} mini-batches in turn in veRL, "
-            "here over each mini-batch before the next: the same number of steps, in another order"
+            f"{actor}={passes} passes over all {interval} mini-batches in turn in veRL, here over "
+            "each mini-batch before the next: the same number of steps, in another order"
         )

@@ -1,7 +1,14 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
+from trinity.verl.values import (
+    as_list,
+    as_optimizer,
+    as_scheduler,
+    as_target_modules,
+    as_torch_optimizer,
+    same,
+)
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
@@ -77,7 +84,8 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         f"{_ACTOR}.optim.optimizer",
         "algorithm.optimizer.optimizer_type",
         "`AdamW` or `SGD`",
-        convert=same,
+        convert=as_optimizer,
+        back=as_torch_optimizer,
     ),
     moved(f"{_ACTOR}.optim.lr_wsd_decay_steps", "algorithm.optimizer.lr_wsd_decay_steps"),
     moved(f"{_ACTOR}.optim.lr_wsd_decay_style", "algorithm.optimizer.lr_wsd_decay_style"),
@@ -101,7 +109,7 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         convert=same,
     ),
     combined(f"{_ACTOR}.strategy", "trainer.trainer_strategy", "`fsdp` and `fsdp2` are `fsdp2`"),
-    combined(
+    moved(
         f"{_ACTOR}.ppo_epochs",
         "trainer.ppo_epochs",
         "passes over a batch, which is one of veRL's mini-batches; the critic's too, if unsaid",

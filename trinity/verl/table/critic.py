@@ -1,7 +1,7 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import as_list, same
+from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
 
 _OURS = "trainer.critic"
 _AUXILIARY = "explorer.auxiliary_models[0]"
@@ -27,8 +27,13 @@ ROWS: tuple[Row, ...] = (
     moved("critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
     moved("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=same),
     moved("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=same),
-    moved("critic.optim.optimizer", f"{_OURS}.optimizer.optimizer_type", convert=same),
-    combined("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
+    moved(
+        "critic.optim.optimizer",
+        f"{_OURS}.optimizer.optimizer_type",
+        convert=as_optimizer,
+        back=as_torch_optimizer,
+    ),
+    moved("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
     moved("critic.grad_clip", f"{_OURS}.grad_clip"),
     moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
     moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
