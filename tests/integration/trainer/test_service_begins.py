@@ -24,6 +24,8 @@ from trinity.config.plan import ExperimentPlan
 if TYPE_CHECKING:
     from services.trainer.ranks import Ranks
 
+pytestmark = pytest.mark.timeout(900)
+
 SECONDS = 300.0
 Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 

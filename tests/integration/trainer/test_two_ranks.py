@@ -16,6 +16,8 @@ from tests.integration.trainer.step_on_rank import CASES, NUM_STEPS, RATE
 if TYPE_CHECKING:
     from services.trainer.ranks import Ranks
 
+pytestmark = pytest.mark.timeout(900)
+
 SECONDS = 600
 """Patience with a machine that does other things as well."""
 Found = dict[str, npt.NDArray[np.float64]]
