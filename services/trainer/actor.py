@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from services.trainer.calls import Calls, as_array
+from services.trainer.former_run import take_over
 from services.trainer.gatherer import Gatherer
 from services.trainer.loss import BatchLoss, LossRecipe
+from services.trainer.passes import averaged
 from services.trainer.prepared import PreparedBatch
 from services.trainer.tensors import Matrix, Outputs
 from services.trainer.worker import build_actor
@@ -30,6 +32,16 @@ class ActorUpdate:
     and `clipped`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """One step of the optimizer."""
+
+    metrics: Metrics
+    seen: tuple[str, ...]
+    """Names of what the loss saw of each token."""
+    computed_seconds: float
+
+
 class Actor:
     """The policy of a stage. Every method is collective.
 
@@ -40,6 +52,7 @@ class Actor:
     def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
         self._recipe = LossRecipe.of(plan)
         self._max_response_tokens = plan.max_response_tokens
+        self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
 
@@ -50,30 +63,51 @@ class Actor:
     def update(
         self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
     ) -> ActorUpdate:
-        """Gradients of all micro-batches, then one step of the optimizer at `learning_rate`.
+        """A step of the optimizer for each pass over the batch, all at `learning_rate`.
 
-        A gradient that is not finite moves nothing; `actor/grad_norm` then says so.
+        What the passes compare the policy with stays that of before the first. A gradient that is
+        not finite moves nothing; `actor/grad_norm` then says so.
         """
+        started = time.perf_counter()
+        seen = Gatherer(prepared.layout, self._calls.ranks)
+        passes = [
+            self._pass(prepared, learning_rate, kl_coef, seen if number == 0 else None)
+            for number in range(self._num_passes)
+        ]
+        metrics = {
+            **averaged([one.metrics for one in passes]),
+            "actor/lr": learning_rate,
+            "time/forward_backward": sum(one.computed_seconds for one in passes),
+            "time/update_actor": time.perf_counter() - started,
+        }
+        found = {name: seen.gather(name) for name in passes[0].seen}
+        return ActorUpdate(metrics=metrics, seen=found)
+
+    def _pass(
+        self,
+        prepared: PreparedBatch,
+        learning_rate: float,
+        kl_coef: float,
+        gatherer: Gatherer | None,
+    ) -> "_Pass":
+        """Gradients of all micro-batches, then one step of the optimizer."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
         outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
-        gatherer = Gatherer(prepared.layout, self._calls.ranks)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
+            if gatherer is None:
+                continue
             for name, values_NC in loss.seen.items():
                 gatherer.add(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})
         sums = loss.sums.over(self._calls.ranks)
-        metrics = {
-            **{f"actor/{name}": value for name, value in sums.items()},
-            "actor/grad_norm": float(step["grad_norm"]),
-            "actor/lr": learning_rate,
-            "time/forward_backward": computed - started,
-            "time/update_actor": time.perf_counter() - started,
-        }
-        seen = {name: gatherer.gather(name) for name in sorted(loss.seen)}
-        return ActorUpdate(metrics=metrics, seen=seen)
+        metrics = {f"actor/{name}": value for name, value in sums.items()}
+        metrics["actor/grad_norm"] = float(step["grad_norm"])
+        return _Pass(
+            metrics=metrics, seen=tuple(sorted(loss.seen)), computed_seconds=computed - started
+        )
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All weights by their Hugging Face names, whole; they alias the live ones."""
@@ -100,6 +134,10 @@ class Actor:
     def load(self, directory: Path) -> None:
         """Read what `save` wrote."""
         self.worker.load_checkpoint(str(directory))
+
+    def begin_with(self, directory: Path) -> None:
+        """Take over the policy of a former run."""
+        take_over(self.worker, directory, self._calls.ranks)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:

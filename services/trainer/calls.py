@@ -1,11 +1,13 @@
 """Calls of verl's workers over the parts of a batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils
+from verl.utils.device import get_device_name
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.gatherer import Gatherer
@@ -84,11 +86,12 @@ class Calls:
             discriminator="discriminator" in names,
         )
         matrices = {"loss_mask": prepared.mask_BT}
-        for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
-            worker.infer_batch(data)
-            self.on_part()
-            for name in names:
-                gatherer.add(name, part, as_array(recorder.seen[name]))
+        with on_device(worker):
+            for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
+                worker.infer_batch(data)
+                self.on_part()
+                for name in names:
+                    gatherer.add(name, part, as_array(recorder.seen[name]))
         return {name: gatherer.gather(name) for name in names}
 
     def add_gradients(
@@ -103,11 +106,12 @@ class Calls:
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
-        for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
-            worker.engine.module.set_requires_gradient_sync(is_last)
-            worker.forward_backward(data)
-            self.on_part()
-            yield part
+        with on_device(worker):
+            for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
+                worker.engine.module.set_requires_gradient_sync(is_last)
+                worker.forward_backward(data)
+                self.on_part()
+                yield part
 
     def _data(
         self,
@@ -119,3 +123,17 @@ class Calls:
         maker = TensorMaker(prepared.rows, prepared.layout, packed=self.packed)
         for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
             yield part, maker.tensors(part, matrices, outputs), is_last
+
+
+@contextmanager
+def on_device(worker: TinkerTrainingWorker) -> Iterator[None]:
+    """Weights that rest in the host's memory come and go once, not with each part of a batch."""
+    engine = worker.engine
+    if not engine.is_param_offload_enabled:
+        yield
+        return
+    engine.to(device=get_device_name(), model=True, optimizer=False, grad=True)
+    try:
+        yield
+    finally:
+        engine.to(device="cpu", model=True, optimizer=False, grad=True)

@@ -7,6 +7,8 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.calls import Calls, output_columns
+from services.trainer.former_run import take_over
+from services.trainer.passes import averaged
 from services.trainer.prepared import CriticTargets, PreparedBatch
 from services.trainer.sums import Sums
 from services.trainer.tensors import Matrix, Outputs
@@ -62,6 +64,7 @@ class Critic:
 
     def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
         self._config = plan.config.trainer.critic
+        self._num_passes = plan.config.trainer.critic.ppo_epochs
         self._max_response_tokens = plan.max_response_tokens
         self._calls = calls
         self._worker = build_critic(plan, model_directory)
@@ -73,8 +76,19 @@ class Critic:
     def update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
-        """One step of its optimizer; figures of the whole batch."""
+        """A step of its optimizer for each pass over the batch; figures of the whole batch."""
         started = time.perf_counter()
+        passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
+        return {
+            **averaged(passes),
+            "critic/lr": learning_rate,
+            "time/update_critic": time.perf_counter() - started,
+        }
+
+    def _pass(
+        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+    ) -> Metrics:
+        """Returns and old values stay those of before the first."""
         totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
         loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
         matrices: dict[str, Matrix] = {
@@ -86,12 +100,8 @@ class Critic:
             pass
         step = self._worker.optimizer_step({"lr": float(learning_rate)})
         sums = loss.sums.over(self._calls.ranks)
-        return {
-            **{f"critic/{name}": value for name, value in sums.items()},
-            "critic/grad_norm": float(step["grad_norm"]),
-            "critic/lr": learning_rate,
-            "time/update_critic": time.perf_counter() - started,
-        }
+        metrics = {f"critic/{name}": value for name, value in sums.items()}
+        return {**metrics, "critic/grad_norm": float(step["grad_norm"])}
 
     def save(self, directory: Path, step: int) -> None:
         """Write this rank's part of its full state into a checkpoint."""
@@ -100,3 +110,7 @@ class Critic:
     def load(self, directory: Path) -> None:
         """Read what `save` wrote."""
         self._worker.load_checkpoint(str(directory / DIRECTORY))
+
+    def begin_with(self, directory: Path) -> None:
+        """Take over the critic of a former run."""
+        take_over(self._worker, directory, self._calls.ranks)

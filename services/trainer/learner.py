@@ -1,4 +1,4 @@
-"""One rank's share of training: a step takes a whole optimizer batch and moves the weights once."""
+"""One rank's share of training: a step takes a whole batch and moves the weights once a pass."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from services.trainer.row_statistics import RowStatistics, off_policy_figures, r
 from services.trainer.rows import TrainBatch
 from services.trainer.worker import packs_rows
 from trinity.config.plan import StagePlan
+from trinity.config.start_checkpoint import StartCheckpoint
 
 Metrics = dict[str, float]
 
@@ -48,9 +49,13 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
+        former: StartCheckpoint | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
-        """The critic starts from the actor's model where it has none of its own."""
+        """The critic starts from the actor's model where it has none of its own.
+
+        Policy and critic go on from what a former run left of them.
+        """
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
@@ -64,10 +69,13 @@ class Learner:
         self._roles = Roles.load(
             plan,
             model_directory=model_directory,
+            policy_directory=_whole_policy(former) or model_directory,
             critic_directory=critic_directory or model_directory,
             calls=Calls(splitter=splitter, packed=packs_rows(plan), on_part=on_part),
         )
         self._preparation = Preparation(plan=plan, roles=self._roles)
+        if former is not None and former.num_ranks is not None:
+            self._begin_with(former)
 
     def train_step(
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
@@ -105,6 +113,11 @@ class Learner:
             self._roles.critic.load(directory)
         self._control = self._control.load(directory)
 
+    def _begin_with(self, former: StartCheckpoint) -> None:
+        self._roles.actor.begin_with(former.policy)
+        if self._roles.critic is not None and former.critic is not None:
+            self._roles.critic.begin_with(former.critic)
+
     def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
         """Steer the coefficients by what the step saw; those that it used are reported."""
         used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
@@ -122,6 +135,11 @@ class Learner:
             return StepOutcome(metrics=metrics, rows={})
         metrics |= off_policy_figures(prepared, seen)
         return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
+
+
+def _whole_policy(former: StartCheckpoint | None) -> Path | None:
+    """A model's directory; None for parts of ranks, which are laid over a model."""
+    return former.policy if former is not None and former.num_ranks is None else None
 
 
 def seed_everything(seed: int) -> None:

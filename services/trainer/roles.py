@@ -20,14 +20,20 @@ class Roles:
 
     @classmethod
     def load(
-        cls, plan: StagePlan, *, model_directory: Path, critic_directory: Path, calls: Calls
+        cls,
+        plan: StagePlan,
+        *,
+        model_directory: Path,
+        policy_directory: Path,
+        critic_directory: Path,
+        calls: Calls,
     ) -> "Roles":
-        """As the stage starts.
+        """As the stage starts; the reference is of the model, wherever the policy begins.
 
         Raises: UserError when a model cannot be read.
         """
         reference = critic = None
-        actor = Actor(plan=plan, model_directory=model_directory, calls=calls)
+        actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
         if plan.needs_reference:
             reference = Reference(plan=plan, model_directory=model_directory, calls=calls)
         if plan.needs_critic:

@@ -66,6 +66,7 @@ class TensorMaker:
             "calculate_discriminator": outputs.discriminator,
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
+            "disable_auto_offload": True,  # its caller sees to it
             "micro_batch_size_per_gpu": len(tokens_NL),
         }
         return tensordict_utils.get_tensordict(tensors, settings)

@@ -18,14 +18,22 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
+from services.trainer.own_settings import check_override, import_library  # noqa: E402
 from services.trainer.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.recipe import actor_outputs  # noqa: E402
+from trinity.config.critic import CriticConfig  # noqa: E402
 from trinity.config.optimizer import OptimizerConfig  # noqa: E402
 from trinity.config.plan import StagePlan  # noqa: E402
+from trinity.config.trainer import TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 FULL_STATE = ["model", "optimizer", "extra"]
 ModelKind = Literal["language_model", "value_model"]
+OPTIMIZERS: dict[str, tuple[str, dict[str, bool]]] = {
+    "adam": ("AdamW", {"fused": True}),
+    "sgd": ("SGD", {}),
+}
+"""As PyTorch calls them; it has no fused gradient descent for sharded weights."""
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -75,7 +83,7 @@ def _build(
             TrainingWorkerConfig(
                 model_type=kind,
                 model_config=_model_config(plan, model_directory, kind),
-                engine_config=_engine_config(plan, forward_only=optimizer is None),
+                engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
                 optimizer_config=optimizer,
                 checkpoint_config=CheckpointConfig(
                     save_contents=FULL_STATE, load_contents=FULL_STATE
@@ -92,23 +100,50 @@ def _build(
 
 
 def _model_config(plan: StagePlan, model_directory: Path, kind: ModelKind) -> HFModelConfig:
-    trainer = plan.config.trainer
-    of_role = trainer.critic if kind == "value_model" else trainer
+    """Raises: UserError when what the user lays over the model does not fit it."""
+    of_role = _config_of(plan, kind)
+    section = "trainer.critic" if kind == "value_model" else "trainer"
+    import_library(of_role.external_lib, section)
+    check_override(of_role.override_config, model_directory, section)
+    kernel = {"attn_implementation": cpu_platform.attention_kernel()}
     return HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
         use_remove_padding=packs_rows(plan),
         enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
-        override_config={"attn_implementation": cpu_platform.attention_kernel()},
+        external_lib=of_role.external_lib,
+        override_config={**kernel, **of_role.override_config},
     )
 
 
-def _engine_config(plan: StagePlan, *, forward_only: bool) -> FSDPEngineConfig:
+def _config_of(plan: StagePlan, kind: ModelKind) -> TrainerConfig | CriticConfig:
+    trainer = plan.config.trainer
+    return trainer.critic if kind == "value_model" else trainer
+
+
+def _offloads(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
+    """Whether weights, and whether the optimizer, leave the device between their uses."""
+    trainer, of_role = plan.config.trainer, _config_of(plan, kind)
+    parameters, optimizer = of_role.param_offload, of_role.optimizer_offload
+    return (
+        trainer.param_offload if parameters is None else parameters,
+        trainer.optimizer_offload if optimizer is None else optimizer,
+    )
+
+
+def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> FSDPEngineConfig:
     """Weights and sums of gradients stay in float32; the passes compute in the plan's type."""
-    computed = SHORT_DTYPES[plan.config.trainer.dtype]
+    trainer = plan.config.trainer
+    computed = SHORT_DTYPES[trainer.dtype]
+    param_offload, optimizer_offload = _offloads(plan, kind)
     return FSDPEngineConfig(
-        strategy=plan.config.trainer.trainer_strategy,
+        strategy=trainer.trainer_strategy,
         forward_only=forward_only,
+        param_offload=param_offload,
+        optimizer_offload=optimizer_offload,
+        offload_policy=trainer.offload_policy,
+        fsdp_size=trainer.fsdp_size,
+        forward_prefetch=trainer.forward_prefetch,
         model_dtype=computed if forward_only else "fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_dynamic_bsz=False,
@@ -122,8 +157,9 @@ def _engine_config(plan: StagePlan, *, forward_only: bool) -> FSDPEngineConfig:
 
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
     """The schedule is given step by step, so verl's own stays constant and is never asked."""
+    name, options = OPTIMIZERS[optimizer.optimizer_type]
     return FSDPOptimizerConfig(
-        optimizer="AdamW",
+        optimizer=name,
         lr=optimizer.lr,
         lr_scheduler_type="constant",
         lr_warmup_steps=0,
@@ -131,5 +167,5 @@ def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptim
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=grad_clip,
-        override_optimizer_config={"fused": True},
+        override_optimizer_config=options,
     )

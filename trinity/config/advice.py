@@ -7,6 +7,7 @@ from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm_check import staleness_cause
 from trinity.config.data_format import FormatConfig
+from trinity.config.engine_advice import offload_without_gpus, other_model_than_the_engines
 from trinity.config.plan import ExperimentPlan, StagePlan
 
 OF_TRAINING_DATA = (
@@ -250,4 +251,6 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _workflow_is_guessed,
     _contents_kept_anyway,
     _ignored,
+    offload_without_gpus,
+    other_model_than_the_engines,
 )

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from trinity.config.algorithm import LossAggMode
 from trinity.config.optimizer import OptimizerConfig
-from trinity.config.section import Section, usual
+from trinity.config.section import Args, Positive, Section, usual
 from trinity.config.status import Renamed
 
 
@@ -27,7 +27,9 @@ class CriticConfig(Section):
     """How the values are learned."""
 
     optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
-    """AdamW and its schedule."""
+    """Optimizer and schedule."""
+    ppo_epochs: Positive = 1
+    """Passes over each batch, every one a step of its optimizer on the whole of it."""
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step, unclipped."""
     enable_gradient_checkpointing: bool = False
@@ -36,3 +38,11 @@ class CriticConfig(Section):
     """How the tokens' losses become one number."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
+    param_offload: bool | None = None
+    """Its weights and gradients; else as `trainer.param_offload`."""
+    optimizer_offload: bool | None = None
+    """Its optimizer; else as `trainer.optimizer_offload`."""
+    override_config: Args = Field(default_factory=dict)
+    """Laid over its model's config.json."""
+    external_lib: str | None = None
+    """Python module that is imported before it is loaded."""

@@ -5,9 +5,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+ScheduleKind = Literal["constant", "cosine", "linear", "inverse-square-root", "WSD"]
+AnnealStyle = Literal["linear", "cosine", "exponential", "minus_sqrt"]
+ANNEALED_SHARE = 0.1
+"""Of the steps, where WSD is not told how many."""
+
 
 class LearningRateSchedule(BaseModel):
-    """Warm-up from lr/steps to lr, then constant, or a cosine that ends at the last step.
+    """Warm-up from lr/steps to lr, then constant or down; Megatron's shapes by Megatron's names.
 
     schedule.at(1, 100)     # never 0: the first step moves the weights
     """
@@ -15,16 +20,20 @@ class LearningRateSchedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     lr: float
-    kind: Literal["constant", "cosine"]
+    kind: ScheduleKind
     warmup_steps: int
     """-1: a fraction of the total, below."""
     warmup_ratio: float
     min_ratio: float
+    anneal_steps: int = -1
+    """Last steps, in which WSD goes down; -1: a tenth of the total."""
+    anneal_style: AnnealStyle = "exponential"
 
     @property
     def needs_total(self) -> bool:
         """Whether the rate depends on the number of steps."""
-        return self.kind == "cosine" or (self.warmup_steps < 0 and self.warmup_ratio > 0)
+        ends = self.kind in ("cosine", "linear", "WSD")
+        return ends or (self.warmup_steps < 0 and self.warmup_ratio > 0)
 
     def at(self, step: int, total_steps: int | None) -> float:
         """Rate of step `step`, from 1 on; steps beyond the total keep the last step's."""
@@ -36,10 +45,39 @@ class LearningRateSchedule(BaseModel):
         warmup = self.warmup_steps if self.warmup_steps >= 0 else int(self.warmup_ratio * total)
         if step < warmup:
             return self.lr * step / warmup
-        if self.kind == "constant":
-            return self.lr
-        return self.lr * self._cosine(step, start=max(warmup, 1), end=total)
+        match self.kind:
+            case "constant":
+                return self.lr
+            case "inverse-square-root":
+                last = min(step, total) if total else step
+                return self.lr * max(self.min_ratio, math.sqrt(max(warmup, 1) / max(last, 1)))
+            case "WSD":
+                share = self._annealed(step, total)
+            case "cosine" | "linear":
+                share = self._down(step, start=max(warmup, 1), end=total)
+        return self.lr * (self.min_ratio + (1 - self.min_ratio) * share)
 
-    def _cosine(self, step: int, *, start: int, end: int) -> float:
+    def _down(self, step: int, *, start: int, end: int) -> float:
         progress = min(1.0, (step - start) / (end - start)) if end > start else 0.0
-        return self.min_ratio + (1 - self.min_ratio) * (1 + math.cos(math.pi * progress)) / 2
+        return 1 - progress if self.kind == "linear" else _half_cosine(progress)
+
+    def _annealed(self, step: int, total: int) -> float:
+        """1 until the last steps begin, 0 at the very last."""
+        steps = self.anneal_steps if self.anneal_steps >= 0 else int(ANNEALED_SHARE * total)
+        begins = total - steps
+        if step <= begins or not steps:
+            return 1.0
+        progress = min(1.0, (step - begins) / steps)
+        match self.anneal_style:
+            case "linear":
+                return 1 - progress
+            case "cosine":
+                return _half_cosine(progress)
+            case "exponential":
+                return 2 * math.pow(0.5, progress) - 1
+            case "minus_sqrt":
+                return 1 - math.sqrt(progress)
+
+
+def _half_cosine(progress: float) -> float:
+    return (1 + math.cos(math.pi * progress)) / 2

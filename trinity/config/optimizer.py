@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from trinity.config.learning_rate import AnnealStyle, ScheduleKind
 from trinity.config.section import Section
 from trinity.config.status import Choices, Renamed
 
@@ -13,7 +14,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """AdamW and the learning rate's way over the steps."""
+    """The optimizer and the learning rate's way over the steps."""
 
     old_names: ClassVar[Mapping[str, Renamed]] = {
         "warmup_style": Renamed("lr_scheduler_type"),
@@ -27,24 +28,18 @@ class OptimizerConfig(Section):
     lr_warmup_steps_ratio: Fraction = 0.0
     """Warm-up as a fraction of the stage's train steps."""
     min_lr_ratio: Fraction = 0.01
-    """Learning rate of the last step over `lr`, for `cosine`."""
+    """Learning rate of the last step over `lr`; nothing to `constant`."""
     lr_scheduler_type: Annotated[
-        Literal["constant", "cosine"],
-        Choices(
-            planned={
-                "linear": "a straight line down",
-                "inverse-square-root": "Megatron's schedule",
-                "WSD": "Megatron's schedule",
-            }
-        ),
+        ScheduleKind, Choices(aliases={"inverse_square_root": "inverse-square-root"})
     ] = "constant"
-    """What the learning rate does after the warm-up."""
+    """What the learning rate does after the warm-up: docs/algorithms.md."""
+    lr_wsd_decay_steps: int = Field(default=-1, ge=-1)
+    """Last train steps, in which `WSD` goes down; -1 is a tenth of the stage's."""
+    lr_wsd_decay_style: AnnealStyle = "exponential"
+    """How it goes down then."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of Adam's two moments."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Decoupled weight decay."""
-    optimizer_type: Annotated[
-        Literal["adam"],
-        Choices(planned={"sgd": "plain gradient descent"}, aliases={"adamw": "adam"}),
-    ] = "adam"
-    """AdamW, by either name."""
+    """Decoupled from the gradient, but with `sgd` a part of it."""
+    optimizer_type: Annotated[Literal["adam", "sgd"], Choices(aliases={"adamw": "adam"})] = "adam"
+    """`adam`: AdamW; `sgd`: gradient descent without momentum."""

@@ -228,6 +228,8 @@ class StagePlan(_Derived):
     """What shapes the explorer's experiences, in order, before the advantage function."""
     model_path: str
     """Absolute directory or hub name; a later stage starts from the weights of the one before."""
+    start_checkpoint: str | None = None
+    """Absolute folder of a former run's checkpoint that the stage begins with, if any."""
     critic_model_path: str | None
     """The same for the model that the critic starts from; None without a critic."""
     chat_template: str | None

@@ -14,6 +14,7 @@ from trinity.config.data_check import (
 from trinity.config.model_check import check_critic, check_model
 from trinity.config.monitor_check import check_monitor
 from trinity.config.plan import ExperimentPlan
+from trinity.config.start_checkpoint import check_start
 from trinity.errors import UserError
 
 
@@ -38,6 +39,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
     for stage in plan.stages:
         yield "", partial(check_model, stage)
         yield "", partial(check_critic, stage)
+        yield "", partial(check_start, stage)
         buffer = stage.experience_buffer
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)

@@ -24,7 +24,17 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
             f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {ranks} ranks: "
             "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
         )
+    _check_groups(config.trainer.fsdp_size, ranks, stage)
     return ranks
+
+
+def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
+    """verl takes one group of all ranks for a size that is no less than their number."""
+    if fsdp_size == 0 or (0 < fsdp_size < ranks and ranks % fsdp_size):
+        raise UserError(
+            f"stage `{stage}`: `trainer.fsdp_size: {fsdp_size}` does not divide the {ranks} "
+            f"rank{'s' if ranks > 1 else ''} into groups: give a divisor of {ranks}, or -1 for all"
+        )
 
 
 def _too_few(left: int, wanted: int) -> str:

@@ -64,7 +64,7 @@ class Renaming:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # what stands in the way is no section, which is said of it elsewhere
-        if not _happens_anyway(new, value):
+        if not _happens_anyway(new, value, is_verls=VERL in old):
             self._say(Status.RENAMED, old, value, dotted(new))
         self.moved[dotted(new)] = self._written(old)
 
@@ -89,11 +89,14 @@ class Renaming:
         self.notices.append(notice)
 
 
-def _happens_anyway(location: Location, value: Any) -> bool:
-    """Whether a key that does not act is given just what happens without it."""
+def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
+    """Whether a key of verl's, or one that does not act, is given what happens without it.
+
+    verl's configurations are written out whole.
+    """
     section = section_at(location[:-1], Config)
     field = section.model_fields.get(str(location[-1])) if section else None
-    if field is None or mark_of(field) is None:
+    if field is None or not (is_verls or mark_of(field) is not None):
         return False
     return bool(field.get_default(call_default_factory=True) == value)
 

@@ -200,4 +200,6 @@ def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
         warmup_steps=optimizer.lr_warmup_steps,
         warmup_ratio=optimizer.lr_warmup_steps_ratio,
         min_ratio=optimizer.min_lr_ratio,
+        anneal_steps=optimizer.lr_wsd_decay_steps,
+        anneal_style=optimizer.lr_wsd_decay_style,
     )

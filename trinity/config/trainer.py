@@ -11,8 +11,6 @@ from trinity.config.reasons import DERIVED
 from trinity.config.section import Args, NonNegative, PathSegment, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
-ON_DEVICE = Planned("weights, gradients and optimizer stay on the device")
-
 
 class TrainerConfig(Section):
     """How the policy is trained."""
@@ -33,13 +31,28 @@ class TrainerConfig(Section):
     """Training back end."""
     trainer_strategy: Annotated[
         Literal["fsdp2"],
-        Choices(planned={"fsdp": "the older way to shard", "megatron": "Megatron's engine"}),
+        Choices(planned={"megatron": "Megatron's engine"}, aliases={"fsdp": "fsdp2"}),
     ] = "fsdp2"
-    """How weights are sharded over ranks."""
+    """How weights are sharded over ranks; FSDP2 stands in for the older FSDP."""
+    fsdp_size: Annotated[int, Field(ge=-1)] = -1
+    """Ranks that the weights are sharded over, with a copy in each group of them; -1 is all."""
+    forward_prefetch: bool = False
+    """Gather the next layer's weights while one computes."""
+    override_config: Args = Field(default_factory=dict)
+    """Laid over the model's config.json, by the trainer alone: actor and reference."""
+    external_lib: str | None = None
+    """Python module that is imported before a model is loaded, such as one that registers it."""
     save_interval: NonNegative = 0
     """Train steps between full checkpoints; 0 writes one, at the end."""
+    resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
+    """`auto`: as `continue_from_checkpoint` says; `disable`: as if that were false;
+    `resume_path`: a new run begins with the checkpoint in `resume_from_path`."""
+    resume_from_path: str = ""
+    """Folder of a former run's checkpoint: weights, and the optimizer's state where it has that."""
     total_steps: Positive | None = None
     """Train steps of the stage; with `buffer.total_steps` also given, whichever ends first."""
+    ppo_epochs: Positive = 1
+    """Passes over each batch, every one a step of the optimizer on the whole of it."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
     use_dynamic_bsz: Annotated[bool, Planned("micro-batches are always made by tokens")] = True
@@ -79,14 +92,16 @@ class TrainerConfig(Section):
         bool, NoEffect("a loss is normalised over the whole batch, however it is cut")
     ] = False
     """Normalise losses over micro-batches of different sizes."""
-    param_offload: Annotated[bool, ON_DEVICE] = False
-    """Weights in the host's memory while they are not used."""
-    optimizer_offload: Annotated[bool, ON_DEVICE] = False
-    """Optimizer in the host's memory while it is not used."""
-    grad_offload: Annotated[bool, ON_DEVICE] = False
+    param_offload: bool = False
+    """Weights and gradients in the host's memory while they are not used."""
+    optimizer_offload: bool = False
+    """Optimizer in the host's memory but for its steps."""
+    grad_offload: Annotated[
+        bool, NoEffect("gradients lie where the weights do: `param_offload`")
+    ] = False
     """Gradients in the host's memory while they are not used."""
-    offload_policy: Annotated[bool, ON_DEVICE] = False
-    """FSDP2's own way to keep all three in the host's memory."""
+    offload_policy: bool = False
+    """FSDP2's own way: all three in the host's memory, layers on the device as they compute."""
     save_strategy: Annotated[
         Literal["single_thread", "single_process", "single_node", "unrestricted"],
         NoEffect("each rank writes its own files"),

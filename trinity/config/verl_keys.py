@@ -20,44 +20,86 @@ _OPTIMIZER = (
     "lr_scheduler_type",
     "weight_decay",
     "betas",
+    "lr_wsd_decay_steps",
+    "lr_wsd_decay_style",
 )
+_FSDP = ("param_offload", "optimizer_offload", "offload_policy", "fsdp_size", "forward_prefetch")
+_OTHER_NAMES = {
+    "warmup_style": "lr_scheduler_type",
+    "lr_decay_style": "lr_scheduler_type",
+    "optimizer": "optimizer_type",
+}
 
 USED: Mapping[str, Renamed] = {
     **{f"actor.optim.{key}": Renamed(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
     **{f"critic.optim.{key}": Renamed(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
-    "actor.optim.warmup_style": Renamed("/algorithm.optimizer.lr_scheduler_type"),
-    "critic.optim.warmup_style": Renamed("/trainer.critic.optimizer.lr_scheduler_type"),
-    "actor.fsdp_config.optimizer_offload": Renamed("/trainer.optimizer_offload"),
-    "actor.fsdp_config.param_offload": Renamed("/trainer.param_offload"),
+    **{f"actor.optim.{a}": Renamed(f"/algorithm.optimizer.{b}") for a, b in _OTHER_NAMES.items()},
+    **{
+        f"critic.optim.{a}": Renamed(f"/trainer.critic.optimizer.{b}")
+        for a, b in _OTHER_NAMES.items()
+    },
+    **{f"actor.fsdp_config.{key}": Renamed(f"/trainer.{key}") for key in _FSDP},
+    **{
+        f"critic.{section}.{key}": Renamed(f"/trainer.critic.{key}")
+        for section in ("fsdp_config", "model.fsdp_config")
+        for key in ("param_offload", "optimizer_offload")
+    },
     "actor.grad_clip": Renamed("/trainer.grad_clip"),
     "actor.loss_agg_mode": Renamed("/algorithm.loss_agg_mode"),
+    "actor.ppo_epochs": Renamed("/trainer.ppo_epochs"),
     "actor.ppo_max_token_len_per_gpu": Renamed("/trainer.max_token_len_per_gpu"),
     "actor.ulysses_sequence_parallel_size": Renamed("/trainer.ulysses_sequence_parallel_size"),
     "actor.use_dynamic_bsz": Renamed("/trainer.use_dynamic_bsz"),
     "critic.cliprange_value": Renamed("/trainer.critic.cliprange_value"),
     "critic.grad_clip": Renamed("/trainer.critic.grad_clip"),
     "critic.loss_agg_mode": Renamed("/trainer.critic.loss_agg_mode"),
+    "critic.ppo_epochs": Renamed("/trainer.critic.ppo_epochs"),
     "critic.model.enable_gradient_checkpointing": Renamed(
         "/trainer.critic.enable_gradient_checkpointing"
     ),
+    "critic.model.external_lib": Renamed("/trainer.critic.external_lib"),
+    "critic.model.override_config": Renamed("/trainer.critic.override_config"),
     "critic.model.path": Renamed("/model.critic_model_path"),
     "model.enable_gradient_checkpointing": Renamed("/trainer.enable_gradient_checkpointing"),
+    "model.external_lib": Renamed("/trainer.external_lib"),
+    "model.override_config": Renamed("/trainer.override_config"),
     "model.path": Renamed("/model.model_path"),
     "model.trust_remote_code": Renamed("/model.trust_remote_code"),
     "model.use_remove_padding": Renamed("/trainer.use_remove_padding"),
     "trainer.balance_batch": Renamed("/trainer.balance_batch"),
     "trainer.critic_warmup": Renamed("/trainer.critic_warmup"),
+    "trainer.resume_from_path": Renamed("/trainer.resume_from_path"),
+    "trainer.resume_mode": Renamed("/trainer.resume_mode"),
     "trainer.max_actor_ckpt_to_keep": Renamed("/trainer.max_checkpoints_to_keep"),
 }
-"""Keys whose values are used under the names that they have here."""
+"""Keys whose values are used under the names that they have here, or sections of such keys."""
+
+SECTIONS = ("model.override_config", "critic.model.override_config")
+"""Those of them whose keys are a model's own."""
 
 _MICRO_BATCHES = NoEffect("micro-batches are made by tokens, see `trainer.max_token_len_per_gpu`")
 _ENTROPY = NoEffect("how entropy is computed changes memory and time, not its value")
 _WITH_ACTOR = NoEffect("critic and reference are cut into micro-batches as the actor is")
+_LAID_OUT = NoEffect("critic and reference are laid over the ranks as the actor is")
+_BY_LAYER = NoEffect("FSDP2 shards layer by layer: verl reads it for `fsdp` alone")
+_ON_HOST = NoEffect("verl keeps a reference's weights in the host's memory, whatever is written")
+_FSDP_ELSEWHERE: Mapping[str, NoEffect] = {
+    f"{section}.{key}": _LAID_OUT
+    for section in ("critic.fsdp_config", "critic.model.fsdp_config", "ref.fsdp_config")
+    for key in ("forward_prefetch", "fsdp_size", "offload_policy")
+}
 _ENGINE = NoEffect("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
+_SHUFFLE = NoEffect("a pass takes the whole batch as one optimizer step: order changes nothing")
 _STEPS = NoEffect("the schedule knows the number of train steps")
 
 WITHOUT_EFFECT: Mapping[str, NoEffect] = {
+    **_FSDP_ELSEWHERE,
+    "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
+    "critic.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
+    "critic.model.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
+    "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
+    "ref.fsdp_config.param_offload": _ON_HOST,
+    "ref.fsdp_config.optimizer_offload": NoEffect("a reference has no optimizer"),
     "actor.checkpoint": NoEffect("a checkpoint holds all that a resume needs"),
     "actor.entropy_checkpointing": _ENTROPY,
     "actor.entropy_from_logits_with_chunking": _ENTROPY,
@@ -68,7 +110,7 @@ WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     "actor.ppo_mini_batch_size": NoEffect("`buffer.train_batch_size` is one optimizer step"),
     "actor.rollout_n": NoEffect("`algorithm.repeat_times` says it"),
     "actor.strategy": NoEffect("`trainer.trainer_strategy` says it"),
-    "actor.shuffle": NoEffect("a batch is one optimizer step, so its order changes nothing"),
+    "actor.shuffle": _SHUFFLE,
     "actor.use_kl_loss": NoEffect("`algorithm.kl_loss_fn` says it"),
     "critic.enable": NoEffect("the algorithm says whether there is a critic"),
     "critic.forward_max_token_len_per_gpu": _WITH_ACTOR,
@@ -80,7 +122,7 @@ WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     "critic.ppo_micro_batch_size_per_gpu": _WITH_ACTOR,
     "critic.ppo_mini_batch_size": _WITH_ACTOR,
     "critic.rollout_n": _WITH_ACTOR,
-    "critic.shuffle": _WITH_ACTOR,
+    "critic.shuffle": _SHUFFLE,
     "critic.strategy": _WITH_ACTOR,
     "critic.ulysses_sequence_parallel_size": _WITH_ACTOR,
     "critic.use_dynamic_bsz": _WITH_ACTOR,
@@ -106,39 +148,15 @@ WITHOUT_EFFECT: Mapping[str, NoEffect] = {
 """Keys, or sections of them, that ask for what is settled otherwise."""
 
 USUAL: Mapping[str, JsonValue] = {
-    "actor.fsdp_config.forward_prefetch": False,
-    "actor.fsdp_config.fsdp_size": -1,
-    "actor.fsdp_config.wrap_policy.min_num_params": 0,
-    "actor.ppo_epochs": 1,
-    "critic.fsdp_config.optimizer_offload": False,
-    "critic.fsdp_config.param_offload": False,
-    "critic.model.external_lib": None,
-    "critic.model.fsdp_config.forward_prefetch": False,
-    "critic.model.fsdp_config.fsdp_size": -1,
-    "critic.model.fsdp_config.optimizer_offload": False,
-    "critic.model.fsdp_config.param_offload": False,
-    "critic.model.fsdp_config.wrap_policy.min_num_params": 0,
-    "critic.model.override_config": {},
-    "critic.ppo_epochs": 1,
-    "model.external_lib": None,
-    "model.override_config": {},
-    "ref.fsdp_config.forward_prefetch": False,
-    "ref.fsdp_config.fsdp_size": -1,
-    "ref.fsdp_config.optimizer_offload": False,
-    "ref.fsdp_config.param_offload": False,
-    "ref.fsdp_config.wrap_policy.min_num_params": 0,
     "trainer.default_hdfs_dir": None,
-    "trainer.resume_from_path": "",
-    "trainer.resume_mode": "auto",
 }
 """Planned keys with what happens meanwhile, so that giving just that is no mistake."""
 
 NOT_PASSED = "verl's engine is not given this key"
 INSTEAD: Mapping[str, str] = {
-    "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own directory",
-    "trainer.resume_mode": "`continue_from_checkpoint` says whether a run goes on",
-    "actor.ppo_epochs": "a batch is one optimizer step",
-    "critic.ppo_epochs": "a batch is one optimizer step",
+    "trainer.default_hdfs_dir": (
+        "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there"
+    ),
 }
 """Why, where there is more to say than that."""
 
@@ -151,8 +169,10 @@ class Happens:
 def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happens:
     """What becomes of a key below `trainer_config`, with or without verl's older prefix."""
     key = key.removeprefix(f"{PREFIX}.")
-    if key in USED:
-        return USED[key]
+    if value == {} and key in USED:
+        return Happens()
+    if (renamed := _used(key)) is not None:
+        return renamed
     parts = key.split(".")
     for end in range(len(parts), 0, -1):
         if mark := WITHOUT_EFFECT.get(".".join(parts[:end])):
@@ -160,3 +180,13 @@ def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happen
     if value is None or (key in USUAL and USUAL[key] == value):
         return Happens()
     return Planned(INSTEAD.get(key, NOT_PASSED))
+
+
+def _used(key: str) -> Renamed | None:
+    """Of a key below a section that is used, the key of the same name below ours."""
+    if key in USED:
+        return USED[key]
+    for section in SECTIONS:
+        if key.startswith(f"{section}."):
+            return Renamed(USED[section].to + key.removeprefix(section))
+    return None

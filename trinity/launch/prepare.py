@@ -49,7 +49,10 @@ def prepare(
         config = config.model_copy(update={"name": name})
     plan = plan_of(config, reading.source)
     if plan.job_path.name != name:
-        notes = (*notes, f"continue_from_checkpoint is false: starting anew as {plan.label}")
+        why = "trainer.resume_mode is disable"
+        if not config.continue_from_checkpoint:
+            why = "continue_from_checkpoint is false"
+        notes = (*notes, f"{why}: starting anew as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
     source = plan if is_bench(plan) else None

@@ -30,6 +30,7 @@ CHANGEABLE = (
     "monitor",
     "synchronizer.sync_timeout",
     "trainer.max_checkpoints_to_keep",
+    "trainer.resume_mode",
     "trainer.save_interval",
 )
 

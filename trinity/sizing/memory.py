@@ -24,6 +24,22 @@ class Term:
     name: str
     bytes: int
     formula: str
+    rests: bool = False
+    """Whether it is in the host's memory while its role does nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """What a role that learns has on the GPU."""
+
+    moments: int = 2
+    """That the optimizer keeps of each gradient."""
+    offloads_parameters: bool = False
+    """Whether weights and gradients are away while the role does nothing."""
+    offloads_optimizer: bool = False
+    """Whether its moments are."""
+    offloads_all: bool = False
+    """Whether all is away but for the layers that compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +60,17 @@ class Training:
     """Whether log-probabilities come from verl's fused kernels, as with flash attention."""
     has_entropy: bool = False
     """Whether the loss has a term of entropy."""
+    policy: Keeping = Keeping()
+    critic: Keeping = Keeping()
 
 
 def policy_terms(shape: ModelShape, training: Training) -> list[Term]:
     """Of the weights that learn."""
     logits = _logits(shape, training)
     return [
-        *_state(count_parameters(shape), training),
+        *_state(count_parameters(shape), training, training.policy),
         _gathered(shape, training),
-        _step(count_parameters(shape), training),
+        *_step(count_parameters(shape), training, training.policy),
         _activations(shape, training),
         logits,
     ]
@@ -62,9 +80,9 @@ def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
     """Of the value model, which has no logits."""
     parameters = count_critic_parameters(shape)
     return [
-        *_state(parameters, training),
+        *_state(parameters, training, training.critic),
         _gathered(shape, training),
-        _step(parameters, training),
+        *_step(parameters, training, training.critic),
         _activations(shape, training),
     ]
 
@@ -110,14 +128,20 @@ def cache_room(
     return int(utilization * gpu_bytes) - weights - _GRAPHS
 
 
-def _state(parameters: int, training: Training) -> list[Term]:
+def _state(parameters: int, training: Training, keeping: Keeping) -> list[Term]:
+    if keeping.offloads_all:
+        return []
     shard = _FULL * parameters // training.ranks
     ranks = _ranks(training)
-    return [
-        Term("weights", shard, f"4 P / {ranks}, float32"),
-        Term("gradients", shard, f"4 P / {ranks}, float32"),
-        Term("optimizer", 2 * shard, f"8 P / {ranks}, Adam's two moments"),
+    rests = keeping.offloads_parameters
+    terms = [
+        Term("weights", shard, f"4 P / {ranks}, float32", rests),
+        Term("gradients", shard, f"4 P / {ranks}, float32", rests),
     ]
+    if keeping.moments:
+        size, formula = keeping.moments * shard, f"8 P / {ranks}, Adam's two moments"
+        terms.append(Term("optimizer", size, formula, keeping.offloads_optimizer))
+    return terms
 
 
 def _ranks(training: Training) -> str:
@@ -132,8 +156,11 @@ def _gathered(shape: ModelShape, training: Training) -> Term:
     return Term("gathered layers", layers + embeddings, f"{size} (2 layers + embeddings)")
 
 
-def _step(parameters: int, training: Training) -> Term:
-    return Term("optimizer step", _FULL * parameters // training.ranks, f"4 P / {_ranks(training)}")
+def _step(parameters: int, training: Training, keeping: Keeping) -> list[Term]:
+    if keeping.offloads_all:
+        return []
+    size = _FULL * parameters // training.ranks
+    return [Term("optimizer step", size, f"4 P / {_ranks(training)}")]
 
 
 def _activations(shape: ModelShape, training: Training) -> Term:

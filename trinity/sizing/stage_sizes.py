@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trinity.config.plan import StagePlan
 from trinity.sizing.memory import (
+    Keeping,
     Term,
     Training,
     at_once,
@@ -18,6 +19,9 @@ from trinity.sizing.memory import (
 from trinity.sizing.model_shape import ModelShape
 from trinity.sizing.placement import Demand, Engines, Machines
 from trinity.sizing.validator import ValidatorSettings
+
+MOMENTS = {"adam": 2, "sgd": 0}
+"""By type of optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,9 @@ class RankMemory:
             own = [t for t in terms if t.name in ("gathered layers", "activations", "logits")]
             step = [t for t in terms if t.name == "optimizer step"]
             state = [t for t in terms if t not in own and t not in step]
-            kept += sum(t.bytes for t in state)
-            most = max(most, at_once([*own, *step]))
+            kept += sum(t.bytes for t in state if not t.rests)
+            back = sum(t.bytes for t in state if t.rests)
+            most = max(most, back + at_once([*own, *step]))
         return kept + most
 
 
@@ -75,11 +80,41 @@ def training_of(stage: StagePlan) -> Training:
     return Training(
         packs_rows=trainer.use_remove_padding,
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
-        ranks=stage.trainer_rank_num,
+        ranks=_shards(stage),
+        policy=_policy_keeping(stage),
+        critic=_critic_keeping(stage),
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
         checkpoints_activations=trainer.enable_gradient_checkpointing,
         sequence_parallel=_number(_tree(stage, "trainer"), "ulysses_sequence_parallel_size", 1),
+    )
+
+
+def _shards(stage: StagePlan) -> int:
+    """Ranks of a group that the weights are split over."""
+    size = stage.config.trainer.fsdp_size
+    return min(size, stage.trainer_rank_num) if size > 0 else stage.trainer_rank_num
+
+
+def _policy_keeping(stage: StagePlan) -> Keeping:
+    trainer = stage.config.trainer
+    return Keeping(
+        moments=MOMENTS[stage.config.algorithm.optimizer.optimizer_type],
+        offloads_parameters=trainer.param_offload,
+        offloads_optimizer=trainer.optimizer_offload,
+        offloads_all=trainer.offload_policy,
+    )
+
+
+def _critic_keeping(stage: StagePlan) -> Keeping:
+    """As the policy's, but for what it has of its own."""
+    trainer, critic = stage.config.trainer, stage.config.trainer.critic
+    parameters, optimizer = critic.param_offload, critic.optimizer_offload
+    return Keeping(
+        moments=MOMENTS[critic.optimizer.optimizer_type],
+        offloads_parameters=trainer.param_offload if parameters is None else parameters,
+        offloads_optimizer=trainer.optimizer_offload if optimizer is None else optimizer,
+        offloads_all=trainer.offload_policy,
     )
 
 

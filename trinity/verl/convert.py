@@ -86,7 +86,7 @@ def _end(work: Work, setting: Setting) -> None:
         work.report.missing.append((setting, UNKNOWN_KEY))
     elif setting.value is None:
         work.report.needless.append((setting, "null leaves it to the default"))
-    elif setting.key.startswith("critic.") and not _has_critic(work):
+    elif setting.key.startswith("critic.") and not work.has_critic:
         work.report.needless.append((setting, "the algorithm has no critic"))
     else:
         _end_by_row(work, setting, row)
@@ -115,10 +115,6 @@ def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
     else:
         answer = f"`{ours}: {there}` is written already, from another key: choose between the two"
         work.report.missing.append((setting, answer))
-
-
-def _has_critic(work: Work) -> bool:
-    return work.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
 
 
 def _ours(row: Row, key: str) -> str:

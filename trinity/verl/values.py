@@ -56,6 +56,16 @@ def same(value: JsonValue) -> JsonValue:
     return value
 
 
+def as_optimizer(value: JsonValue) -> JsonValue:
+    """PyTorch's class by the name here; others stay what they are, which the check refuses."""
+    return {"adamw": "adam", "adam": "adam", "sgd": "sgd"}.get(str(value).lower(), value)
+
+
+def as_torch_optimizer(value: JsonValue) -> JsonValue:
+    """The way back."""
+    return {"adam": "AdamW", "sgd": "SGD"}.get(str(value).lower(), value)
+
+
 def as_scheduler(value: JsonValue) -> JsonValue:
     """`constant` and `cosine` are called alike."""
     return value.lower() if isinstance(value, str) else value

@@ -28,6 +28,11 @@ class Work:
     draft: Draft = field(default_factory=Draft)
     report: Report = field(default_factory=Report)
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether the algorithm, once it is converted, has one."""
+        return self.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
+
     def put(self, ours: str, value: JsonValue, source: Setting | str, note: str = "") -> None:
         """Write a line of the draft, with its origin."""
         origin = source if isinstance(source, str) else f"{source.where} {source.key}"

@@ -91,6 +91,18 @@ CASES = {
             "advantage/kl_coef",
         ),
     ),
+    "passes": Case(
+        algorithm={
+            "algorithm_type": "ppo",
+            "optimizer": {"lr": 1e-3, "optimizer_type": "sgd"},
+        },
+        trainer={"ppo_epochs": 2, "critic": {"ppo_epochs": 2}},
+        figures=(*POLICY_FIGURES, "actor/ppo_kl", "critic/vf_loss"),
+    ),
+    "groups": Case(
+        algorithm={"algorithm_type": "grpo", "repeat_times": 8},
+        trainer={"fsdp_size": 1, "param_offload": True, "optimizer_offload": True},
+    ),
     "dpo": Case(
         algorithm={"algorithm_type": "dpo"},
         figures=(*POLICY_FIGURES, "actor/accuracy_mean"),

@@ -68,11 +68,23 @@ async def kill_the_rank_twice(peers: Peers, process: asyncio.subprocess.Process)
             rank.send_signal(signal.SIGKILL)
 
 
-async def test_a_killed_rank_resumes_into_the_same_weights(tmp_path: Path, model: Path) -> None:
+PASSES = {
+    "ppo_epochs": 2,
+    "critic": {
+        "ppo_epochs": 3,
+        "optimizer": {"optimizer_type": "sgd", "lr_scheduler_type": "linear"},
+    },
+}
+
+
+@pytest.mark.parametrize("trainer", [{}, PASSES], ids=["usual", "passes"])
+async def test_a_killed_rank_resumes_into_the_same_weights(
+    tmp_path: Path, model: Path, trainer: dict[str, object]
+) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "rough").mkdir()
-    calm = await final_hashes(plan_in(tmp_path / "calm", model), None)
-    rough = await final_hashes(plan_in(tmp_path / "rough", model), kill_the_rank_twice)
+    calm = await final_hashes(plan_in(tmp_path / "calm", model, **trainer), None)
+    rough = await final_hashes(plan_in(tmp_path / "rough", model, **trainer), kill_the_rank_twice)
     assert rough == calm
     assert calm[0] != calm[1]
 

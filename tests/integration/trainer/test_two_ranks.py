@@ -16,6 +16,10 @@ from tests.integration.trainer.step_on_rank import CASES, NUM_STEPS, RATE
 if TYPE_CHECKING:
     from services.trainer.ranks import Ranks
 
+pytestmark = pytest.mark.timeout(900)
+
+SECONDS = 600
+"""Patience with a machine that does other things as well."""
 Found = dict[str, npt.NDArray[np.float64]]
 
 
@@ -40,7 +44,7 @@ def run_gang(num_ranks: int, arguments: list[str]) -> None:
             )
             for rank in range(num_ranks)
         ]
-    assert [process.wait(timeout=180) for process in gang] == [0] * num_ranks
+    assert [process.wait(timeout=SECONDS) for process in gang] == [0] * num_ranks
 
 
 @pytest.fixture(scope="module")

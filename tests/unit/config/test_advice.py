@@ -81,3 +81,17 @@ def test_keys_of_training_data_on_tasks_are_told() -> None:
 def test_a_guessed_workflow_is_told_with_what_it_means() -> None:
     (guess,) = said(buffer={"explorer_input": {"default_workflow_type": None}})
     assert "answers are graded as mathematics (`math_workflow`)" in guess
+
+
+def test_offload_where_there_is_no_gpu_is_told() -> None:
+    (text,) = said(trainer={"param_offload": True}, cluster={"gpu_per_node": 0})
+    assert "`trainer.param_offload`: nothing moves where there is no GPU" in text
+    on_gpus = {"param_offload": True, "optimizer_offload": True}
+    assert not said(trainer=on_gpus, cluster={"node_num": 1, "gpu_per_node": 2})
+
+
+def test_a_model_that_the_engine_does_not_have_is_told() -> None:
+    changed = {"override_config": {"rope_theta": 1.0}}
+    (text,) = said(trainer=changed)
+    assert "tell the engine too" in text
+    assert said(SFT, trainer=changed) == ()

@@ -60,7 +60,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
         "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: serve\n"
-        "trainer: {param_offload: true}\n",
+        "trainer: {ulysses_sequence_parallel_size: 2}\n",
     )
     assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
         (
@@ -78,7 +78,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
         (
             "PLANNED",
             6,
-            "`trainer.param_offload: true`: weights, gradients and optimizer stay on the device",
+            "`trainer.ulysses_sequence_parallel_size: 2`: a sequence is on one GPU",
         ),
     ]
 
@@ -127,22 +127,32 @@ def test_verls_keys_are_used_or_named_one_by_one(tmp_path: Path) -> None:
 trainer:
   trainer_config:
     actor_rollout_ref:
-      actor: {grad_clip: 2.0, ppo_micro_batch_size_per_gpu: 3, ppo_epochs: 1, unheard_of: 1}
-    critic: {optim: {lr: 3.0e-5}}
+      actor: {grad_clip: 2.0, ppo_micro_batch_size_per_gpu: 3, shuffle: true, unheard_of: 1}
+      model: {override_config: {attention_dropout: 0.1}}
+    critic: {optim: {lr: 3.0e-5}, ppo_epochs: 1}
     actor: {ppo_epochs: 2}
+    trainer: {default_hdfs_dir: /x}
 """
     reading = read(tmp_path, text)
     assert reading.config
     assert reading.config.trainer.grad_clip == 2.0
     assert reading.config.trainer.critic.optimizer.lr == 3e-5
+    assert reading.config.trainer.ppo_epochs == 2
+    assert reading.config.trainer.override_config == {"attention_dropout": 0.1}
     told = {(one.status.name, one.key.removeprefix("trainer.")) for one in reading.notices}
     actor = "trainer_config.actor_rollout_ref.actor"
     assert told == {
         ("RENAMED", f"{actor}.grad_clip"),
         ("NO_EFFECT", f"{actor}.ppo_micro_batch_size_per_gpu"),
+        ("NO_EFFECT", f"{actor}.shuffle"),
         ("PLANNED", f"{actor}.unheard_of"),
+        (
+            "RENAMED",
+            "trainer_config.actor_rollout_ref.model.override_config.attention_dropout",
+        ),
         ("RENAMED", "trainer_config.critic.optim.lr"),
-        ("PLANNED", "trainer_config.actor.ppo_epochs"),
+        ("RENAMED", "trainer_config.actor.ppo_epochs"),
+        ("PLANNED", "trainer_config.trainer.default_hdfs_dir"),
     }
 
 

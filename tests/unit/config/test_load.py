@@ -107,7 +107,7 @@ def test_a_key_that_is_called_otherwise_here_is_used(tmp_path: Path) -> None:
         ("mode: serve", "mode: serve"),
         ("synchronizer: {sync_method: nccl}", "synchronizer.sync_method: nccl"),
         ("stages: [{stage_name: a, mode: colocate}]", "stages[0].mode: colocate"),
-        ("trainer: {param_offload: true}", "trainer.param_offload: true"),
+        ("trainer: {balance_batch: false}", "trainer.balance_batch: false"),
     ],
 )
 def test_what_is_planned_does_not_load(tmp_path: Path, text: str, key: str) -> None:
@@ -118,7 +118,7 @@ def test_what_is_planned_does_not_load(tmp_path: Path, text: str, key: str) -> N
 
 
 def test_what_is_planned_loads_where_it_says_what_happens_anyway(tmp_path: Path) -> None:
-    assert load(tmp_path, "trainer: {param_offload: false, ulysses_sequence_parallel_size: 1}")
+    assert load(tmp_path, "trainer: {balance_batch: true, ulysses_sequence_parallel_size: 1}")
 
 
 @pytest.mark.parametrize("key", ["explorer", "stages", "algorithm.kl_loss_fn_args"])

@@ -84,3 +84,29 @@ def test_a_run_that_kept_its_keys_goes_on(tmp_path: Path) -> None:
     remember(plan)
     (plan.job_path / PLAN_FILE).write_text(plan.model_dump_json())
     check_resumable(plan)
+
+
+def test_keys_that_the_release_before_did_not_have_are_no_change(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    remember(plan)
+    file = plan.job_path / "config.json"
+    written = json.loads(file.read_text())
+    for stage in written["stages"]:
+        del stage["config"]["trainer"]["ppo_epochs"]
+    file.write_text(json.dumps(written))
+    check_resumable(plan_in(tmp_path))
+    with pytest.raises(UserError, match=r"trainer\.ppo_epochs"):
+        check_resumable(plan_in(tmp_path, trainer={"ppo_epochs": 2}))
+
+
+def test_how_a_run_is_resumed_may_change(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    check_resumable(plan_in(tmp_path, continue_from_checkpoint=True))
+    check_resumable(plan_in(tmp_path, trainer={"resume_mode": "auto"}))
+
+
+def test_a_run_keeps_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "step-3-1")}
+    with pytest.raises(UserError, match=r"trainer\.resume_from_path"):
+        check_resumable(plan_in(tmp_path, trainer=start))

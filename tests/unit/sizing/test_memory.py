@@ -4,6 +4,7 @@ import pytest
 
 from trinity.sizing.memory import (
     GIB,
+    Keeping,
     Training,
     at_once,
     cache_room,
@@ -13,6 +14,7 @@ from trinity.sizing.memory import (
     reference_terms,
 )
 from trinity.sizing.model_shape import ModelShape
+from trinity.sizing.stage_sizes import RankMemory
 from trinity.sizing.validator import ValidatorSettings, validator_bytes, validator_limit
 
 # H 8, L 2, I 16, V 100, 2 heads of 4, 1 for keys: a layer has 2 x 8 x 8 + 2 x 8 x 4 = 192 of
@@ -29,6 +31,7 @@ SHAPE = ModelShape(
     vocabulary=100,
     is_tied=False,
 )
+STATE = ("weights", "gradients", "optimizer")
 P = 800 + 2 * 592 + 8 + 800
 
 
@@ -44,6 +47,25 @@ def test_state_is_sharded_over_ranks_in_float32() -> None:
     found = figures()
     assert (found["weights"], found["gradients"], found["optimizer"]) == (2 * P, 2 * P, 4 * P)
     assert found["optimizer step"] == 2 * P
+
+
+def test_gradient_descent_has_no_moments() -> None:
+    assert "optimizer" not in figures(policy=Keeping(moments=0))
+
+
+def test_what_is_offloaded_counts_while_its_role_works() -> None:
+    keeping = Keeping(offloads_parameters=True, offloads_optimizer=True)
+    stays = tuple(critic_terms(SHAPE, training()))
+    rests = tuple(critic_terms(SHAPE, training(critic=keeping)))
+    alone = RankMemory(terms=(("critic", stays),)).total
+    assert RankMemory(terms=(("critic", rests),)).total == alone
+    assert RankMemory(terms=(("one", rests), ("other", rests))).total == alone
+    state = sum(term.bytes for term in stays if term.name in STATE)
+    assert RankMemory(terms=(("one", stays), ("other", stays))).total == alone + state
+
+
+def test_state_that_is_always_in_the_hosts_memory_does_not_count() -> None:
+    assert not set(STATE) & set(figures(policy=Keeping(offloads_all=True)))
 
 
 def test_two_layers_and_the_embeddings_are_whole_while_they_pass() -> None:

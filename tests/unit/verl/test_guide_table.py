@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.verl.builders import from_keys, value
+from tests.unit.verl.builders import flat, from_keys, value
 from trinity.verl.json_value import JsonValue
 from trinity.verl.row import TRAINER_CONFIG
 
@@ -133,6 +133,7 @@ VAL = f"{ROLLOUT}.val_kwargs"
         (["trainer.total_epochs=2"], "buffer.total_epochs", 2),
         (["trainer.critic_warmup=10"], "trainer.critic_warmup", 10),
         (["trainer.val_before_train=False"], "explorer.eval_on_startup", False),
+        ([f"{ACTOR}.optim.optimizer=SGD"], "algorithm.optimizer.optimizer_type", "sgd"),
         (["trainer.resume_mode=disable"], "continue_from_checkpoint", False),
         (["trainer.resume_mode=auto"], "continue_from_checkpoint", True),
     ],
@@ -174,9 +175,37 @@ def test_a_run_that_never_evaluates_keeps_its_tasksets() -> None:
     assert every % interval == 0
 
 
-def test_resuming_from_a_path_has_no_counterpart() -> None:
-    (line,) = [x for x in from_keys("trainer.resume_from_path=/c").report if "resume_from" in x]
-    assert "model.model_path" in line
+def test_a_checkpoint_to_begin_with_is_taken_where_verl_would_take_it() -> None:
+    path = "trainer.resume_from_path=/c/global_step_7"
+    found = from_keys("trainer.resume_mode=resume_path", path)
+    assert value(found, "trainer.resume_mode") == "resume_path"
+    assert value(found, "trainer.resume_from_path") == "/c/global_step_7"
+    unread = from_keys("trainer.resume_mode=auto", path)
+    assert "trainer.resume_from_path" not in unread.body
+    assert any("resume_mode=resume_path" in line for line in unread.report)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy", "critic"),
+    [
+        (["ppo_epochs=4"], 4, 4),
+        (["ppo_epochs=4", "critic=2"], 4, 2),
+        (["ppo_epochs=1"], 1, None),
+    ],
+)
+def test_passes_over_a_batch_are_the_critics_too_unless_it_has_its_own(
+    given: list[str], policy: int, critic: int | None
+) -> None:
+    keys = [
+        f"{ACTOR}.{one}" if one.startswith("ppo") else one.replace("critic", "critic.ppo_epochs")
+        for one in given
+    ]
+    found = from_keys(*keys)
+    assert value(found, "trainer.ppo_epochs") == policy
+    if critic is None:
+        assert "trainer.critic.ppo_epochs" not in flat(found.values)
+    else:
+        assert value(found, "trainer.critic.ppo_epochs") == critic
 
 
 @pytest.mark.parametrize(

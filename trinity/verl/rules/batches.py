@@ -30,8 +30,8 @@ def convert_batches(work: Work) -> None:
     _put_intervals(work, interval)
     for key in ("data.gen_batch_size",):
         work.pass_over(key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)")
-    for key in ("ppo_epochs", "shuffle"):
-        _check_epochs(work, f"actor_rollout_ref.actor.{key}")
+    _put_passes(work, interval)
+    work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows, in whatever order")
 
 
 def _put_ends(work: Work, interval: int) -> None:
@@ -88,15 +88,16 @@ def _spacing(freq: int, interval: int) -> str:
     return f"{freq * interval} for veRL's spacing" if interval > 1 else ""
 
 
-def _check_epochs(work: Work, key: str) -> None:
-    setting = work.settings.take(key)
-    if setting is None:
+def _put_passes(work: Work, interval: int) -> None:
+    """veRL's critic takes as many as its actor, where it is not told."""
+    actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
+    passes = work.settings.peek(actor)
+    if passes is None or passes == 1:
         return
-    if setting.value in (1, False):
-        work.report.needless.append((setting, "as it always is here"))
-    elif key.endswith("ppo_epochs"):
-        work.report.missing.append(
-            (setting, "a batch is trained once; for more use `experience_buffer.replay_buffer`")
+    if work.has_critic and work.settings.peek(critic) is None:
+        work.put("trainer.critic.ppo_epochs", passes, f"veRL's default, as in {actor}")
+    if interval > 1:
+        work.report.advice.append(
+            f"{actor}={passes} passes over all {interval} mini-batches in turn in veRL, here over "
+            "each mini-batch before the next: the same number of steps, in another order"
         )
-    else:
-        work.report.needless.append((setting, "a step sums up its rows, in whatever order"))

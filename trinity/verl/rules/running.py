@@ -20,6 +20,7 @@ def convert_running(work: Work) -> None:
     work.put("project", as_segment(project), work.origin("trainer.project_name", project))
     work.put("name", as_segment(name), work.origin("trainer.experiment_name", name))
     _put_root(work, str(project), str(name))
+    _put_start(work)
     _put_monitor(work)
     _put_lora(work)
 
@@ -35,6 +36,18 @@ def _put_root(work: Work, project: str, name: str) -> None:
     root = path.removesuffix(f"/{project}/{name}")
     note = "without the project and the name, which are added" if root != path else ""
     work.put("checkpoint_root_dir", root, setting, note)
+
+
+def _put_start(work: Work) -> None:
+    """veRL looks at the path in one mode alone."""
+    path = work.settings.take("trainer.resume_from_path")
+    if path is None or not path.value:
+        return
+    if work.settings.peek("trainer.resume_mode") != "resume_path":
+        work.report.needless.append((path, "veRL reads it with `resume_mode=resume_path` alone"))
+        return
+    work.put("trainer.resume_mode", "resume_path", path)
+    work.put("trainer.resume_from_path", path.value, path)
 
 
 def _put_monitor(work: Work) -> None:

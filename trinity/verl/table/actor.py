@@ -1,7 +1,14 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
+from trinity.verl.values import (
+    as_list,
+    as_optimizer,
+    as_scheduler,
+    as_target_modules,
+    as_torch_optimizer,
+    same,
+)
 
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
@@ -73,14 +80,21 @@ _ACTOR_ROWS: tuple[Row, ...] = (
     ),
     moved(f"{_ACTOR}.optim.clip_grad", "trainer.grad_clip", convert=same),
     moved(f"{_ACTOR}.grad_clip", "trainer.grad_clip"),
+    moved(
+        f"{_ACTOR}.optim.optimizer",
+        "algorithm.optimizer.optimizer_type",
+        "`AdamW` or `SGD`",
+        convert=as_optimizer,
+        back=as_torch_optimizer,
+    ),
+    moved(f"{_ACTOR}.optim.lr_wsd_decay_steps", "algorithm.optimizer.lr_wsd_decay_steps"),
+    moved(f"{_ACTOR}.optim.lr_wsd_decay_style", "algorithm.optimizer.lr_wsd_decay_style"),
     *needless(
         "the run's number of steps is known",
         f"{_ACTOR}.optim.total_training_steps",
         f"{_ACTOR}.optim.lr_decay_steps",
     ),
-    *missing(
-        "the optimizer is AdamW with the options of `algorithm.optimizer`", f"{_ACTOR}.optim.*"
-    ),
+    *missing("the optimizer has the options of `algorithm.optimizer`", f"{_ACTOR}.optim.*"),
     combined(
         f"{_ACTOR}.ppo_mini_batch_size",
         "buffer.batch_size",
@@ -95,10 +109,10 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         convert=same,
     ),
     combined(f"{_ACTOR}.strategy", "trainer.trainer_strategy", "`fsdp` and `fsdp2` are `fsdp2`"),
-    combined(
+    moved(
         f"{_ACTOR}.ppo_epochs",
-        "",
-        "each batch is trained once here; for more use `experience_buffer.replay_buffer`",
+        "trainer.ppo_epochs",
+        "passes over a batch, which is one of veRL's mini-batches; the critic's too, if unsaid",
     ),
     combined(f"{_ACTOR}.shuffle", "", "rows of a step are summed up whole, their order is nothing"),
     *(moved(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}") for name in _PARALLEL),

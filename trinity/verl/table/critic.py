@@ -1,7 +1,7 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
 from trinity.verl.row import Row, combined, missing, moved, needless, passed
-from trinity.verl.values import as_list, same
+from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
 
 _OURS = "trainer.critic"
 _AUXILIARY = "explorer.auxiliary_models[0]"
@@ -19,12 +19,21 @@ ROWS: tuple[Row, ...] = (
             "lr_warmup_steps_ratio",
             "min_lr_ratio",
             "lr_scheduler_type",
+            "lr_wsd_decay_steps",
+            "lr_wsd_decay_style",
         )
     ),
     moved("critic.optim.warmup_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
     moved("critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
     moved("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=same),
     moved("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=same),
+    moved(
+        "critic.optim.optimizer",
+        f"{_OURS}.optimizer.optimizer_type",
+        convert=as_optimizer,
+        back=as_torch_optimizer,
+    ),
+    moved("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
     moved("critic.grad_clip", f"{_OURS}.grad_clip"),
     moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
     moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
@@ -34,6 +43,8 @@ ROWS: tuple[Row, ...] = (
         "critic.model.use_remove_padding",
         "critic.model.enable_gradient_checkpointing",
         "critic.model.fsdp_config.*",
+        "critic.model.override_config.*",
+        "critic.model.external_lib",
         "critic.fsdp.*",
         "critic.checkpoint.*",
         "critic.ppo_max_token_len_per_gpu",
@@ -47,12 +58,11 @@ ROWS: tuple[Row, ...] = (
         "critic.ulysses_sequence_parallel_size",
         "critic.model.trust_remote_code",
         "critic.ppo_mini_batch_size",
-        "critic.ppo_epochs",
         "critic.shuffle",
         "critic.optim.total_training_steps",
         "critic.optim.lr_decay_steps",
     ),
-    *missing("the optimizer is AdamW with the options of `trainer.critic`", "critic.optim.*"),
+    *missing("the optimizer has the options of `trainer.critic`", "critic.optim.*"),
     *missing("there is no such option of the critic", "critic.model.*"),
     combined("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),
     combined("reward_model.model.path", f"{_AUXILIARY}.model_path", ""),

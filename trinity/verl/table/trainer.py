@@ -46,10 +46,11 @@ ROWS: tuple[Row, ...] = (
         convert=is_not_disabled,
         back=as_resume_mode,
     ),
-    *missing(
-        "a run goes on from the newest checkpoint of its own directory; to begin from another "
-        "model, give its Hugging Face directory as `model.model_path`",
+    combined(
         "trainer.resume_from_path",
+        "trainer.resume_mode, trainer.resume_from_path",
+        "with `resume_mode` `resume_path`: weights and optimizer of `global_step_<N>`; train steps "
+        "count from 1",
     ),
     moved("trainer.balance_batch", "trainer.balance_batch"),
     moved("trainer.max_actor_ckpt_to_keep", "trainer.max_checkpoints_to_keep"),
@@ -78,7 +79,10 @@ ROWS: tuple[Row, ...] = (
     *missing("start the run again with `mode=bench` after training", "trainer.val_only"),
     *missing("profile with the services' own tools", "global_profiler.*", "*.profiler.*"),
     *missing("rollouts cannot be skipped or dumped", "skip.*"),
-    *missing("copy the checkpoints yourself", "trainer.default_hdfs_dir"),
+    *missing(
+        "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there",
+        "trainer.default_hdfs_dir",
+    ),
     *missing(
         "there is no such option",
         "trainer.del_local_ckpt_after_load",

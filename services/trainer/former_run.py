@@ -1,0 +1,51 @@
+"""What a stage takes over of a former run: weights, and the state of an optimizer of its kind."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
+
+from services.trainer.calls import on_device
+from services.trainer.ranks import Ranks
+from trinity.config.start_checkpoint import KEY
+from trinity.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+    """This rank's part; rates, decay and random states stay those of the run that begins.
+
+    The folder is one that a user names, so nothing is read that could run code.
+
+    Raises: UserError where it does not fit the model or the ranks.
+    """
+    part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
+    weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
+    engine = worker.engine
+    try:
+        with on_device(worker):
+            engine.module.load_state_dict(torch.load(weights, weights_only=True))
+        if optimizer.is_file():
+            _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
+    except Exception as error:  # torch has as many as there are ways to be of something else
+        raise UserError(
+            f"`{KEY}`: {weights.parent} cannot be taken over "
+            f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
+            "and the same `trainer.fsdp_size`"
+        ) from error
+    if engine.is_optimizer_offload_enabled:
+        engine.to(device="cpu", model=False, optimizer=True, grad=False)
+
+
+def _take_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path) -> None:
+    own = optimizer.state_dict()
+    kinds = [set(one["param_groups"][0]) for one in (saved, own)]
+    if kinds[0] != kinds[1]:
+        logger.warning(
+            "the optimizer begins anew: it is of another kind", extra={"file": str(file)}
+        )
+        return
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": own["param_groups"]})

@@ -1,0 +1,140 @@
+"""A run begins with a former one's checkpoint, or says in one sentence why it cannot."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config.builders import config
+from trinity.config.plan import StagePlan
+from trinity.config.planning import plan_experiment
+from trinity.config.start_checkpoint import check_start, start_checkpoint, verify_start
+from trinity.errors import UserError
+from trinity.manifest import ManifestHead, seal
+
+
+def parts(directory: Path, ranks: Iterable[int], size: int) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for rank in ranks:
+        (directory / f"model_world_size_{size}_rank_{rank}.pt").write_bytes(b"x")
+    return directory
+
+
+def model(directory: Path, **changes: object) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    written = {"model_type": "qwen2", "hidden_size": 64, "vocab_size": 48, **changes}
+    (directory / "config.json").write_text(json.dumps(written))
+    (directory / "model.safetensors").write_bytes(b"x")
+    return directory
+
+
+def plan_with(path: Path | str, **changes: object) -> StagePlan:
+    start = {"resume_mode": "resume_path", "resume_from_path": str(path)}
+    return plan_experiment(config(trainer={**start, **changes})).stages[0]
+
+
+def test_a_checkpoint_of_ours_and_one_of_verls_are_told_by_their_files(tmp_path: Path) -> None:
+    ours = parts(tmp_path / "step-3-1", [0, 1], 2)
+    parts(ours / "critic", [0, 1], 2)
+    found = start_checkpoint(str(ours))
+    assert (found.policy, found.critic, found.num_ranks) == (ours, ours / "critic", 2)
+    verls = tmp_path / "global_step_3"
+    parts(verls / "actor", [0], 1)
+    found = start_checkpoint(str(verls))
+    assert (found.policy, found.critic, found.num_ranks) == (verls / "actor", None, 1)
+    whole = start_checkpoint(str(model(tmp_path / "v3-1")))
+    assert whole.num_ranks is None
+
+
+def test_what_holds_none_says_what_to_give(tmp_path: Path) -> None:
+    run = tmp_path / "checkpoints"
+    newest = parts(run / "step-9-1", [0], 1)
+    with pytest.raises(UserError, match=f"did you mean {newest}"):
+        start_checkpoint(str(run))
+    with pytest.raises(UserError, match="is no directory"):
+        start_checkpoint(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="parts of it are missing"):
+        start_checkpoint(str(parts(tmp_path / "half", [1], 2)))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="give a folder `step-"):
+        start_checkpoint(str(tmp_path / "empty"))
+
+
+def test_it_must_be_of_as_many_ranks(tmp_path: Path) -> None:
+    checkpoint = parts(tmp_path / "step-3-1", [0, 1], 2)
+    check_start(plan_with(checkpoint, rank_num=2))
+    with pytest.raises(UserError, match=r"written by 2 ranks.*set `trainer\.rank_num: 2`"):
+        check_start(plan_with(checkpoint, rank_num=1))
+
+
+def test_whole_weights_must_be_of_the_same_model(tmp_path: Path) -> None:
+    own = str(model(tmp_path / "model"))
+    for name, change in (("same", {}), ("other", {"hidden_size": 32})):
+        path = str(model(tmp_path / name, **change))
+        start = {"resume_mode": "resume_path", "resume_from_path": path}
+        stage = plan_experiment(config(model={"model_path": own}, trainer=start)).stages[0]
+        if not change:
+            check_start(stage)
+            continue
+        with pytest.raises(UserError, match="`hidden_size` is 32 there and 64"):
+            check_start(stage)
+
+
+def test_a_file_that_changed_since_it_was_written_is_found(tmp_path: Path) -> None:
+    checkpoint = parts(tmp_path / "step-3-1", [0], 1)
+    head = ManifestHead(
+        kind="checkpoint", stage="main", step=3, incarnation=1, weights_sha256="0" * 64
+    )
+    seal(checkpoint, head)
+    verify_start(start_checkpoint(str(checkpoint)))
+    parts(checkpoint, [0], 1)
+    (checkpoint / "model_world_size_1_rank_0.pt").write_bytes(b"y")
+    with pytest.raises(UserError, match=r"damaged: .*rank_0\.pt has changed"):
+        verify_start(start_checkpoint(str(checkpoint)))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"resume_mode": "resume_path"}, r"needs `trainer\.resume_from_path`"),
+        ({"resume_from_path": "/c"}, "`trainer.resume_mode: resume_path` alone"),
+    ],
+)
+def test_mode_and_path_go_together(trainer: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plan_experiment(config(trainer=trainer))
+
+
+def test_only_the_first_stage_begins_with_it(tmp_path: Path) -> None:
+    start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path)}
+    names = [{"stage_name": "a"}, {"stage_name": "b"}]
+    first, second = plan_experiment(config(trainer=start, stages=names)).stages
+    assert (first.start_checkpoint, second.start_checkpoint) == (str(tmp_path), None)
+    with pytest.raises(UserError, match=r"stage `b`.*not in a stage"):
+        plan_experiment(config(stages=[{"stage_name": "a"}, {"stage_name": "b", "trainer": start}]))
+
+
+def test_disabled_resuming_begins_anew_beside_the_run_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "trinity/rft").mkdir(parents=True)
+    (tmp_path / "trinity/rft/config.json").touch()
+    names = {
+        mode: plan_experiment(
+            config(
+                checkpoint_root_dir=str(tmp_path),
+                project="trinity",
+                name="rft",
+                trainer={"resume_mode": mode},
+            )
+        ).job_path.name
+        for mode in ("auto", "disable")
+    }
+    assert names["auto"] == "rft"
+    assert names["disable"].startswith("rft_")
+
+
+@pytest.mark.parametrize(("size", "said"), [(3, "give a divisor of 4"), (0, "-1 for all")])
+def test_groups_of_ranks_are_all_of_a_size(size: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        plan_experiment(config(trainer={"rank_num": 4, "fsdp_size": size}))
+    assert plan_experiment(config(trainer={"rank_num": 4, "fsdp_size": 2}))
