@@ -25,6 +25,7 @@ from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
+from services.buffer.task_pipeline import PipelineLimits
 from services.buffer.tasksets import TasksetLibrary
 from services.buffer.upkeep import (
     end_waits_for_feedback,
@@ -80,7 +81,13 @@ class Parts:
         )
         self.jobs = BackgroundJobs(workers=workers, on_over=self.listener.wake_all, waits=waits)
         self.library = TasksetLibrary(
-            database=self.database, jobs=self.jobs, roots=settings.root_paths
+            database=self.database,
+            jobs=self.jobs,
+            roots=settings.root_paths,
+            limits=PipelineLimits(
+                call_seconds=settings.advantage_seconds,
+                memory_bytes=settings.function_memory_bytes,
+            ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
 

@@ -55,6 +55,19 @@ class End:
     reason: str
 
 
+MOST_FOR_ONE = 4
+"""Tasks drawn for one that gave nothing."""
+
+
+def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
+    """Tasks of which `num_missing` may be expected to give rows; of too few runs one more is good.
+
+    No more than that, as what is left over comes into the next batch, made by older weights.
+    """
+    survival = (num_runs - num_lost + 1) / (num_runs + 1)
+    return max(num_missing, int(num_missing / max(survival, 1 / MOST_FOR_ONE)))
+
+
 Decision = Take | Wait | Refill | End
 
 
