@@ -14,6 +14,7 @@ from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
 from services.buffer.membership import membership
+from services.buffer.memory import give_large_blocks_back
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.priorities import Priorities
@@ -205,6 +206,7 @@ def main() -> int:
     """Serve, or migrate when the first argument says so; answers the exit code."""
     match sys.argv[1:]:
         case []:
+            give_large_blocks_back()
             return run_service("buffer", BufferSettings, run_buffer)
         case ["migrate"]:
             return run_service("buffer", MigrationSettings, migrate)
