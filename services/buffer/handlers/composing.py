@@ -265,8 +265,10 @@ async def _refill(
     connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
 ) -> int:
     """Draw as many further tasks as make up for those that are missing; answers how many."""
-    lost = await losses(connection, stage)
-    num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
+    num_tasks = num_missing
+    if not stage.num_stale:  # else rows were lost by their age, as further ones are not
+        lost = await losses(connection, stage)
+        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     await draw_assignments(
         connection,

@@ -40,8 +40,9 @@ def test_lost_rows_are_drawn_again_in_groups() -> None:
 
 def test_as_many_tasks_are_drawn_as_the_rate_of_survival_suggests() -> None:
     assert tasks_to_draw(4, num_runs=0, num_lost=0) == 4
-    assert tasks_to_draw(4, num_runs=99, num_lost=50) == 8
-    assert tasks_to_draw(1, num_runs=6, num_lost=2) == 1, "what is left over is older"
+    assert tasks_to_draw(4, num_runs=100, num_lost=50) == 8
+    assert tasks_to_draw(1, num_runs=96, num_lost=32) == 1, "what is left over is older"
+    assert tasks_to_draw(4, num_runs=6, num_lost=5) == 4, "few runs say nothing"
     assert tasks_to_draw(4, num_runs=400, num_lost=400) == 16, "it is bounded"
 
 
