@@ -15,6 +15,7 @@ from trinity.errors import PreconditionFailed
 FloatVector = npt.NDArray[np.float64]
 READ_AT_ONCE = 5_000
 PART_BYTES = 1024 * 1024
+STORED_BYTES = 2 * 1024 * 1024
 C = task_feature.c
 
 
@@ -104,10 +105,15 @@ async def store_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: FloatVector
 ) -> None:
     """Keep a column; whoever reads it again finds the same."""
-    values = {
-        "tenant": tenant,
-        "taskset_id": taskset_id,
-        "name": name,
-        "numbers": numbers.astype("<f8").tobytes(),
-    }
-    await connection.execute(insert(task_feature).values(values).on_conflict_do_nothing())
+    whole = numbers.astype("<f8").tobytes()
+    own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
+    statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})
+    statement = statement.on_conflict_do_nothing()
+    if (await connection.execute(statement.returning(C.name))).first() is None:
+        return
+    for first in range(STORED_BYTES, len(whole), STORED_BYTES):
+        more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
+        grown = sa.update(task_feature).where(
+            C.tenant == tenant, C.taskset_id == taskset_id, C.name == name
+        )
+        await connection.execute(grown.values(numbers=C.numbers.op("||")(more)))

@@ -15,6 +15,8 @@ from trinity.types import StageKey
 
 WORD_BYTES = 8
 PART_BYTES = 1024 * 1024
+C = task_beliefs.c
+COLUMNS = ("weak", "strong", "alpha", "beta")
 
 
 async def has_selection(connection: AsyncConnection, key: StageKey, taskset: str) -> bool:
@@ -58,21 +60,19 @@ async def insert_beliefs(
     values = {
         **key_columns(key),
         "taskset": taskset,
-        "weak": _bytes(beliefs.weak_N),
-        "strong": _bytes(beliefs.strong_N),
-        "alpha": _bytes(beliefs.alpha_N),
-        "beta": _bytes(beliefs.beta_N),
+        **dict.fromkeys(COLUMNS, b""),
         "rho": beliefs.rho,
     }
-    await connection.execute(insert(task_beliefs).values(values).on_conflict_do_nothing())
+    statement = insert(task_beliefs).values(values).on_conflict_do_nothing()
+    if (await connection.execute(statement.returning(C.taskset))).first() is not None:
+        await _store(connection, key, taskset, weak=beliefs.weak_N, strong=beliefs.strong_N)
+        await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
 
 
-C = task_beliefs.c
 _OWN_BELIEFS = sa.and_(in_given_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset"))
 _SCALARS = sa.select(C.capability, C.rho, sa.func.octet_length(C.weak).label("num_bytes")).where(
     _OWN_BELIEFS
 )
-COLUMNS = ("weak", "strong", "alpha", "beta")
 _PARTS = {
     name: sa.select(sa.func.substring(C[name], sa.bindparam("first"), sa.bindparam("count"))).where(
         _OWN_BELIEFS
@@ -104,14 +104,22 @@ async def update_beliefs(
         sa.update(task_beliefs)
         .where(_own(key, taskset))
         .values(
-            alpha=_bytes(beliefs.alpha_N),
-            beta=_bytes(beliefs.beta_N),
             capability=beliefs.capability,
             rho=beliefs.rho,
             num_updates=task_beliefs.c.num_updates + num_updates,
         )
     )
     await connection.execute(statement)
+    await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
+
+
+async def _store(
+    connection: AsyncConnection, key: StageKey, taskset: str, **columns: FloatVector
+) -> None:
+    """One after the other: a connection keeps room for its largest statement."""
+    for name, numbers_N in columns.items():
+        values = {name: _bytes(numbers_N)}
+        await connection.execute(sa.update(task_beliefs).where(_own(key, taskset)).values(values))
 
 
 def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
