@@ -12,14 +12,13 @@ from pydantic import JsonValue
 from tests.faults.arena import Arena, arena_in
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
-from tests.faults.own_operators import ADVANTAGE, OPERATOR
+from tests.faults.own_operators import ADVANTAGE, BUFFER, OPERATOR
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
 NUM_STEPS = 4
 END_SECONDS = 200.0
 """Deaths take a while on a busy machine."""
-BUFFER = "buffer.function-called"
 HERE = "tests.faults.own_operators"
 OPERATORS: tuple[JsonValue, ...] = ({"name": f"{HERE}.first_is_better", "args": {"bonus": 0.5}},)
 ALGORITHM: Mapping[str, JsonValue] = {
