@@ -14,6 +14,7 @@ from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
 from services.buffer.ingest import Ingest
 from services.buffer.membership import membership
+from services.buffer.memory import give_large_blocks_back
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.pipeline import Pipeline
 from services.buffer.priorities import Priorities
@@ -25,6 +26,7 @@ from services.buffer.servicer.polling import Poller
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.store.database import CHANNEL, Database
 from services.buffer.stream import RunStream, connect
+from services.buffer.task_pipeline import PipelineLimits
 from services.buffer.tasksets import TasksetLibrary
 from services.buffer.upkeep import (
     end_waits_for_feedback,
@@ -80,7 +82,13 @@ class Parts:
         )
         self.jobs = BackgroundJobs(workers=workers, on_over=self.listener.wake_all, waits=waits)
         self.library = TasksetLibrary(
-            database=self.database, jobs=self.jobs, roots=settings.root_paths
+            database=self.database,
+            jobs=self.jobs,
+            roots=settings.root_paths,
+            limits=PipelineLimits(
+                call_seconds=settings.advantage_seconds,
+                memory_bytes=settings.function_memory_bytes,
+            ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
 
@@ -198,6 +206,7 @@ def main() -> int:
     """Serve, or migrate when the first argument says so; answers the exit code."""
     match sys.argv[1:]:
         case []:
+            give_large_blocks_back()
             return run_service("buffer", BufferSettings, run_buffer)
         case ["migrate"]:
             return run_service("buffer", MigrationSettings, migrate)

@@ -1,19 +1,20 @@
 """Brings tasksets into the database, each content once, however long that takes."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from services.buffer.background import BackgroundJobs, Job
 from services.buffer.handlers.open_stage import NeededTaskset
-from services.buffer.identity import identity, source_of
-from services.buffer.reader import check_end, read_lines, start_reader, stop_reader
-from services.buffer.row_source import RowSource
+from services.buffer.origins import Origin, origin_of_files, origin_of_stored
+from services.buffer.piping import Piping, copy_piped_rows
 from services.buffer.store.database import Database, notify, tasksets_topic
 from services.buffer.store.stages import StageTaskset
+from services.buffer.store.task_pipelines import counts_of, says_none_left
 from services.buffer.store.tasks import Taskset, claim_source, copy_rows, find_taskset
-from trinity.config.taskset_storage import without_password
+from services.buffer.task_pipeline import PipelineLimits
 from trinity.errors import PreconditionFailed
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,18 @@ class Resolved:
 class TasksetLibrary:
     """Finds tasksets by the identity of their content and reads those that are new."""
 
-    def __init__(self, *, database: Database, jobs: BackgroundJobs, roots: Sequence[str]) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        jobs: BackgroundJobs,
+        roots: Sequence[str],
+        limits: PipelineLimits,
+    ) -> None:
         self._database = database
         self._jobs = jobs
         self._roots = roots
+        self._limits = limits
 
     async def resolve(
         self, tenant: str, experiment_id: str, needed: Sequence[NeededTaskset]
@@ -46,7 +55,8 @@ class TasksetLibrary:
                 resolved.awaited.append(found)
                 continue
             if found.num_rows == 0 and not one.is_queue:
-                raise PreconditionFailed(f"taskset {one.name}: {one.path or 'it'} has no rows")
+                lack = await self._lack(tenant, one, found)
+                raise PreconditionFailed(f"taskset {one.name}: {lack}")
             resolved.stored.append(
                 StageTaskset(
                     name=one.name,
@@ -59,21 +69,27 @@ class TasksetLibrary:
 
     async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
         """The taskset, stored and complete, or what it waits for."""
-        if needed.path is None:
-            return await self._submitted(tenant, needed)
-        source = source_of(needed, needed.path, self._roots)
-        content = await asyncio.to_thread(identity, needed.name, source, experiment_id)
+        if needed.path is not None:
+            origin = await origin_of_files(needed, needed.path, self._roots, experiment_id)
+        else:
+            found = await self._submitted(tenant, needed)
+            if isinstance(found, str) or needed.pipeline is None:
+                return found
+            origin = origin_of_stored(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
-            stored = await find_taskset(connection, tenant, source=content)
-        if stored is not None:
-            return stored
+            stored = await find_taskset(connection, tenant, source=origin.content)
+        return stored or self._begin(tenant, needed, origin)
 
+    def _begin(self, tenant: str, needed: NeededTaskset, origin: Origin) -> str:
         async def work(job: Job) -> None:
-            await self._read(job, tenant, needed.name, source, content)
+            await self._read(job, tenant, origin, needed.pipeline)
 
-        place = without_password(needed.path)
-        reason = f"to read taskset {needed.name} ({place})"
-        job = self._jobs.ask((tenant, content), work, name=f"taskset {needed.name}", reason=reason)
+        job = self._jobs.ask(
+            (tenant, origin.content),
+            work,
+            name=f"taskset {needed.name}",
+            reason=f"to read taskset {needed.name} ({origin.place})",
+        )
         return f"taskset {needed.name}: {job.num_rows:,} rows read so far"
 
     async def _submitted(self, tenant: str, needed: NeededTaskset) -> Taskset | str:
@@ -90,24 +106,37 @@ class TasksetLibrary:
         return found
 
     async def _read(
-        self, job: Job, tenant: str, name: str, source: RowSource, content: str
+        self, job: Job, tenant: str, origin: Origin, pipeline: ResolvedTaskPipeline | None
     ) -> None:
         """Read the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
-            claimed = await claim_source(connection, tenant, content)
+            claimed = await claim_source(connection, tenant, origin.content)
             if claimed is None:
                 return
-            child = await start_reader(source)
-            try:
-                rows = _counted(read_lines(child), job)
-                await copy_rows(connection, tenant, claimed, rows)
-                await check_end(child, name)
-            finally:
-                await stop_reader(child)
+
+            def read() -> AsyncGenerator[str]:
+                job.num_rows = 0
+                return _counted(origin.read(), job)
+
+            if pipeline is not None:
+                piping = Piping(pipeline, self._limits, read)
+                await copy_piped_rows(connection, tenant, claimed, piping)
+            else:
+                async with aclosing(read()) as rows:
+                    await copy_rows(connection, tenant, claimed, rows)
             await notify(connection, tasksets_topic(tenant))
 
+    async def _lack(self, tenant: str, needed: NeededTaskset, found: Taskset) -> str:
+        """Why a taskset is empty."""
+        async with self._database.transaction() as connection:
+            counts = await counts_of(connection, tenant, found.taskset_id)
+        if counts is not None and counts.num_read:
+            return says_none_left(counts)
+        return f"{needed.path or 'it'} has no rows"
 
-async def _counted(rows: AsyncIterator[str], job: Job) -> AsyncIterator[str]:
-    async for row in rows:
-        job.num_rows += 1
-        yield row
+
+async def _counted(rows: AsyncGenerator[str], job: Job) -> AsyncGenerator[str]:
+    async with aclosing(rows):
+        async for row in rows:
+            job.num_rows += 1
+            yield row

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,6 +80,7 @@ class Arena:
         algorithm: Mapping[str, JsonValue] = GRPO,
         buffer: Mapping[str, JsonValue] | None = None,
         visited: bool = False,
+        operators: Sequence[JsonValue] = (),
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
@@ -104,6 +105,7 @@ class Arena:
             },
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
+            data_processor={"experience_pipeline": {"operators": list(operators)}},
         )
         return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
 

@@ -86,6 +86,7 @@ ALL = (
     # A draw: what the selector learned from, what it took, neither committed yet.
     _buffer("feedback-heard", "handlers.task_feedback:mark_heard"),
     _buffer("tasks-drawn", "handlers.leasing:draw_tasks"),
+    _buffer("ranking-kept", "handlers.ranking:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
     _buffer("groups-claimed", "pipeline:Pipeline._work_on", when="before"),
     _buffer("groups-shaped", "pipeline:commit_shaped"),

@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "Write experiences as parquet or as a `datasets` directory.",
     "feedback": "Give a reward that came later.",
     "exclude": "Keep experiences from being trained on.",
+    "include": "Let excluded experiences be trained on after all.",
     "delete": "Delete experiences that no step may need again.",
     "retrain": "Train again on the batches that a run has stored.",
     "certs": "Make certificates and tokens for a system beyond this machine.",
@@ -34,7 +35,7 @@ COMMANDS = {
 }
 """Name to line of the help; a command is the function of its name in the module of its name."""
 
-MODULES = {"exclude": "set_aside", "delete": "set_aside"}
+MODULES = {"exclude": "set_aside", "include": "set_aside", "delete": "set_aside"}
 """Commands that share a module."""
 
 GROUPS = {

@@ -1,4 +1,4 @@
-"""`trinity exclude` and `trinity delete`: take samples out at a person's word."""
+"""`trinity exclude`, `include` and `delete`: take samples out at a person's word, or back in."""
 
 import asyncio
 from pathlib import Path
@@ -51,6 +51,37 @@ async def _exclude(
     print(f"{answer.num_excluded:,} samples {done}")
     if answer.num_batched:
         print(f"{answer.num_batched:,} further ones are in a batch and stay there")
+
+
+def include(
+    conditions: ConditionsArgument,
+    config: ConfigOption = None,
+    job_dir: JobDirOption = None,
+    stage: StageOption = None,
+    yes: YesOption = False,
+) -> None:
+    """Let excluded samples be trained on after all."""
+    wanted = parse_conditions(conditions)
+    asyncio.run(_include(find_job(config, job_dir), stage, wanted, yes))
+
+
+async def _include(
+    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, yes: bool
+) -> None:
+    async with opened(directory) as stored:
+        request = query_pb2.IncludeExperiencesRequest(
+            key=stored.key(stage), filter=wanted, dry_run=not yes
+        )
+        answer: query_pb2.IncludeExperiencesResponse = await stored.queries.IncludeExperiences(
+            request, timeout=SECONDS
+        )
+    done = "are included again" if yes else "would be included again: add --yes to do it"
+    print(f"{answer.num_included:,} samples {done}")
+    if answer.num_too_late:
+        print(
+            f"{answer.num_too_late:,} further ones stay excluded: their groups were shaped "
+            "without them, or the stage has ended"
+        )
 
 
 def delete(

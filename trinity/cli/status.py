@@ -85,6 +85,7 @@ def _show(
             console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
     console.print(_work_table(work))
     console.print(*replay_lines(work.stages), sep="", end="")
+    console.print(*pipeline_lines(work.stages), *refill_lines(work.stages), sep="", end="")
     for stage_name, population in populations.items():
         if population.last_explore_step:
             console.print(*population_lines(stage_name, population), sep="\n")
@@ -135,6 +136,31 @@ def replay_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
             f"rows of batches were trained before, one sample at most {found.max_uses} times; "
             f"{found.num_waiting:,} may come again, {found.num_dropped:,} were dropped untrained\n"
         )
+
+
+def pipeline_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
+    """Of stages with tasks that went through a task pipeline."""
+    for stage in stages:
+        for one in stage.task_pipelines:
+            reasons = "; ".join(
+                f"{left_out.num_rows:,} by {left_out.reason}" for left_out in one.counts.left_out
+            )
+            yield escape(
+                f"{stage.key.stage}: taskset {one.taskset} has {one.num_rows:,} of "
+                f"{one.counts.num_read:,} tasks{', left out are ' if reasons else ''}{reasons}\n"
+            )
+
+
+def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
+    """Of stages whose newest explore step draws further tasks."""
+    for stage in stages:
+        if stage.num_refill_tasks and stage.num_recent_runs:
+            survival = 1 - stage.num_recent_lost / stage.num_recent_runs
+            yield (
+                f"{stage.key.stage}: explore step {stage.explore_step} has drawn "
+                f"{stage.num_refill_tasks:,} further tasks in {stage.refill_round} rounds, as "
+                f"{survival:.0%} of the newest runs can be trained\n"
+            )
 
 
 def _member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:

@@ -112,9 +112,12 @@ def show(
         print(f"  source   {_place(found)}")
     if found.num_refused:
         print(f"  refused  {found.num_refused:,} rows")
+    for line in _pipeline_lines(found):
+        print(line)
     console = Console()
-    for number, row in enumerate(found.rows, start=first):
-        console.print(f"row {number}", highlight=False)
+    for place, row in enumerate(found.rows):
+        of_source = f", row {found.source_rows[place]} of the source" if found.source_rows else ""
+        console.print(f"row {first + place}{of_source}", highlight=False)
         console.print_json(data=row)
 
 
@@ -156,6 +159,17 @@ def _tasksets(buffer: str, tenant: str, config: Path | None, job_dir: Path | Non
 def _place(one: TasksetInfo) -> str:
     """A source without the stamp of its content."""
     return one.source.rpartition("|")[0].rstrip("|").replace("|", "  ") if one.source else ""
+
+
+def _pipeline_lines(one: TasksetInfo) -> Iterator[str]:
+    """What a task pipeline made of it."""
+    if one.pipeline is None:
+        return
+    yield f"  pipeline {one.num_rows:,} of {one.pipeline.num_read:,} rows are left"
+    for reason, number in one.pipeline.left_out.items():
+        yield f"    {number:,} left out by {reason}"
+    if weights := one.pipeline.ordered_by:
+        yield f"    ordered by {', '.join(f'{n} ({w:g})' for n, w in weights.items())}"
 
 
 def _show_submission(name: str, done: Submission) -> None:

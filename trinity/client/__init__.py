@@ -8,7 +8,15 @@ with Tasksets("127.0.0.1:50051") as tasksets:
 """
 
 from trinity.client.async_tasksets import AsyncTasksets
-from trinity.client.results import Refusal, Submission, TasksetInfo, TasksetState
+from trinity.client.results import PipelineInfo, Refusal, Submission, TasksetInfo, TasksetState
 from trinity.client.tasksets import Tasksets
 
-__all__ = ["AsyncTasksets", "Refusal", "Submission", "TasksetInfo", "TasksetState", "Tasksets"]
+__all__ = [
+    "AsyncTasksets",
+    "PipelineInfo",
+    "Refusal",
+    "Submission",
+    "TasksetInfo",
+    "TasksetState",
+    "Tasksets",
+]

@@ -13,7 +13,7 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
 from trinity.client.packing import Packer, Row
-from trinity.client.results import Submission, TasksetInfo, TasksetState
+from trinity.client.results import PipelineInfo, Submission, TasksetInfo, TasksetState
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
@@ -156,7 +156,7 @@ class AsyncTasksets:
         answer: taskset_pb2.GetTasksetResponse = await _call(
             self._tasksets.GetTaskset(request, timeout=CALL_SECONDS)
         )
-        return _info(answer.taskset, answer.rows)
+        return _info(answer.taskset, answer.rows, answer.source_rows)
 
     async def delete(self, taskset: str) -> int:
         """Delete a taskset; answers how many rows it had.
@@ -185,7 +185,9 @@ async def _call(call: Awaitable[T]) -> T:
         raise error_of(error) from error
 
 
-def _info(one: taskset_pb2.Taskset, rows: Iterable[str]) -> TasksetInfo:
+def _info(
+    one: taskset_pb2.Taskset, rows: Iterable[str], source_rows: Iterable[int] = ()
+) -> TasksetInfo:
     return TasksetInfo(
         taskset_id=one.id,
         name=one.name,
@@ -197,4 +199,14 @@ def _info(one: taskset_pb2.Taskset, rows: Iterable[str]) -> TasksetInfo:
         num_stages=one.num_stages,
         created_at=datetime.fromtimestamp(one.created_millis / 1000, UTC),
         rows=tuple(json.loads(row) for row in rows),
+        source_rows=tuple(source_rows),
+        pipeline=_pipeline(one.pipeline) if one.HasField("pipeline") else None,
+    )
+
+
+def _pipeline(counts: taskset_pb2.TaskPipelineCounts) -> PipelineInfo:
+    return PipelineInfo(
+        num_read=counts.num_read,
+        left_out={one.reason: one.num_rows for one in counts.left_out},
+        ordered_by=dict(counts.ordered_by),
     )

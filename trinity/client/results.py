@@ -1,5 +1,6 @@
 """What calls about tasksets answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -39,6 +40,17 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineInfo:
+    """What a task pipeline made of the rows of its source."""
+
+    num_read: int
+    left_out: Mapping[str, int]
+    """By reason, most first."""
+    ordered_by: Mapping[str, float]
+    """Weights of the scores that ordered what is left; empty where it is as it came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TasksetInfo:
     """A taskset, with those of its rows that were asked for."""
 
@@ -55,3 +67,6 @@ class TasksetInfo:
     """Stages that take from it."""
     created_at: datetime
     rows: tuple[JsonObject, ...] = ()
+    source_rows: tuple[int, ...] = ()
+    """Which row of its source each of them is, where a task pipeline was in between."""
+    pipeline: PipelineInfo | None = None

@@ -28,13 +28,18 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
         "reward_fn_key": columns.reward_fn_key,
     }.items():
         _check_column(row, key, column)
-    for column in taskset.selector.feature_keys:
+    for column in taskset.selector.feature_keys if taskset.task_pipeline is None else ():
         _check_feature(row, column)
 
 
 def check_number_of_tasks(stage: StagePlan) -> None:
-    """Whether the tasks to train on, those of all tasksets, are enough for one step."""
+    """Whether the tasks to train on, those of all tasksets, are enough for one step.
+
+    What a task pipeline leaves is known when it has run.
+    """
     if not stage.tasksets or stage.total_train_steps is not None:
+        return
+    if any(one.task_pipeline is not None for one in stage.tasksets):
         return
     files = [_files_here(one) for one in stage.tasksets]
     if all(files):
@@ -70,7 +75,7 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
         return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
     _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
-    if stage.total_train_steps is None:
+    if stage.total_train_steps is None and buffer.task_pipeline is None:
         _check_size(count_rows(files), stage)
 
 

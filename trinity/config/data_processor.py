@@ -7,8 +7,9 @@ from pydantic import Field
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.reasons import UNREAD_THERE
 from trinity.config.section import Args, Positive, Section, usual
-from trinity.config.status import NoEffect, Planned
+from trinity.config.status import NoEffect
 from trinity.config.taskset import TasksetConfig
+from trinity.task_operators.task_pipeline import OrderMethod
 
 
 class OperatorConfig(Section):
@@ -38,24 +39,33 @@ class ExperiencePipelineConfig(Section):
 
 
 class TaskPipelineConfig(Section):
-    """Tasks on their way from a file to a taskset."""
+    """Tasks on their way into the first taskset; in mode train, rows into the trainer's buffer."""
 
     operators: tuple[OperatorConfig, ...] = ()
-    """Data-Juicer's operators in order."""
+    """Task operators in order, Data-Juicer's among them where its server is given."""
     num_process: Positive = 4
-    """Processes that work on it."""
+    """Processes of Data-Juicer that work on it."""
     config_path: str | None = None
     """A file of Data-Juicer's own, in place of the operators."""
     inputs: tuple[str, ...] = ()
-    """Files to read."""
-    output: TasksetConfig | None = None
+    """Files to read, in place of the taskset's `path`."""
+    output: Annotated[
+        TasksetConfig | None,
+        NoEffect("the database keeps what is left, as the taskset that the stage draws from"),
+    ] = None
     """Where the tasks go; else the training taskset."""
     target_fields: tuple[str, ...] = ()
-    """Columns that are kept."""
+    """Columns that are kept; without them all are."""
     priority_weights: dict[str, float] = Field(default_factory=dict)
-    """What makes a task come first."""
-    top_k: int = -1
-    """Tasks that are kept; -1 keeps all."""
+    """What makes a task come first: scores by name, or `difficulty`, `quality`, `diversity`,
+    `usage_frequency`; without them -0.7, 1.0, 0.8 and -0.5 of what of these is measured."""
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    """Tasks that are kept, the first in order; -1 keeps all."""
+    order_method: OrderMethod = "sort"
+    """By priority, the highest first; the same in layers from the highest to the lowest each;
+    by chance; as they came."""
+    folding_layers: Positive = 3
+    """Layers of `order_method: folding`."""
 
 
 class DataProcessorConfig(Section):
@@ -63,8 +73,5 @@ class DataProcessorConfig(Section):
 
     experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
-    task_pipeline: Annotated[
-        TaskPipelineConfig | None,
-        Planned("tasks are taken as they are in their files; run `dj-process` on them before"),
-    ] = None
-    """Tasks on their way from a file to a taskset."""
+    task_pipeline: TaskPipelineConfig | None = None
+    """What is done to tasks before any of them is explored."""

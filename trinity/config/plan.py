@@ -20,6 +20,7 @@ from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
 from trinity.errors import UserError
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 Role = Literal["trainer", "explorer"]
 
@@ -75,6 +76,8 @@ class ResolvedTaskset(_Derived):
     format: FormatConfig
     sampling: Sampling
     selector: Selector
+    task_pipeline: ResolvedTaskPipeline | None = None
+    """What is done to its rows before any of them is drawn."""
 
 
 class ResolvedReplay(_Derived):
@@ -104,6 +107,8 @@ class ResolvedExperienceBuffer(_Derived):
     max_read_timeout: float
     replay: ResolvedReplay | None = None
     """None where experiences are trained in order, once."""
+    task_pipeline: ResolvedTaskPipeline | None = None
+    """What is done to rows of data before any of them is trained."""
 
 
 class ResolvedAlgorithm(_Derived):

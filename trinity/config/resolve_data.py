@@ -17,6 +17,7 @@ from trinity.config.queues import check_evaluated, check_queue
 from trinity.config.replay_planning import resolve_replay
 from trinity.config.root import Config
 from trinity.config.selecting import resolve_selector
+from trinity.config.task_pipelines import has_inputs, piped, with_inputs
 from trinity.config.taskset import TasksetConfig
 from trinity.config.taskset_storage import database_address, resolve_path
 from trinity.errors import UserError
@@ -40,12 +41,13 @@ def resolve_train_tasksets(
     named = [(f"{key}s[{i}]", f"taskset_{i}", one) for i, one in enumerate(given.tasksets)]
     if given.taskset is not None:
         named = [(key, "taskset", given.taskset)]
+    named[0] = (*named[0][:2], with_inputs(config, named[0][2]))
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
     tasksets = all_of([partial(resolve, one, key=at, default_name=name) for at, name, one in named])
     check_queue(tasksets, config, f"{key}s")
-    return tasksets
+    return (piped(config, tasksets[0], stage), *tasksets[1:])
 
 
 def resolve_eval_tasksets(
@@ -85,12 +87,14 @@ def resolve_experience_buffer(
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
     if mode != "train" or schema == "experience":
         return _resolve_buffer(given, given.name, "queue", config.seed, key)
-    if given.storage_type == "queue" and not given.path:
+    if given.storage_type == "queue" and not (given.path or has_inputs(config)):
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
             "give `storage_type: file` or `sql` and a `path`"
         )
-    return _resolve_buffer(given, given.name, _rows_storage(given, key), config.seed, key)
+    given = with_inputs(config, given)
+    rows = _resolve_buffer(given, given.name, _rows_storage(given, key), config.seed, key)
+    return piped(config, rows, stage)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:

@@ -36,7 +36,7 @@ def resolve_path(given: TasksetConfig, key: str) -> str | None:
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     if not path:
         return None
-    return database_address(path, key) if storage == "sql" else _file(path)
+    return database_address(path, key) if storage == "sql" else located_file(path)
 
 
 def database_address(address: str, key: str) -> str:
@@ -51,7 +51,8 @@ def database_address(address: str, key: str) -> str:
     return f"sqlite:///{_absolute(file)}" if not scheme and file else address
 
 
-def _file(path: str) -> str:
+def located_file(path: str) -> str:
+    """Absolute, unless it is a name on the hub."""
     return path if is_hub_name(path) else _absolute(path)
 
 

@@ -65,6 +65,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "GetStep": (_READ,),
         "GetPopulation": (_READ,),
         "ExcludeExperiences": (_STEER,),
+        "IncludeExperiences": (_STEER,),
         "DeleteExperiences": (_STEER,),
         "GiveFeedback": (_SUBMIT, _STEER),
     },

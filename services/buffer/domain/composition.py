@@ -65,6 +65,23 @@ class VersionWanted:
 Decision = Take | Wait | Refill | End
 
 
+MOST_FOR_ONE = 4
+"""Tasks drawn for one that gave nothing."""
+FEW_RUNS = 32
+"""So few say nothing of the next ones."""
+
+
+def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
+    """Tasks of which `num_missing` may be expected to give rows, by what came of the newest runs.
+
+    No more than that, as what is left over comes into the next batch, made by older weights.
+    """
+    if num_runs < FEW_RUNS:
+        return num_missing
+    survival = max(1 - num_lost / num_runs, 1 / MOST_FOR_ONE)
+    return max(num_missing, int(num_missing / survival))
+
+
 def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
     """What follows from the number of rows alone: a full batch waits for nothing."""
     if step > stage.total_train_steps:

@@ -1,6 +1,6 @@
 """What is believed of each task's pass rate, and the tasks that are chosen by it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ TINY = 1e-6
 NEW_SHARE = 0.1
 """Of the newest measurement in the running mean of the capability."""
 POOR_PREDICTION = 0.25
+PART = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +92,22 @@ class Beliefs:
         if excluded and len(excluded) < len(scores_N):
             scores_N[np.fromiter(excluded, np.int64)] = -np.inf
         num_free = int(np.isfinite(scores_N).sum())
-        order_N = np.argsort(-self._keys(scores_N, config.tau, chance), kind="stable")[:num_free]
+        keys_N = self._keys(scores_N, config.tau, chance)
+        np.negative(keys_N, out=keys_N)
+        order_N = np.argsort(keys_N, kind="stable")[: min(num_free, count)]
         rounds = -(-count // num_free)
         return [int(task) for task in np.tile(order_N, rounds)[:count]]
 
     def _scores(self, config: DifficultyConfig, chance: np.random.Generator) -> FloatVector:
         """How near each task is to the target, 0 at the most."""
-        if config.do_sample:
-            rates_N = chance.beta(self.alpha_N, self.beta_N)
-        else:
-            rates_N = self.alpha_N / (self.alpha_N + self.beta_N)
-        distances_N: FloatVector = np.abs(config.target_reward - rates_N)
-        return -distances_N
+        scores_N: FloatVector = np.empty(len(self.alpha_N))
+        for some in _parts(len(scores_N)):
+            alpha_K, beta_K = self.alpha_N[some], self.beta_N[some]
+            rates_K = (
+                chance.beta(alpha_K, beta_K) if config.do_sample else alpha_K / (alpha_K + beta_K)
+            )
+            scores_N[some] = -np.abs(config.target_reward - rates_K)
+        return scores_N
 
     def _keys(self, scores_N: FloatVector, tau: float, chance: np.random.Generator) -> FloatVector:
         """Those with the largest keys are draws from softmax(scores / tau) without replacement.
@@ -111,6 +116,13 @@ class Beliefs:
         """
         if tau == 0:
             return scores_N
-        uniform_N = np.maximum(chance.random(len(scores_N)), np.finfo(np.float64).tiny)
-        keys_N: FloatVector = scores_N / tau - np.log(-np.log(uniform_N))
-        return keys_N
+        for some in _parts(len(scores_N)):
+            uniform_K = np.maximum(chance.random(len(scores_N[some])), np.finfo(np.float64).tiny)
+            scores_N[some] = scores_N[some] / tau - np.log(-np.log(uniform_K))
+        return scores_N
+
+
+def _parts(size: int) -> Iterator[slice]:
+    """What is computed at once: of a million tasks every number in between would take megabytes."""
+    for first in range(0, size, PART):
+        yield slice(first, first + PART)

@@ -19,6 +19,7 @@ from services.buffer.domain.composition import (
     decide,
     decide_at_once,
     decide_short,
+    tasks_to_draw,
 )
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
@@ -215,8 +216,8 @@ async def _go_without(
     """What follows where no batch can be composed now."""
     match decision:
         case Refill(num_tasks, refill_round):
-            await _refill(connection, stage, num_tasks, refill_round)
-            reason = f"explore step {stage.explore_step}: {num_tasks} further tasks drawn"
+            drawn = await _refill(connection, stage, num_tasks, refill_round)
+            reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
             return Wait(reason, num_rows, planned_rows(stage, step))
         case End("failed", reason):
             reason += await _why_short(connection, stage)
@@ -276,8 +277,13 @@ async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
 
 
 async def _refill(
-    connection: AsyncConnection, stage: Stage, num_tasks: int, refill_round: int
-) -> None:
+    connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
+) -> int:
+    """Draw as many further tasks as make up for those that are missing; answers how many."""
+    num_tasks = num_missing
+    if not stage.num_stale:  # else rows were lost by their age, as further ones are not
+        lost = await losses(connection, stage)
+        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     await draw_assignments(
         connection,
@@ -288,6 +294,7 @@ async def _refill(
         required_version=version_for_refill(stage),
     )
     await notify(connection, work_topic(stage.key))
+    return num_tasks
 
 
 async def _record(

@@ -27,6 +27,7 @@ from services.buffer.store.tables import stage_taskset
 from services.buffer.store.tasks import hold_tasksets
 from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Selector, StagePlan
 from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.types import StageKey
 
 MAX_STEPS = 10**12
@@ -49,6 +50,8 @@ class NeededTaskset:
     """Of a database."""
     is_queue: bool = False
     feature_keys: tuple[str, ...] = ()
+    pipeline: ResolvedTaskPipeline | None = None
+    """What is done to its rows before any of them is drawn."""
 
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
@@ -75,6 +78,7 @@ def _needed(one: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind) 
         table=one.table,
         is_queue=kind is TasksetKind.TRAIN and one.storage_type == "queue",
         feature_keys=() if kind is TasksetKind.EVAL else one.selector.feature_keys,
+        pipeline=one.task_pipeline,
     )
 
 

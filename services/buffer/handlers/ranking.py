@@ -23,7 +23,8 @@ async def prepare_selector(
         return
     features = await load_features(connection, key.tenant, taskset.taskset_id, names)
     if selector.difficulty is not None:
-        weak_N, strong_N = features
+        weak_N, strong_N = (one_N.astype("<f4") for one_N in features)
+        del features
         beliefs = Beliefs.initial(weak_N, strong_N, selector.difficulty.rho)
         await insert_beliefs(connection, key, taskset.name, beliefs)
         return

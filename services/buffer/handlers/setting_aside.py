@@ -1,4 +1,7 @@
-"""Takes samples out at a person's word: excluded ones stay to be looked at, deleted ones do not."""
+"""Takes samples out at a person's word: excluded ones stay to be looked at, deleted ones do not.
+
+What was excluded may be included again.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.states import AssignmentKind, ExperienceState
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
-from services.buffer.store.feedback import release_scopes
+from services.buffer.store.feedback import hold_scopes, release_scopes
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.replay_pool import leave_pool
 from services.buffer.store.set_aside import (
@@ -20,6 +23,7 @@ from services.buffer.store.set_aside import (
     revoke_claims,
 )
 from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
+from services.buffer.store.taking_back import find_includable, reopen_scopes, take_back
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
@@ -30,6 +34,14 @@ class Excluded:
 
     num_excluded: int = 0
     num_batched: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Included:
+    """How many samples were included again, and how many cannot be."""
+
+    num_included: int = 0
+    num_too_late: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,6 +73,35 @@ async def exclude_experiences(
     # They leave room for further work, and a batch may have waited for their groups.
     await notify(connection, *stage_topics(key))
     return num_excluded
+
+
+async def include_experiences(
+    connection: AsyncConnection,
+    key: StageKey,
+    rows: Sequence[StoredExperience],
+    *,
+    is_dry_run: bool,
+) -> Included:
+    """Let excluded samples be trained on after all.
+
+    Advantages belong to a group: where others of it were shaped without a sample, it comes too
+    late, and so it does when the stage has ended.
+    """
+    excluded = [row for row in rows if row.state is ExperienceState.EXCLUDED]
+    ids = {row.assignment_id for row in excluded}
+    if not is_dry_run:
+        await revoke_claims(connection, key, ids)
+    stage = await lock_stage(connection, key)
+    found = await find_includable(connection, key, excluded) if stage.is_open else []
+    included = Included(num_included=len(found), num_too_late=len(excluded) - len(found))
+    if is_dry_run or not found:
+        return included
+    included.num_included = await take_back(connection, stage, found)
+    unshaped = {row.assignment_id for row in found if row.parent_id is None}
+    await reopen_scopes(connection, key, unshaped)
+    await hold_scopes(connection, key, unshaped)
+    await notify(connection, *stage_topics(key))
+    return included
 
 
 async def check_deletable(

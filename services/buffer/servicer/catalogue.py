@@ -6,7 +6,7 @@ from itertools import accumulate, takewhile
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.handlers.uploading import close_queue
-from services.buffer.servicer.convert import name_of, subject_part_of
+from services.buffer.servicer.convert import name_of, pipeline_to_proto, subject_part_of
 from services.buffer.servicer.parts import Context
 from services.buffer.store.catalogue import (
     Described,
@@ -17,6 +17,7 @@ from services.buffer.store.catalogue import (
     rows_of,
 )
 from services.buffer.store.database import Database
+from services.buffer.store.task_pipelines import source_rows_of
 from services.buffer.store.tasks import get_taskset
 from trinity.api.v1 import taskset_pb2 as pb
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
@@ -57,9 +58,14 @@ class TasksetServicer:
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset)
             rows = await rows_of(connection, tenant, found.taskset_id, first=first, count=count)
+            numbers = await source_rows_of(
+                connection, tenant, found.taskset_id, first=first, count=count
+            )
         lengths = takewhile(lambda length: length <= MAX_SHOWN_LENGTH, accumulate(map(len, rows)))
         shown = rows[: sum(1 for _ in lengths)]
-        return pb.GetTasksetResponse(taskset=_to_proto(found), rows=shown)
+        return pb.GetTasksetResponse(
+            taskset=_to_proto(found), rows=shown, source_rows=numbers[: len(shown)]
+        )
 
     async def DeleteTaskset(
         self, request: pb.DeleteTasksetRequest, _: Context
@@ -126,4 +132,5 @@ def _to_proto(one: Described) -> pb.Taskset:
         created_millis=int(one.created_at.timestamp() * 1000),
         num_stages=one.num_stages,
         is_queue=one.is_queue,
+        pipeline=None if one.pipeline is None else pipeline_to_proto(one.pipeline),
     )

@@ -4,8 +4,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from services.buffer.store.task_pipelines import PipelineCounts
 from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
@@ -155,4 +157,16 @@ def version_to_proto(one: Version) -> pb.PublishedVersion:
     """The same weights on the wire."""
     return pb.PublishedVersion(
         version=one.version, incarnation=one.incarnation, weights_sha256=one.weights_sha256
+    )
+
+
+def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:
+    """What a task pipeline left out, what most often first."""
+    reasons = sorted(counts.left_out.items(), key=lambda item: (-item[1], item[0]))
+    return taskset_pb2.TaskPipelineCounts(
+        num_read=counts.num_read,
+        left_out=[
+            taskset_pb2.TasksLeftOut(reason=reason, num_rows=number) for reason, number in reasons
+        ],
+        ordered_by=counts.ordered_by,
     )

@@ -13,7 +13,13 @@ from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.open_stage import needed_tasksets, open_stage
 from services.buffer.handlers.replaying import NUM_DROPPED
 from services.buffer.priorities import PriorityFailed
-from services.buffer.servicer.convert import key_of, name_of, sentence_of, uuid_of
+from services.buffer.servicer.convert import (
+    key_of,
+    name_of,
+    pipeline_to_proto,
+    sentence_of,
+    uuid_of,
+)
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import plan_of
 from services.buffer.store.assignments import count_assignments, count_refills
@@ -24,6 +30,7 @@ from services.buffer.store.pace import losses, pace
 from services.buffer.store.replay_pool import count_replayed
 from services.buffer.store.reports import count_dead_letters
 from services.buffer.store.stages import list_unfinished, lock_stage, stage_tasksets
+from services.buffer.store.task_pipelines import stage_pipelines
 from services.buffer.tasksets import Resolved
 from services.buffer.wire import subject_of
 from trinity.api.v1 import buffer_pb2 as pb
@@ -156,7 +163,16 @@ async def _describe(
         num_recent_lost=lost.num_lost,
         recent_loss=lost.reason,
         refill_round=refills.num_rounds,
+        num_refill_tasks=refills.num_tasks,
         replay=await _replay(connection, stage),
+        task_pipelines=[
+            pb.TaskPipelineStatus(
+                taskset=one.taskset,
+                num_rows=one.num_rows,
+                counts=pipeline_to_proto(one.counts),
+            )
+            for one in await stage_pipelines(connection, stage.key)
+        ],
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.buffer.domain.filter import Filter
 from services.buffer.domain.population import Generated, Population, shifts
@@ -12,9 +12,11 @@ from services.buffer.handlers.populations import newest_population
 from services.buffer.handlers.setting_aside import (
     Deleted,
     Excluded,
+    Included,
     check_deletable,
     delete_experiences,
     exclude_experiences,
+    include_experiences,
 )
 from services.buffer.servicer.convert import few_of, key_of, sentence_of
 from services.buffer.servicer.pages import Pages, Part
@@ -36,7 +38,7 @@ Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 @dataclass(frozen=True, kw_only=True)
 class SteeringCalls:
-    """ExcludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
+    """ExcludeExperiences, IncludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
 
     database: Database
 
@@ -55,6 +57,26 @@ class SteeringCalls:
                 done.num_excluded += await exclude_experiences(connection, key, part.rows, reason)
         return pb.ExcludeExperiencesResponse(
             num_excluded=done.num_excluded, num_batched=done.num_batched
+        )
+
+    async def IncludeExperiences(
+        self, request: pb.IncludeExperiencesRequest, _: Context
+    ) -> pb.IncludeExperiencesResponse:
+        """Let excluded samples be trained on after all."""
+        key, wanted = _named(request)
+        if wanted.states not in ((), (ExperienceState.EXCLUDED,)):
+            raise InvalidRequest("filter: only excluded samples can be included: give no state")
+        wanted = replace(wanted, states=(ExperienceState.EXCLUDED,))
+        done = Included()
+        async for part in self._parts(key, wanted):
+            async with self.database.transaction() as connection:
+                some = await include_experiences(
+                    connection, key, part.rows, is_dry_run=request.dry_run
+                )
+            done.num_included += some.num_included
+            done.num_too_late += some.num_too_late
+        return pb.IncludeExperiencesResponse(
+            num_included=done.num_included, num_too_late=done.num_too_late
         )
 
     async def DeleteExperiences(
@@ -120,14 +142,20 @@ class SteeringCalls:
 
 
 def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
+    """Raises: InvalidRequest when nothing is named, or no reason given."""
+    key, wanted = _named(request)
+    reason = sentence_of(request.reason)
+    if not reason:
+        raise InvalidRequest("reason: say why; it is kept with the samples")
+    return key, wanted, reason
+
+
+def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, Filter]:
     """Raises: InvalidRequest when nothing is named: that would be everything."""
     wanted = filter_of(request.filter)
     if wanted.is_empty:
         raise InvalidRequest("filter: give at least one condition; without any it names everything")
-    reason = sentence_of(request.reason)
-    if not reason:
-        raise InvalidRequest("reason: say why; it is kept with the samples")
-    return key_of(request.key), wanted, reason
+    return key_of(request.key), wanted
 
 
 def _population(found: Population) -> pb.GetPopulationResponse:

@@ -128,6 +128,8 @@ class Refills:
 
     num_rounds: int
     next_position: int
+    num_tasks: int
+    """Further tasks, over all rounds."""
 
 
 async def count_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> Refills:
@@ -135,13 +137,14 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
     statement = sa.select(
         sa.func.coalesce(sa.func.max(assignment.c.refill_round), 0).label("rounds"),
         sa.func.coalesce(sa.func.max(assignment.c.position) + 1, 0).label("next_position"),
+        sa.func.count().filter(assignment.c.refill_round > 0).label("num_tasks"),
     ).where(
         in_stage(assignment, key),
         assignment.c.kind == AssignmentKind.TRAIN,
         assignment.c.explore_step == explore_step,
     )
     row = (await connection.execute(statement)).one()
-    return Refills(num_rounds=row.rounds, next_position=row.next_position)
+    return Refills(num_rounds=row.rounds, next_position=row.next_position, num_tasks=row.num_tasks)
 
 
 _FIRST_OPEN = (

@@ -16,9 +16,11 @@ from services.buffer.store.tables import (
     stage_taskset,
     task,
     task_feature,
+    task_origin,
     taskset,
     taskset_upload,
 )
+from services.buffer.store.task_pipelines import PipelineCounts
 from services.buffer.store.tasks import delete_tasks, own_taskset
 
 KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
@@ -38,6 +40,8 @@ class Described:
     num_refused: int
     num_stages: int
     created_at: datetime
+    pipeline: PipelineCounts | None = None
+    """What a task pipeline left out of it."""
 
 
 def _described(tenant: str) -> sa.Select[Any]:
@@ -70,6 +74,7 @@ def _from_row(row: sa.Row[Any]) -> Described:
         num_refused=int(row.num_refused),
         num_stages=row.num_stages,
         created_at=row.created_at,
+        pipeline=PipelineCounts(**row.pipeline) if row.pipeline else None,
     )
 
 
@@ -146,7 +151,7 @@ async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -
 async def delete_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
     """Delete a taskset and all that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
-    for table in (task_feature, taskset_upload):
+    for table in (task_feature, task_origin, taskset_upload):
         await connection.execute(
             sa.delete(table).where(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
         )

@@ -1,6 +1,6 @@
 """Statements on features: columns of numbers that selectors go by, kept apart from the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,11 +8,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer.store.fetching import fetch_rows
 from services.buffer.store.tables import task, task_feature
 from trinity.errors import PreconditionFailed
 
 FloatVector = npt.NDArray[np.float64]
-READ_AT_ONCE = 20_000
+READ_AT_ONCE = 5_000
+PART_BYTES = 1024 * 1024
+STORED_BYTES = 2 * 1024 * 1024
 C = task_feature.c
 
 
@@ -33,13 +36,33 @@ async def load_features(
 
     Raises: PreconditionFailed when one was never read.
     """
-    statement = sa.select(C.name, C.numbers).where(
-        C.tenant == tenant, C.taskset_id == taskset_id, C.name.in_(list(names))
-    )
-    found = {row.name: row.numbers for row in await connection.execute(statement)}
-    if missing := [name for name in names if name not in found]:
+    known = await known_features(connection, tenant, taskset_id, names)
+    if missing := [name for name in names if name not in known]:
         raise PreconditionFailed(f"column {missing[0]} of taskset {taskset_id} was not read yet")
-    return [np.frombuffer(found[name], dtype="<f8") for name in names]
+    own = {"tenant": tenant, "taskset_id": taskset_id}
+    return [await _load(connection, {**own, "name": name}) for name in names]
+
+
+_OWN = sa.and_(
+    C.tenant == sa.bindparam("tenant"),
+    C.taskset_id == sa.bindparam("taskset_id"),
+    C.name == sa.bindparam("name"),
+)
+_SIZE = sa.select(sa.func.octet_length(C.numbers)).where(_OWN)
+_PART = sa.select(sa.func.substring(C.numbers, sa.bindparam("first"), sa.bindparam("count"))).where(
+    _OWN
+)
+
+
+async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVector:
+    """A part at a time: a connection keeps room for its largest row."""
+    [(num_bytes,)] = await fetch_rows(connection, _SIZE, own)
+    whole = bytearray()
+    for first in range(0, num_bytes, PART_BYTES):
+        values = {**own, "first": first + 1, "count": PART_BYTES}
+        [(part,)] = await fetch_rows(connection, _PART, values)
+        whole += part
+    return np.frombuffer(whole, dtype="<f8")
 
 
 async def read_features(
@@ -82,10 +105,15 @@ async def store_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: FloatVector
 ) -> None:
     """Keep a column; whoever reads it again finds the same."""
-    values = {
-        "tenant": tenant,
-        "taskset_id": taskset_id,
-        "name": name,
-        "numbers": numbers.astype("<f8").tobytes(),
-    }
-    await connection.execute(insert(task_feature).values(values).on_conflict_do_nothing())
+    whole = numbers.astype("<f8").tobytes()
+    own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
+    statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})
+    statement = statement.on_conflict_do_nothing()
+    if (await connection.execute(statement.returning(C.name))).first() is None:
+        return
+    for first in range(STORED_BYTES, len(whole), STORED_BYTES):
+        more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
+        grown = sa.update(task_feature).where(
+            C.tenant == tenant, C.taskset_id == taskset_id, C.name == name
+        )
+        await connection.execute(grown.values(numbers=C.numbers.op("||")(more)))

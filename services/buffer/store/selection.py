@@ -14,6 +14,9 @@ from services.buffer.store.tables import task_beliefs, task_ranking
 from trinity.types import StageKey
 
 WORD_BYTES = 8
+PART_BYTES = 1024 * 1024
+C = task_beliefs.c
+COLUMNS = ("weak", "strong", "alpha", "beta")
 
 
 async def has_selection(connection: AsyncConnection, key: StageKey, taskset: str) -> bool:
@@ -57,33 +60,40 @@ async def insert_beliefs(
     values = {
         **key_columns(key),
         "taskset": taskset,
-        "weak": _bytes(beliefs.weak_N),
-        "strong": _bytes(beliefs.strong_N),
-        "alpha": _bytes(beliefs.alpha_N),
-        "beta": _bytes(beliefs.beta_N),
+        **dict.fromkeys(COLUMNS, b""),
         "rho": beliefs.rho,
     }
-    await connection.execute(insert(task_beliefs).values(values).on_conflict_do_nothing())
+    statement = insert(task_beliefs).values(values).on_conflict_do_nothing()
+    if (await connection.execute(statement.returning(C.taskset))).first() is not None:
+        await _store(connection, key, taskset, weak=beliefs.weak_N, strong=beliefs.strong_N)
+        await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
 
 
-C = task_beliefs.c
-_BELIEFS = sa.select(C.weak, C.strong, C.alpha, C.beta, C.capability, C.rho).where(
-    in_given_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset")
+_OWN_BELIEFS = sa.and_(in_given_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset"))
+_SCALARS = sa.select(C.capability, C.rho, sa.func.octet_length(C.weak).label("num_bytes")).where(
+    _OWN_BELIEFS
 )
+_PARTS = {
+    name: sa.select(sa.func.substring(C[name], sa.bindparam("first"), sa.bindparam("count"))).where(
+        _OWN_BELIEFS
+    )
+    for name in COLUMNS
+}
 
 
 async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> Beliefs:
-    """The beliefs as they are."""
-    values = given(key, given_taskset=taskset)
-    [(weak, strong, alpha, beta, capability, rho)] = await fetch_rows(connection, _BELIEFS, values)
-    return Beliefs(
-        weak_N=_numbers(weak),
-        strong_N=_numbers(strong),
-        alpha_N=_numbers(alpha),
-        beta_N=_numbers(beta),
-        capability=capability,
-        rho=rho,
-    )
+    """The beliefs as they are, a part at a time: a connection keeps room for its largest row."""
+    own = given(key, given_taskset=taskset)
+    [(capability, rho, num_bytes)] = await fetch_rows(connection, _SCALARS, own)
+    loaded = {}
+    for name in COLUMNS:
+        whole = bytearray()
+        for first in range(0, num_bytes, PART_BYTES):
+            values = {**own, "first": first + 1, "count": PART_BYTES}
+            [(part,)] = await fetch_rows(connection, _PARTS[name], values)
+            whole += part
+        loaded[f"{name}_N"] = np.frombuffer(whole, dtype="<f4")
+    return Beliefs(**loaded, capability=capability, rho=rho)
 
 
 async def update_beliefs(
@@ -94,14 +104,22 @@ async def update_beliefs(
         sa.update(task_beliefs)
         .where(_own(key, taskset))
         .values(
-            alpha=_bytes(beliefs.alpha_N),
-            beta=_bytes(beliefs.beta_N),
             capability=beliefs.capability,
             rho=beliefs.rho,
             num_updates=task_beliefs.c.num_updates + num_updates,
         )
     )
     await connection.execute(statement)
+    await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
+
+
+async def _store(
+    connection: AsyncConnection, key: StageKey, taskset: str, **columns: FloatVector
+) -> None:
+    """One after the other: a connection keeps room for its largest statement."""
+    for name, numbers_N in columns.items():
+        values = {name: _bytes(numbers_N)}
+        await connection.execute(sa.update(task_beliefs).where(_own(key, taskset)).values(values))
 
 
 def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
@@ -110,8 +128,3 @@ def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
 
 def _bytes(numbers: FloatVector) -> bytes:
     return numbers.astype("<f4").tobytes()
-
-
-def _numbers(stored: bytes) -> FloatVector:
-    """As stored, whoever asks: what was learned is rounded once, when it is kept."""
-    return np.frombuffer(stored, dtype="<f4")

@@ -52,6 +52,7 @@ taskset = sa.Table(
     _number("num_rows"),
     _moment("created_at"),
     _flag("is_queue"),
+    sa.Column("pipeline", JSONB),
     sa.UniqueConstraint("tenant", "source"),
     sa.UniqueConstraint("tenant", "name"),
 )
@@ -86,6 +87,14 @@ task_feature = sa.Table(
     sa.Column("taskset_id", UUID, primary_key=True),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("numbers", sa.LargeBinary, nullable=False),
+)
+
+task_origin = sa.Table(
+    "task_origin",
+    metadata,
+    sa.Column("tenant", sa.Text, primary_key=True),
+    sa.Column("taskset_id", UUID, primary_key=True),
+    sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 
 task_ranking = sa.Table(

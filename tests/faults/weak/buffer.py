@@ -1,6 +1,7 @@
 """What the buffer would do without its protections."""
 
 import asyncio
+import os
 import random
 import uuid
 from dataclasses import replace
@@ -129,6 +130,33 @@ def hear_again(_: Function) -> Function:
         return None
 
     return mark_heard
+
+
+def think_done(original: Function) -> Function:
+    """Take operators for done that were begun once."""
+
+    async def shape(self: Any, stage: Any, chain: Any, claims: Any) -> Any:
+        if any(claim.attempts > 1 for claim in claims):
+            chain = replace(chain, operators=())
+        return await original(self, stage, chain, claims)
+
+    return shape
+
+
+def own_chance(original: Function) -> Function:
+    """Let chance be that of this process."""
+    return lambda seeds, number: original((*seeds, os.getpid()), number)
+
+
+def rank_anew(original: Function) -> Function:
+    """Have no order from one draw to the next."""
+
+    async def ranked_rows(connection: Any, key: Any, taskset: str, places: Any) -> list[int]:
+        count = len(places)
+        rows: list[int] = await original(connection, key, taskset, range(3 * count))
+        return random.sample(rows, count)
+
+    return ranked_rows
 
 
 def promise_rewards(original: Function) -> Function:

@@ -86,6 +86,15 @@ class Looking:
         )
         return answer
 
+    async def include(
+        self, wanted: pb.ExperienceFilter, *, dry_run: bool = False
+    ) -> pb.IncludeExperiencesResponse:
+        request = pb.IncludeExperiencesRequest(key=self.key, filter=wanted, dry_run=dry_run)
+        answer: pb.IncludeExperiencesResponse = await self.stub.IncludeExperiences(
+            request, timeout=CALL_SECONDS
+        )
+        return answer
+
     async def delete(
         self, wanted: pb.ExperienceFilter, reason: str
     ) -> pb.DeleteExperiencesResponse:

@@ -1,6 +1,14 @@
 """What is decided about the next batch."""
 
-from services.buffer.domain.composition import End, Refill, Supply, Take, Wait, decide
+from services.buffer.domain.composition import (
+    End,
+    Refill,
+    Supply,
+    Take,
+    Wait,
+    decide,
+    tasks_to_draw,
+)
 from services.buffer.domain.stage import first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import plan, stage
 
@@ -28,6 +36,14 @@ def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
 def test_lost_rows_are_drawn_again_in_groups() -> None:
     assert decide(stage(), 1, supply(5)) == Refill(2, 1)
     assert decide(stage(), 1, supply(0)) == Refill(4, 1)
+
+
+def test_as_many_tasks_are_drawn_as_the_rate_of_survival_suggests() -> None:
+    assert tasks_to_draw(4, num_runs=0, num_lost=0) == 4
+    assert tasks_to_draw(4, num_runs=100, num_lost=50) == 8
+    assert tasks_to_draw(1, num_runs=96, num_lost=32) == 1, "what is left over is older"
+    assert tasks_to_draw(4, num_runs=6, num_lost=5) == 4, "few runs say nothing"
+    assert tasks_to_draw(4, num_runs=400, num_lost=400) == 16, "it is bounded"
 
 
 def test_after_the_last_round_it_is_trained_short_or_fails() -> None:

@@ -1,4 +1,5 @@
 from trinity.api.v1 import experience_pb2 as _experience_pb2
+from trinity.api.v1 import taskset_pb2 as _taskset_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -662,7 +663,7 @@ class GetBufferStatusResponse(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -679,6 +680,8 @@ class StageStatus(_message.Message):
     RECENT_LOSS_FIELD_NUMBER: _ClassVar[int]
     REFILL_ROUND_FIELD_NUMBER: _ClassVar[int]
     REPLAY_FIELD_NUMBER: _ClassVar[int]
+    TASK_PIPELINES_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFILL_TASKS_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -695,7 +698,19 @@ class StageStatus(_message.Message):
     recent_loss: str
     refill_round: int
     replay: ReplayStatus
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ...) -> None: ...
+    task_pipelines: _containers.RepeatedCompositeFieldContainer[TaskPipelineStatus]
+    num_refill_tasks: int
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ...) -> None: ...
+
+class TaskPipelineStatus(_message.Message):
+    __slots__ = ("taskset", "num_rows", "counts")
+    TASKSET_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    taskset: str
+    num_rows: int
+    counts: _taskset_pb2.TaskPipelineCounts
+    def __init__(self, taskset: _Optional[str] = ..., num_rows: _Optional[int] = ..., counts: _Optional[_Union[_taskset_pb2.TaskPipelineCounts, _Mapping]] = ...) -> None: ...
 
 class ReplayStatus(_message.Message):
     __slots__ = ("num_trained", "num_replayed", "max_uses", "num_waiting", "num_dropped")

@@ -343,6 +343,24 @@ class ExcludeExperiencesResponse(_message.Message):
     num_batched: int
     def __init__(self, num_excluded: _Optional[int] = ..., num_batched: _Optional[int] = ...) -> None: ...
 
+class IncludeExperiencesRequest(_message.Message):
+    __slots__ = ("key", "filter", "dry_run")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    key: _buffer_pb2.StageKey
+    filter: ExperienceFilter
+    dry_run: bool
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., filter: _Optional[_Union[ExperienceFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class IncludeExperiencesResponse(_message.Message):
+    __slots__ = ("num_included", "num_too_late")
+    NUM_INCLUDED_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOO_LATE_FIELD_NUMBER: _ClassVar[int]
+    num_included: int
+    num_too_late: int
+    def __init__(self, num_included: _Optional[int] = ..., num_too_late: _Optional[int] = ...) -> None: ...
+
 class DeleteExperiencesRequest(_message.Message):
     __slots__ = ("key", "filter", "reason", "dry_run")
     KEY_FIELD_NUMBER: _ClassVar[int]

@@ -69,6 +69,11 @@ class QueryServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesResponse.FromString,
                 _registered_method=True)
+        self.IncludeExperiences = channel.unary_unary(
+                '/trinity.api.v1.QueryService/IncludeExperiences',
+                request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesResponse.FromString,
+                _registered_method=True)
         self.DeleteExperiences = channel.unary_unary(
                 '/trinity.api.v1.QueryService/DeleteExperiences',
                 request_serializer=trinity_dot_api_dot_v1_dot_query__pb2.DeleteExperiencesRequest.SerializeToString,
@@ -136,9 +141,18 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def IncludeExperiences(self, request, context):
+        """IncludeExperiences takes that back for those excluded ones that the filter lets through: the pipeline
+        works on their groups anew. Those whose group has a sample in a batch stay excluded and are counted.
+        May be retried, by the filter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteExperiences(self, request, context):
-        """DeleteExperiences does the same and deletes their content. FAILED_PRECONDITION, and nothing is deleted:
-        some are in a batch that may be trained again. May be retried, by the filter.
+        """DeleteExperiences does as ExcludeExperiences and deletes their content. FAILED_PRECONDITION, and
+        nothing is deleted: some are in a batch that may be trained again. May be retried, by the filter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,6 +198,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.ExcludeExperiences,
                     request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesResponse.SerializeToString,
+            ),
+            'IncludeExperiences': grpc.unary_unary_rpc_method_handler(
+                    servicer.IncludeExperiences,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesResponse.SerializeToString,
             ),
             'DeleteExperiences': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteExperiences,
@@ -363,6 +382,33 @@ class QueryService:
             '/trinity.api.v1.QueryService/ExcludeExperiences',
             trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_query__pb2.ExcludeExperiencesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def IncludeExperiences(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.QueryService/IncludeExperiences',
+            trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_query__pb2.IncludeExperiencesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,7 +26,7 @@ class ListTasksetsResponse(_message.Message):
     def __init__(self, tasksets: _Optional[_Iterable[_Union[Taskset, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Taskset(_message.Message):
-    __slots__ = ("id", "name", "source", "state", "num_rows", "num_refused", "created_millis", "num_stages", "is_queue")
+    __slots__ = ("id", "name", "source", "state", "num_rows", "num_refused", "created_millis", "num_stages", "is_queue", "pipeline")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Taskset.State]
@@ -46,6 +46,7 @@ class Taskset(_message.Message):
     CREATED_MILLIS_FIELD_NUMBER: _ClassVar[int]
     NUM_STAGES_FIELD_NUMBER: _ClassVar[int]
     IS_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     source: str
@@ -55,7 +56,33 @@ class Taskset(_message.Message):
     created_millis: int
     num_stages: int
     is_queue: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., state: _Optional[_Union[Taskset.State, str]] = ..., num_rows: _Optional[int] = ..., num_refused: _Optional[int] = ..., created_millis: _Optional[int] = ..., num_stages: _Optional[int] = ..., is_queue: _Optional[bool] = ...) -> None: ...
+    pipeline: TaskPipelineCounts
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., state: _Optional[_Union[Taskset.State, str]] = ..., num_rows: _Optional[int] = ..., num_refused: _Optional[int] = ..., created_millis: _Optional[int] = ..., num_stages: _Optional[int] = ..., is_queue: _Optional[bool] = ..., pipeline: _Optional[_Union[TaskPipelineCounts, _Mapping]] = ...) -> None: ...
+
+class TaskPipelineCounts(_message.Message):
+    __slots__ = ("num_read", "left_out", "ordered_by")
+    class OrderedByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NUM_READ_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
+    num_read: int
+    left_out: _containers.RepeatedCompositeFieldContainer[TasksLeftOut]
+    ordered_by: _containers.ScalarMap[str, float]
+    def __init__(self, num_read: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[TasksLeftOut, _Mapping]]] = ..., ordered_by: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class TasksLeftOut(_message.Message):
+    __slots__ = ("reason", "num_rows")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_ROWS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    num_rows: int
+    def __init__(self, reason: _Optional[str] = ..., num_rows: _Optional[int] = ...) -> None: ...
 
 class GetTasksetRequest(_message.Message):
     __slots__ = ("tenant", "taskset", "first_row", "num_rows")
@@ -70,12 +97,14 @@ class GetTasksetRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., taskset: _Optional[str] = ..., first_row: _Optional[int] = ..., num_rows: _Optional[int] = ...) -> None: ...
 
 class GetTasksetResponse(_message.Message):
-    __slots__ = ("taskset", "rows")
+    __slots__ = ("taskset", "rows", "source_rows")
     TASKSET_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_ROWS_FIELD_NUMBER: _ClassVar[int]
     taskset: Taskset
     rows: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, taskset: _Optional[_Union[Taskset, _Mapping]] = ..., rows: _Optional[_Iterable[str]] = ...) -> None: ...
+    source_rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, taskset: _Optional[_Union[Taskset, _Mapping]] = ..., rows: _Optional[_Iterable[str]] = ..., source_rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeleteTasksetRequest(_message.Message):
     __slots__ = ("tenant", "taskset")

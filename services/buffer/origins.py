@@ -1,0 +1,90 @@
+"""Where the rows of a taskset come from, and by what the same rows are known again."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from services.buffer.handlers.open_stage import NeededTaskset
+from services.buffer.identity import identity, source_of
+from services.buffer.reader import check_end, read_lines, start_reader, stop_reader
+from services.buffer.row_source import RowSource
+from services.buffer.store.database import Database
+from services.buffer.store.task_pipelines import stored_rows
+from services.buffer.store.tasks import Taskset
+from trinity.config.taskset_storage import without_password
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+PIPED = "task pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Rows that are not stored yet."""
+
+    content: str
+    """Another text when the rows may be others."""
+    place: str
+    """For people."""
+    read: Callable[[], AsyncGenerator[str]]
+    """All of them, from the first one on."""
+
+
+async def origin_of_files(
+    needed: NeededTaskset, place: str, roots: Sequence[str], experiment_id: str
+) -> Origin:
+    """Files, tables and datasets on the hub.
+
+    Raises: PreconditionFailed naming the taskset when there is no such data, or none to be read.
+    """
+    further = needed.pipeline.further_paths if needed.pipeline else ()
+    sources = [source_of(needed, path, roots) for path in (place, *further)]
+    contents = [
+        await asyncio.to_thread(identity, needed.name, one, experiment_id) for one in sources
+    ]
+    content = contents[0]
+    if needed.pipeline is not None:
+        content = _piped(content, contents[1:], needed.pipeline, experiment_id)
+    return Origin(content, without_password(place), lambda: _read(needed.name, sources))
+
+
+def origin_of_stored(
+    needed: NeededTaskset, taskset: Taskset, database: Database, tenant: str, experiment_id: str
+) -> Origin:
+    """Tasks that a client has submitted, to be taken through a pipeline."""
+    assert needed.pipeline is not None
+    content = _piped(f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id)
+    place = f"submitted as {needed.name}"
+    return Origin(content, place, lambda: _stored(database, tenant, taskset.taskset_id))
+
+
+def _piped(
+    content: str, further: Sequence[str], pipeline: ResolvedTaskPipeline, experiment_id: str
+) -> str:
+    """What others may change at any time, each experiment does once, and keeps what came of it."""
+    parts = [content, *further, pipeline.model_dump_json()]
+    if not pipeline.is_ours:
+        parts.append(experiment_id)
+    stamp = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"
+
+
+async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[str]:
+    for source in sources:
+        child = await start_reader(source)
+        try:
+            async for row in read_lines(child):
+                yield row
+            await check_end(child, name)
+        finally:
+            await stop_reader(child)
+
+
+async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[str]:
+    async with (
+        database.transaction() as connection,
+        aclosing(stored_rows(connection, tenant, taskset_id)) as rows,
+    ):
+        async for row in rows:
+            yield row

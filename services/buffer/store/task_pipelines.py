@@ -1,0 +1,120 @@
+"""Statements on what a task pipeline made of the rows of a taskset."""
+
+from array import array
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.store.database import in_stage
+from services.buffer.store.tables import stage_taskset, task, task_origin, taskset
+from services.buffer.store.tasks import own_taskset
+from trinity.types import StageKey
+
+ROWS_AT_ONCE = 1_000
+WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineCounts:
+    """What became of the rows of a taskset."""
+
+    num_read: int
+    left_out: dict[str, int]
+    """By reason."""
+    ordered_by: dict[str, float]
+    """The weights by which they were ordered; empty where they are as they came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePipeline:
+    """Of a taskset of a stage, under the name that the stage knows it by."""
+
+    taskset: str
+    num_rows: int
+    counts: PipelineCounts
+
+
+async def insert_pipeline(
+    connection: AsyncConnection,
+    tenant: str,
+    taskset_id: str,
+    counts: PipelineCounts,
+    source_rows: "array[int]",
+) -> None:
+    """Keep what was left out, and which rows of the source the others are."""
+    values = {
+        "num_read": counts.num_read,
+        "left_out": counts.left_out,
+        "ordered_by": counts.ordered_by,
+    }
+    own = own_taskset(tenant, taskset_id)
+    await connection.execute(sa.update(taskset).where(own).values(pipeline=values))
+    row = {"tenant": tenant, "taskset_id": taskset_id, "rows": source_rows.tobytes()}
+    await connection.execute(sa.insert(task_origin).values(row))
+
+
+async def source_rows_of(
+    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
+) -> list[int]:
+    """Which rows of its source some rows are; none where it is its source."""
+    part = sa.func.substring(task_origin.c.rows, first * WORD_BYTES + 1, count * WORD_BYTES)
+    statement = sa.select(part).where(
+        task_origin.c.tenant == tenant, task_origin.c.taskset_id == taskset_id
+    )
+    found = (await connection.execute(statement)).scalar_one_or_none()
+    return [] if found is None else array("q", found).tolist()
+
+
+async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[StagePipeline]:
+    """Of those tasksets of a stage that have one."""
+    same = sa.and_(
+        taskset.c.tenant == stage_taskset.c.tenant,
+        taskset.c.taskset_id == stage_taskset.c.taskset_id,
+    )
+    statement = (
+        sa.select(stage_taskset.c.name, taskset.c.num_rows, taskset.c.pipeline)
+        .join_from(stage_taskset, taskset, same)
+        .where(in_stage(stage_taskset, key), taskset.c.pipeline.is_not(None))
+        .order_by(stage_taskset.c.name)
+    )
+    return [
+        StagePipeline(
+            taskset=row.name, num_rows=row.num_rows, counts=PipelineCounts(**row.pipeline)
+        )
+        for row in await connection.execute(statement)
+    ]
+
+
+async def stored_rows(
+    connection: AsyncConnection, tenant: str, taskset_id: str
+) -> AsyncGenerator[str]:
+    """All rows of a taskset in order, some at a time."""
+    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+    chosen = sa.select(task.c.body).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
+    first = 0
+    while True:
+        part = chosen.where(task.c.index >= first, task.c.index < first + ROWS_AT_ONCE)
+        bodies = list((await connection.execute(part.order_by(task.c.index))).scalars())
+        for body in bodies:
+            yield body
+        if len(bodies) < ROWS_AT_ONCE:
+            return
+        first += ROWS_AT_ONCE
+
+
+def says_none_left(counts: PipelineCounts) -> str:
+    """Why a taskset is empty, as an end of a sentence."""
+    reasons = sorted(counts.left_out.items(), key=lambda item: -item[1])
+    listed = "; ".join(f"{count:,} by {reason}" for reason, count in reasons)
+    return f"task_pipeline leaves none of its {counts.num_read:,} rows: {listed}"
+
+
+async def counts_of(
+    connection: AsyncConnection, tenant: str, taskset_id: str
+) -> PipelineCounts | None:
+    """What became of the rows of a taskset; None without a task pipeline."""
+    statement = sa.select(taskset.c.pipeline).where(own_taskset(tenant, taskset_id))
+    found = (await connection.execute(statement)).scalar_one_or_none()
+    return None if found is None else PipelineCounts(**found)

@@ -1,0 +1,78 @@
+"""Users' functions run again, to the same end, whoever dies while they run: they or the buffer.
+
+Without that protection the weights at the end are others, and it is found.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+import pytest_asyncio
+from pydantic import JsonValue
+
+from tests.faults.arena import Arena, arena_in
+from tests.faults.checks import findings
+from tests.faults.crash import DEATHS
+from tests.faults.own_operators import ADVANTAGE, BUFFER, OPERATOR
+from tests.faults.snapshot import Snapshot
+from tests.model_free.experiment import final_weights
+
+NUM_STEPS = 4
+END_SECONDS = 200.0
+"""Deaths take a while on a busy machine."""
+HERE = "tests.faults.own_operators"
+OPERATORS: tuple[JsonValue, ...] = ({"name": f"{HERE}.first_is_better", "args": {"bonus": 0.5}},)
+ALGORITHM: Mapping[str, JsonValue] = {
+    "algorithm_type": "grpo",
+    "advantage_fn": f"{HERE}.above_the_mean",
+}
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
+    async with arena_in(tmp_path_factory.mktemp("operators")) as arena:
+        yield arena
+
+
+async def record_of(arena: Arena, name: str, expected: str = "") -> Snapshot:
+    ended = await arena.run(
+        name,
+        num_steps=NUM_STEPS,
+        end_seconds=END_SECONDS,
+        algorithm=ALGORITHM,
+        operators=OPERATORS,
+    )
+    return arena.snapshot(ended, expected or final_weights(ended))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(arena: Arena) -> str:
+    """The weights that it ends with when nobody dies."""
+    record = await record_of(arena, "undisturbed")
+    assert findings(record) == {}
+    return record.weights
+
+
+@pytest.mark.parametrize("points", [(OPERATOR,), (ADVANTAGE,), (BUFFER,), (OPERATOR, BUFFER)])
+async def test_whoever_dies_meanwhile_the_weights_are_the_same(
+    arena: Arena, undisturbed: str, points: tuple[str, ...]
+) -> None:
+    known = len(list(arena.folder.read(DEATHS)))
+    for point in points:
+        arena.folder.arm(point)
+    record = await record_of(arena, "-".join(points).replace(".", "-"), undisturbed)
+    assert findings(record) == {}
+    assert len(list(arena.folder.read(DEATHS))) - known == len(points)
+
+
+@pytest.mark.parametrize("point", [OPERATOR, BUFFER])
+async def test_a_function_that_is_thought_done_is_missed(
+    arena: Arena, undisturbed: str, point: str
+) -> None:
+    arena.folder.switch_off("operators-again")
+    arena.folder.arm(point)
+    try:
+        record = await record_of(arena, f"done-{point.replace('.', '-')}", undisturbed)
+    finally:
+        arena.folder.switch_on("operators-again")
+    assert "ends_in_the_same_weights" in findings(record)

@@ -1,0 +1,185 @@
+"""Tasks go through a pipeline before any of them is explored, and nothing of it is lost."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.process import BufferProcess
+from tests.unit.config.builders import stage
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.client import AsyncTasksets
+from trinity.config.plan import StagePlan
+
+OWN = "tests.integration.buffer.own_task_operators"
+NUM_ROWS = 2_500
+
+
+def write(file: Path, num_rows: int = NUM_ROWS, first: int = 0) -> str:
+    rows = [
+        {"prompt": f"{i}+{i}=", "number": i, "hard": (i * 37) % 100}
+        for i in range(first, first + num_rows)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def plan_of(path: str | None, pipeline: dict[str, object], **taskset: object) -> StagePlan:
+    given = {"name": "train", "path": path, "format": {"prompt_key": "prompt"}, **taskset}
+    return stage(
+        buffer={"batch_size": 4, "explorer_input": {"taskset": given}},
+        data_processor={"task_pipeline": pipeline},
+    )
+
+
+FILTERED = {
+    "operators": [
+        {"name": f"{OWN}.odd_ones"},
+        {"name": "column_score", "args": {"column": "hard", "score": "difficulty"}},
+    ],
+    "priority_weights": {"difficulty": 1.0},
+    "top_k": 1_000,
+}
+
+
+async def tasks_of(buffer: Buffer, plan: StagePlan) -> list[int]:
+    """The numbers of the first tasks that are handed out."""
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    granted = (await buffer.lease()).assignments
+    return [json.loads(one.task_json)["number"] for one in granted]
+
+
+@pytest.fixture
+async def tasksets(process: BufferProcess) -> AsyncIterator[AsyncTasksets]:
+    async with AsyncTasksets(process.address) as calls:
+        yield calls
+
+
+async def test_tasks_are_filtered_and_ordered_and_it_is_said_what_was_left_out(
+    buffer: Buffer, tmp_path: Path, tasksets: AsyncTasksets
+) -> None:
+    plan = plan_of(write(tmp_path / "train.jsonl"), FILTERED)
+    hardest_first = sorted(range(1, NUM_ROWS, 2), key=lambda i: (-(i * 37 % 100), i))
+    assert await tasks_of(buffer, plan) == hardest_first[:4]
+    [piped] = (await buffer.status()).task_pipelines
+    assert (piped.taskset, piped.num_rows, piped.counts.num_read) == ("train", 1_000, NUM_ROWS)
+    assert [(one.reason, one.num_rows) for one in piped.counts.left_out] == [
+        (f"{OWN}.odd_ones: it is even", 1_250),
+        ("top_k: beyond the first 1000", 250),
+    ]
+    [known] = [one for one in await tasksets.list() if str(tmp_path) in one.source]
+    found = await tasksets.get(known.taskset_id, first_row=0, num_rows=2)
+    assert found.source_rows == tuple(hardest_first[:2])
+    assert found.pipeline is not None and found.pipeline.ordered_by == {"difficulty": 1.0}
+
+
+async def test_submitted_tasks_go_through_it_and_stay_as_they_were(
+    buffer: Buffer, tasksets: AsyncTasksets
+) -> None:
+    rows = [{"prompt": str(i), "number": i, "hard": 0} for i in range(9)]
+    name = f"piped-{buffer.key.experiment_id}"
+    await tasksets.submit(name, rows)
+    plan = plan_of(None, {"operators": FILTERED["operators"]}, storage_type="client", name=name)
+    assert await tasks_of(buffer, plan) == [1, 3, 5, 7]
+    assert (await tasksets.get(name)).num_rows == 9
+
+
+async def test_inputs_take_the_place_of_the_path_and_columns_are_chosen(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    inputs = [write(tmp_path / "a.jsonl", 3), write(tmp_path / "b.jsonl", 3, first=3)]
+    pipeline = {"inputs": inputs, "target_fields": ["prompt", "number"], "order_method": "shuffle"}
+    plan = plan_of("not/there.jsonl", pipeline)
+    opened = await buffer.open(plan)
+    assert opened.num_tasks == 6
+    await buffer.begin()
+    await buffer.record(0)
+    granted = [json.loads(one.task_json) for one in (await buffer.lease()).assignments]
+    assert all(set(one) == {"prompt", "number"} for one in granted)
+    assert [one["number"] for one in granted] != [0, 1, 2, 3]
+
+
+async def test_the_same_rows_are_piped_once_by_what_cannot_change(
+    process: BufferProcess, tmp_path: Path, shared_dsn: str
+) -> None:
+    ours = {"operators": [{"name": "length_filter", "args": {"column": "prompt"}}]}
+    plan = plan_of(write(tmp_path / "train.jsonl", 10), ours)
+    own = plan_of(write(tmp_path / "own.jsonl", 10), {"operators": [{"name": f"{OWN}.odd_ones"}]})
+    for _ in range(2):
+        async with talk_to(process) as buffer:
+            await buffer.open(plan)
+        async with talk_to(process) as buffer:
+            await buffer.open(own)
+            await buffer.open(own)
+    with psycopg.connect(shared_dsn) as connection:
+        sources = "SELECT count(*) FROM buffer.taskset WHERE source LIKE %s"
+        counts = [
+            connection.execute(sources, (f"{tmp_path}/{name}.jsonl%",)).fetchone()
+            for name in ("train", "own")
+        ]
+    assert counts == [(1,), (2,)], "a user's operator may be another one in the next experiment"
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [
+        ({"name": f"{OWN}.swallows"}, "task_pipeline: it needs more than the .* MiB of memory"),
+        (
+            {"name": f"{OWN}.sleeps", "args": {"seconds": 60.0}},
+            "task operator .*sleeps did not answer within",
+        ),
+        (
+            {"name": "number_filter", "args": {"column": "prompt"}},
+            "task operator number_filter, rows 0 to 9: column 'prompt' holds no number",
+        ),
+        (
+            {"name": "number_filter", "args": {"column": "number", "at_least": 99.0}},
+            r"leaves none of its 10 rows: 10 by number_filter: number is not in 99..inf",
+        ),
+    ],
+)
+async def test_an_operator_that_does_harm_is_named_and_leaves_nothing_behind(
+    buffer: Buffer, tmp_path: Path, operator: dict[str, object], said: str
+) -> None:
+    plan = plan_of(write(tmp_path / "train.jsonl", 10), {"operators": [operator]})
+    with pytest.raises(grpc.aio.AioRpcError, match=said):
+        await buffer.open(plan)
+
+
+@pytest.mark.parametrize("times", [2, 3])
+async def test_a_process_that_somebody_ends_begins_again_and_nothing_is_there_twice(
+    buffer: Buffer, tmp_path: Path, times: int
+) -> None:
+    args = {"times": times, "file": str(tmp_path / "deaths")}
+    operators = [{"name": f"{OWN}.dies", "args": args}, {"name": f"{OWN}.odd_ones"}]
+    plan = plan_of(write(tmp_path / "train.jsonl", 10), {"operators": operators})
+    if times == 2:
+        assert (await buffer.open(plan)).num_tasks == 5
+    else:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"while .*dies was called, 3 times"):
+            await buffer.open(plan)
+
+
+async def test_a_buffer_that_is_killed_meanwhile_does_it_again(
+    own_process: BufferProcess, tmp_path: Path
+) -> None:
+    slow = {"operators": [{"name": f"{OWN}.sleeps", "args": {"seconds": 0.5}}, *_odd()]}
+    plan = plan_of(write(tmp_path / "train.jsonl", 20_000), slow)
+    async with talk_to(own_process) as buffer:
+        answer = await buffer.open_once(plan)
+        assert answer.state == pb.OpenStageResponse.STATE_READING
+        own_process.kill()
+        await own_process.start()
+    quick = plan_of(write(tmp_path / "train.jsonl", 20_000), {"operators": _odd()})
+    async with talk_to(own_process) as buffer:
+        assert await tasks_of(buffer, quick) == [1, 3, 5, 7]
+
+
+def _odd() -> list[object]:
+    return [{"name": f"{OWN}.odd_ones"}]

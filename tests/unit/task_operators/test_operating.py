@@ -1,0 +1,140 @@
+"""What a task pipeline leaves of the rows, and in which order."""
+
+import json
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from trinity.errors import UserError
+from trinity.json_values import JsonObject
+from trinity.task_operators.operating import Operating
+from trinity.task_operators.spool import Spool
+from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
+from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
+
+ROWS: list[Row] = [
+    {"question": "1+1=", "hard": 3},
+    {"question": "  ", "hard": 1},
+    {"question": "2+2=", "hard": 0},
+    {"question": "1+1=", "hard": 7},
+    {"question": "3+3=", "hard": 9},
+    {"question": "4+4=", "hard": 2},
+]
+
+
+def step(name: str, **args: object) -> TaskOperator:
+    return TaskOperator(name=name, args=args, is_own=False)  # type: ignore[arg-type]
+
+
+def run(
+    *operators: TaskOperator, rows: list[Row] = ROWS, at_once: int = 4, **settings: object
+) -> tuple[list[tuple[int, JsonObject]], Operating]:
+    """What stays, with its number in the source; rows come in parts."""
+    pipeline = ResolvedTaskPipeline.model_validate({"operators": operators, **settings})
+    with Spool() as spool:
+        operating = Operating(pipeline, spool, lambda _: nullcontext())
+        for first in range(0, len(rows), at_once):
+            operating.take(rows[first : first + at_once])
+        return [(number, json.loads(row)) for number, row in operating.ordered()], operating
+
+
+def numbers(kept: list[tuple[int, JsonObject]]) -> list[int]:
+    return [number for number, _ in kept]
+
+
+def test_what_is_left_out_is_counted_by_operator_and_reason() -> None:
+    kept, operating = run(
+        step("length_filter", column="question"),
+        step("duplicate_filter", columns=["question"]),
+        step("number_filter", column="hard", at_least=1.0),
+    )
+    assert numbers(kept) == [0, 4, 5]
+    assert operating.num_read == 6
+    assert operating.left_out == {
+        "length_filter: the length of question is not in 1..": 1,
+        "duplicate_filter: its question was there before": 1,
+        "number_filter: hard is not in 1..inf": 1,
+    }
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 6])
+def test_the_parts_that_rows_come_in_change_nothing(at_once: int) -> None:
+    operators = (
+        step("duplicate_filter", columns=["question"]),
+        step("column_score", column="hard"),
+    )
+    ordering = Ordering(priority_weights={"hard": -1.0})
+    kept, _ = run(*operators, at_once=at_once, ordering=ordering)
+    assert numbers(kept) == [2, 1, 5, 0, 4]
+
+
+def test_weights_order_tasks_and_the_first_ones_stay() -> None:
+    score = step("column_score", column="hard", score="difficulty")
+    kept, operating = run(score, ordering=Ordering(top_k=2))
+    assert numbers(kept) == [2, 1], "without weights the easy ones come first"
+    assert operating.ordered_by == {"difficulty": -0.7}
+    assert operating.left_out == {"top_k: beyond the first 2": 4}
+    kept, _ = run(score, ordering=Ordering(priority_weights={"difficulty": 2.0}))
+    assert numbers(kept) == [4, 3, 0, 5, 1, 2]
+
+
+def test_folding_goes_from_the_first_to_the_last_in_each_layer() -> None:
+    ordering = Ordering(method="folding", folding_layers=2, priority_weights={"hard": 1.0})
+    kept, _ = run(step("column_score", column="hard"), ordering=ordering)
+    assert numbers(kept) == [4, 0, 1, 3, 5, 2]
+
+
+def test_by_chance_the_same_seed_gives_the_same_order() -> None:
+    first, _ = run(ordering=Ordering(method="shuffle", seed=5))
+    again, _ = run(ordering=Ordering(method="shuffle", seed=5), at_once=1)
+    other, _ = run(ordering=Ordering(method="shuffle", seed=6))
+    assert numbers(first) == numbers(again) != numbers(other)
+    assert sorted(numbers(first)) == list(range(6))
+
+
+def test_columns_are_chosen_and_scores_that_selectors_need_are_added() -> None:
+    kept, _ = run(
+        step("column_score", column="hard", score="rate"),
+        target_fields=["question"],
+        added_scores=["rate"],
+    )
+    assert kept[0][1] == {"question": "1+1=", "rate": 3.0}
+
+
+def test_a_weight_that_nobody_measures_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"priority_weights.fun` is measured by no operator: .* hard"
+    ):
+        run(step("column_score", column="hard"), ordering=Ordering(priority_weights={"fun": 1.0}))
+
+
+def test_a_row_without_a_column_is_named() -> None:
+    with pytest.raises(UserError, match=r"task operator number_filter, rows 0 to 3: .*'ease'"):
+        run(step("number_filter", column="ease"))
+    with pytest.raises(UserError, match="row 0 has no column 'answer'"):
+        run(target_fields=["question", "answer"])
+
+
+def swapped(tasks: TaskRows) -> TaskChanges:
+    """Gives other rows, and the scores of the first ones alone in the first call."""
+    is_first = not tasks.memory
+    tasks.memory["called"] = True
+    size = len(tasks.rows)
+    rows = [{"question": str(row["question"]).strip() or "?"} for row in tasks.rows]
+    scores = {"early": np.arange(size, dtype=np.float64)} if is_first else {}
+    return TaskChanges(rows=rows, scores=scores)
+
+
+def one_too_few(tasks: TaskRows) -> TaskChanges:
+    return TaskChanges(left_out=np.zeros(len(tasks.rows) - 1, dtype=np.bool_))
+
+
+def test_an_operator_of_ones_own_may_rewrite_rows_and_what_it_gives_is_checked() -> None:
+    here = "tests.unit.task_operators.test_operating"
+    weights = Ordering(priority_weights={"early": 1.0})
+    kept, _ = run(step(f"{here}.swapped"), ordering=weights)
+    assert numbers(kept) == [3, 2, 1, 0, 4, 5]
+    assert kept[2][1] == {"question": "?"}
+    with pytest.raises(UserError, match=r"one_too_few, rows 0 to 3: `left_out` must be 4 truth"):
+        run(step(f"{here}.one_too_few"))

@@ -1,0 +1,176 @@
+"""The task pipeline, with its operators looked at before anything starts."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from trinity.algorithm.forms import Form, form_of
+from trinity.algorithm.signature import Signature, read_signature
+from trinity.config.arguments import complete_arguments
+from trinity.config.data_processor import OperatorConfig, TaskPipelineConfig
+from trinity.config.experience_buffer import ExperienceBufferConfig
+from trinity.config.near import did_you_mean
+from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.root import Config
+from trinity.config.section import Args
+from trinity.config.service import ServiceConfig
+from trinity.config.taskset import TasksetConfig
+from trinity.config.taskset_storage import located_file
+from trinity.errors import UserError
+from trinity.json_values import JsonValue
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.task_operators import TASK_OPERATORS
+from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
+
+TASK_OPERATOR = Form(
+    given="TaskRows",
+    gives="TaskChanges",
+    module="trinity.task_operators.task_rows",
+    parameter="tasks",
+)
+DATA_JUICER = "data_juicer"
+KEY = "data_processor.task_pipeline"
+
+
+Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
+Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
+
+
+def has_inputs(config: Config) -> bool:
+    """Whether the pipeline says which files are read."""
+    pipeline = config.data_processor.task_pipeline
+    return pipeline is not None and bool(pipeline.inputs)
+
+
+def with_inputs(config: Config, given: Given) -> Given:
+    """The rows where the pipeline reads them: its first file stands for the taskset's own."""
+    pipeline = config.data_processor.task_pipeline
+    if pipeline is None or not pipeline.inputs:
+        return given
+    changed = {"storage_type": "file", "path": pipeline.inputs[0], "table": None}
+    return given.model_copy(update=changed)
+
+
+def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
+    """The taskset, or the trainer's rows, with the pipeline that they go through.
+
+    Raises: UserError naming the stage and what cannot be.
+    """
+    given = config.data_processor.task_pipeline
+    if given is None:
+        return rows
+    try:
+        _check_source(given, rows)
+        pipeline = ResolvedTaskPipeline(
+            operators=_operators(given, config.service),
+            target_fields=given.target_fields,
+            added_scores=rows.selector.feature_keys,
+            ordering=Ordering(
+                method=given.order_method,
+                priority_weights=given.priority_weights,
+                top_k=given.top_k,
+                folding_layers=given.folding_layers,
+                seed=config.seed,
+            ),
+            further_paths=tuple(located_file(path) for path in given.inputs[1:]),
+        )
+    except UserError as error:
+        raise UserError(f"stage `{stage}`: {error}") from error
+    return rows.model_copy(update={"task_pipeline": pipeline})
+
+
+def _check_source(
+    given: TaskPipelineConfig, rows: ResolvedTaskset | ResolvedExperienceBuffer
+) -> None:
+    if rows.storage_type == "queue":
+        raise UserError(
+            f"`{KEY}` takes whole tasksets, and the tasks of a queue come bit by bit: send those "
+            "that shall be explored, or give another `storage_type`"
+        )
+    kind = rows.selector.selector_type
+    if given.priority_weights and given.top_k < 0 and kind != "sequential":
+        raise UserError(
+            f"`{KEY}.priority_weights` put tasks into an order, and "
+            f"`data_selector.selector_type: {kind}` draws them in another one: make it sequential, "
+            "or give `top_k` to keep the first alone"
+        )
+
+
+def _operators(given: TaskPipelineConfig, service: ServiceConfig) -> tuple[TaskOperator, ...]:
+    if given.config_path is not None:
+        args: Args = {"config_path": given.config_path, "np": given.num_process}
+        config = OperatorConfig(name=DATA_JUICER, args=args)
+        return (_resolved(config, service, f"{KEY}.config_path"),)
+    load_plugins(plugin_dirs_from_environment())
+    operators = _gathered(given.operators, given.num_process, service)
+    return tuple(_resolved(one, service, key) for key, one in operators)
+
+
+def _gathered(
+    operators: Sequence[OperatorConfig], num_processes: int, service: ServiceConfig
+) -> list[tuple[str, OperatorConfig]]:
+    """Those of Data-Juicer that follow one another are one call."""
+    gathered: list[tuple[str, OperatorConfig]] = []
+    theirs: list[JsonValue] = []
+    for i, one in enumerate(operators):
+        key = f"{KEY}.operators[{i}]"
+        if not one.name:
+            raise UserError(f"`{key}.name` is missing: give one of {_known()}")
+        if "." in one.name or one.name in TASK_OPERATORS.names():
+            theirs = []
+            gathered.append((key, one))
+            continue
+        _check_server(one.name, key, service)
+        if not theirs:
+            args: Args = {"operators": theirs, "np": num_processes}
+            gathered.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
+        theirs.append({one.name: dict(one.args)})
+    return gathered
+
+
+def _known() -> str:
+    return ", ".join(TASK_OPERATORS.names())
+
+
+def _check_server(name: str, key: str, service: ServiceConfig) -> None:
+    if service.data_juicer is None:
+        near = did_you_mean(name, TASK_OPERATORS.names())
+        raise UserError(
+            f"`{key}.name: {name}` is no task operator here{near}; those of Data-Juicer need its "
+            "server: give `service.data_juicer.server_url`, or a dotted path for one of your own"
+        )
+
+
+def _resolved(config: OperatorConfig, service: ServiceConfig, key: str) -> TaskOperator:
+    is_own = config.name not in TASK_OPERATORS.builtins
+    args = config.args
+    if config.name == DATA_JUICER and "server_url" not in args:
+        args = {**args, "server_url": _server_url(service)}
+    complete = complete_arguments(
+        _own_signature(config.name, key)
+        if is_own
+        else read_signature(TASK_OPERATORS.builtins[config.name]),
+        args,
+        function=config.name,
+        key=f"{key}.args",
+        is_own=is_own,
+    )
+    return TaskOperator(name=config.name, args=complete, is_own=is_own)
+
+
+def _server_url(service: ServiceConfig) -> str:
+    url = service.data_juicer.server_url if service.data_juicer else None
+    if not url:
+        raise UserError(
+            f"`{KEY}` sends tasks to Data-Juicer, which needs a server: start "
+            "`python -m trinity.data_juicer.server` and give `service.data_juicer.server_url`"
+        )
+    return url
+
+
+def _own_signature(name: str, key: str) -> Signature:
+    """A user's function is imported, as its errors are better found now than in a service."""
+    try:
+        _, signature = form_of(TASK_OPERATORS.get(name), (TASK_OPERATOR,))
+    except UserError as error:
+        raise UserError(f"`{key}.name: {name}` {error}") from error
+    return signature

@@ -1,0 +1,23 @@
+"""Task operators by name: what is done to the rows of a taskset before any of them is explored."""
+
+from typing import TYPE_CHECKING
+
+from trinity.plugins import Registry
+
+if TYPE_CHECKING:
+    from trinity.task_operators.task_rows import TaskOperatorFn
+
+_HERE = "trinity.task_operators"
+BUILT_IN = {
+    name: f"{_HERE}.{name}.{name}"
+    for name in (
+        "column_score",
+        "data_juicer",
+        "duplicate_filter",
+        "length_filter",
+        "number_filter",
+    )
+}
+"""Operators of this package by name; whatever else is asked for is a user's."""
+
+TASK_OPERATORS: "Registry[TaskOperatorFn]" = Registry("task operator", BUILT_IN)

@@ -1,0 +1,167 @@
+"""Takes the rows of a taskset through its operators, and gives what is left in its order."""
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trinity.errors import UserError
+from trinity.task_operators import TASK_OPERATORS
+from trinity.task_operators.ordering import IntVector, order_of, used_weights
+from trinity.task_operators.spool import Spool
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
+from trinity.task_operators.task_rows import FloatVector, Row, TaskChanges, TaskRows
+
+MAX_REASONS = 100
+OTHER_REASONS = "other reasons"
+
+Calling = Callable[[TaskOperator], AbstractContextManager[None]]
+"""Stands around each call."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Rows that are left of those that came together."""
+
+    numbers: IntVector
+    """Which rows of the source they are, from 0."""
+    rows: Sequence[Row]
+    scores: dict[str, FloatVector]
+
+    def kept(self, left_out_N: Any) -> "_Part":
+        places = np.flatnonzero(~left_out_N)
+        return _Part(
+            numbers=self.numbers[places],
+            rows=[self.rows[i] for i in places],
+            scores={name: score_N[places] for name, score_N in self.scores.items()},
+        )
+
+
+@dataclass(slots=True)
+class Operating:
+    """Rows go in part by part; what is left comes out when all are in.
+
+    operating = Operating(pipeline, spool, calling)
+    operating.take([{"question": "1+1="}])
+    for number, row in operating.ordered(): ...
+    """
+
+    pipeline: ResolvedTaskPipeline
+    spool: Spool
+    calling: Calling
+    num_read: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    ordered_by: dict[str, float] = field(default_factory=dict)
+    """The weights that ordered them."""
+    _numbers: "array[int]" = field(default_factory=lambda: array("q"))
+    _scores: dict[str, "array[float]"] = field(default_factory=dict)
+    _memories: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """The next rows.
+
+        Raises: UserError naming the operator and the rows that it failed on.
+        """
+        first = self.num_read
+        self.num_read += len(rows)
+        part = _Part(np.arange(first, self.num_read), rows, {})
+        for place, operator in enumerate(self.pipeline.operators):
+            if part.rows:
+                part = self._operated(place, operator, part)
+        self._keep(part)
+
+    def ordered(self) -> Iterator[tuple[int, bytes]]:
+        """The rows that stay, each with its number in the source."""
+        scores = {
+            name: np.frombuffer(values, dtype=np.float64) for name, values in self._scores.items()
+        }
+        ordering = self.pipeline.ordering
+        self.ordered_by = {}
+        if ordering.method in ("sort", "folding") and len(self.spool):
+            self.ordered_by = used_weights(ordering, set(scores))
+        places_K = order_of(ordering, scores, self.ordered_by, len(self.spool))
+        if cut := len(self.spool) - len(places_K):
+            self.left_out[f"top_k: beyond the first {ordering.top_k}"] += cut
+        for place, row in zip(places_K, self.spool.read(map(int, places_K)), strict=True):
+            yield self._numbers[int(place)], row
+
+    def _operated(self, place: int, operator: TaskOperator, part: _Part) -> _Part:
+        memory = self._memories.setdefault(place, {})
+        given = TaskRows(rows=part.rows, scores=part.scores, memory=memory)
+        try:
+            with self.calling(operator):
+                function = TASK_OPERATORS.get(operator.name)
+                changes = _checked(function(given, **operator.args), len(part.rows))
+        except UserError as error:
+            raise UserError(f"{_where(operator, part)}: {error}") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a user's function raises
+            raise UserError(f"{_where(operator, part)}: {type(error).__name__}: {error}") from error
+        part = _Part(part.numbers, changes.rows or part.rows, {**part.scores, **changes.scores})
+        if changes.left_out is None or not changes.left_out.any():
+            return part
+        reason = f"{operator.name}: {changes.reason}" if changes.reason else operator.name
+        self._leave_out(reason, int(changes.left_out.sum()))
+        return part.kept(changes.left_out)
+
+    def _leave_out(self, reason: str, count: int) -> None:
+        is_known = reason in self.left_out or len(self.left_out) < MAX_REASONS
+        self.left_out[reason if is_known else OTHER_REASONS] += count
+
+    def _keep(self, part: _Part) -> None:
+        before = len(self.spool)
+        for place, row in enumerate(part.rows):
+            scored = {
+                name: float(part.scores[name][place])
+                for name in self.pipeline.added_scores
+                if name in part.scores and name not in row
+            }
+            fields = self.pipeline.target_fields
+            if missing := [name for name in fields if name not in row]:
+                raise UserError(
+                    f"row {int(part.numbers[place])} has no column {missing[0]!r}, which "
+                    f"`target_fields` names, only {', '.join(map(repr, row))}"
+                )
+            kept = {name: row[name] for name in fields} if fields else row
+            self.spool.add(_json({**kept, **scored}, int(part.numbers[place])))
+        self._numbers.extend(int(number) for number in part.numbers)
+        self._add_scores(part.scores, before, len(part.rows))
+
+    def _add_scores(self, scores: Mapping[str, FloatVector], before: int, count: int) -> None:
+        """What was not measured of some rows is not a number there."""
+        for name in self._scores.keys() | scores.keys():
+            own = self._scores.setdefault(name, array("d", [np.nan]) * before)
+            own.extend(scores[name] if name in scores else [np.nan] * count)
+
+
+def _where(operator: TaskOperator, part: _Part) -> str:
+    first, last = int(part.numbers[0]), int(part.numbers[-1])
+    return f"task operator {operator.name}, rows {first} to {last}"
+
+
+def _json(row: Row, number: int) -> bytes:
+    try:
+        return json.dumps(row, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"row {number}: what operators made of it is no JSON: {error}") from error
+
+
+def _checked(changes: object, size: int) -> TaskChanges:
+    """Raises: UserError for an answer that is not of these rows."""
+    if not isinstance(changes, TaskChanges):
+        raise UserError(f"it gave {type(changes).__name__}, where TaskChanges is expected")
+    left_out = changes.left_out
+    if left_out is not None and (left_out.shape != (size,) or left_out.dtype != np.bool_):
+        raise UserError(f"`left_out` must be {size} truth values, one a row")
+    for name, score_N in changes.scores.items():
+        if np.shape(score_N) != (size,):
+            raise UserError(f"the score {name!r} must be {size} numbers, one a row")
+    if changes.rows is not None and len(changes.rows) != size:
+        raise UserError(f"`rows` must be {size} rows, one in place of each: leave out others")
+    return changes
