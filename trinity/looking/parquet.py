@@ -48,6 +48,11 @@ def schema(pa: Any) -> Any:
             ("top_k", whole),
             ("max_tokens", whole),
             ("seed", whole),
+            ("min_p", real),
+            ("repetition_penalty", real),
+            ("presence_penalty", real),
+            ("frequency_penalty", real),
+            ("stop", pa.list_(text)),
         ]
     )
     texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")

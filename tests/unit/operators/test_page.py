@@ -13,6 +13,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "buffer.md"
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_an_operator_is_on_the_page_with_its_arguments(name: str) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |")]
-    [row] = rows
-    for argument in read_signature(BUILT_IN[name]).arguments:
-        assert f"`{argument}" in row
+    arguments = read_signature(BUILT_IN[name]).arguments
+    # One for tasks may be called the same.
+    assert any(all(f"`{argument}" in row for argument in arguments) for row in rows)

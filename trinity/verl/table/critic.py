@@ -42,6 +42,7 @@ ROWS: tuple[Row, ...] = (
         "critic.forward_micro_batch_size_per_gpu",
         "critic.model.use_remove_padding",
         "critic.model.enable_gradient_checkpointing",
+        "critic.fsdp_config.*",
         "critic.model.fsdp_config.*",
         "critic.model.override_config.*",
         "critic.model.external_lib",
