@@ -17,6 +17,7 @@ from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainBatch, TrainRow
 from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
 from trinity.config.plan import StagePlan
+from trinity.config.start_checkpoint import StartCheckpoint
 
 STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
 """How long a train step takes."""
@@ -49,9 +50,10 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
+        former: StartCheckpoint | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
-        del plan, ranks, critic_directory
+        del plan, ranks, critic_directory, former
         self._on_part = on_part
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
