@@ -22,6 +22,7 @@ DOCUMENTED = {
     Code.NOT_FOUND,
     Code.FAILED_PRECONDITION,
     Code.ABORTED,
+    Code.PERMISSION_DENIED,
     Code.RESOURCE_EXHAUSTED,
 }
 WAITING = {"OpenStage", "LeaseAssignments", "GetBatch"}
