@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from benchmarks.overhead.job import STAGE, Job
+from benchmarks.overhead.job import Job
 from benchmarks.overhead.steps import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,8 @@ def measure(job: Job, name: str, *, sync_offset: int) -> Steps:
 
 def read_steps(job_dir: Path) -> Steps:
     """The steps of a run, from its TensorBoard files."""
-    events = EventAccumulator(str(job_dir / "monitor/tensorboard" / STAGE), {"scalars": 0}).Reload()
+    (folder,) = (job_dir / "monitor/tensorboard").rglob("*_trainer")
+    events = EventAccumulator(str(folder), {"scalars": 0}).Reload()
     times = [point.wall_time for point in events.Scalars("time/train_step")]
     parts = {name: [p.value for p in events.Scalars(tag)] for name, tag in PARTS.items()}
     steps = Steps()
