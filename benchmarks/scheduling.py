@@ -13,24 +13,15 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.model_free_run import events_of
+from benchmarks.own_buffer import own_buffer
 from benchmarks.table import Claim, print_claims
-from tests.infra_fixtures import running
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
-from tests.integration.buffer.process import BufferProcess
 from tests.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.postgres import embedded_postgres
-from trinity.local.roles import DATABASE
-from trinity.local.secret_files import SecretFiles
-from trinity.security.broker import ADMIN
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_TASKS = 1000
@@ -82,7 +73,7 @@ def _tasks_per_second(run: int) -> float:
 
 async def _wake_seconds() -> float:
     with tempfile.TemporaryDirectory() as directory:
-        async with _buffer(Path(directory)) as process, talk_to(process) as buffer:
+        async with own_buffer(Path(directory)) as process, talk_to(process) as buffer:
             plan = rollout_plan(
                 Path(directory),
                 num_tasks=NUM_WAKES * 3,
@@ -111,30 +102,6 @@ async def _lease(buffer: Buffer) -> tuple[list[pb.Assignment], float]:
     granted = time.perf_counter()
     assert answer.assignments, answer.reason
     return list(answer.assignments), granted
-
-
-@asynccontextmanager
-async def _buffer(root: Path) -> AsyncIterator[BufferProcess]:
-    """A buffer with a broker and a database of its own."""
-    secrets = SecretFiles(root / "secrets")
-    postgres = embedded_postgres(root / "postgres", secrets, free_port())
-    broker = NatsServer(
-        folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
-    )
-    with (
-        running(postgres.prepare(root / "postgres.log")),
-        running(broker.prepare(root / "nats.log")),
-    ):
-        await postgres.wait_ready()
-        await broker.wait_ready()
-        process = BufferProcess(
-            postgres.dsn("buffer", DATABASE), broker.url(ADMIN), root / "buffer.log"
-        )
-        try:
-            await process.start()
-            yield process
-        finally:
-            process.kill()
 
 
 if __name__ == "__main__":

@@ -15,18 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.own_buffer import own_buffer
 from benchmarks.table import Claim, print_claims
-from tests.infra_fixtures import running
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.config.plan import StagePlan
-from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.postgres import embedded_postgres
-from trinity.local.roles import DATABASE
-from trinity.local.secret_files import SecretFiles
-from trinity.security.broker import ADMIN
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/selector_memory.json"
@@ -61,25 +55,8 @@ async def peaks_of(num_tasks: int, num_steps: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         plan = _plan(root, num_tasks, num_steps)
-        secrets = SecretFiles(root / "secrets")
-        postgres = embedded_postgres(root / "postgres", secrets, free_port())
-        broker = NatsServer(
-            folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
-        )
-        with (
-            running(postgres.prepare(root / "postgres.log")),
-            running(broker.prepare(root / "nats.log")),
-        ):
-            await postgres.wait_ready()
-            await broker.wait_ready()
-            process = BufferProcess(
-                postgres.dsn("buffer", DATABASE), broker.url(ADMIN), root / "buffer.log"
-            )
-            try:
-                await process.start()
-                return await _work(process, plan, num_steps)
-            finally:
-                process.kill()
+        async with own_buffer(root) as process:
+            return await _work(process, plan, num_steps)
 
 
 def _plan(root: Path, num_tasks: int, num_steps: int) -> StagePlan:

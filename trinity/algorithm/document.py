@@ -1,16 +1,11 @@
 """Writes the tables of docs/algorithms.md from the registries and the functions' docstrings.
 
-    python -m trinity.algorithm.document docs/algorithms.md [--check]
-
-What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+python -m trinity.algorithm.document docs/algorithms.md [--check]
 """
 
-import argparse
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.algorithm_type import AlgorithmType
@@ -27,13 +22,13 @@ from trinity.algorithm.signature import (
 )
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.written_pages import fill_tables, write_page
 
 KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 UNMEASURED = "not measured"
 LAG_TOO = "old weights, and an engine that computes otherwise"
 ENGINE_ALONE = "an engine that computes otherwise; of old rollouts it leaves hardly any"
-_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 _URL = re.compile(r"https?://[^\s)]*[^\s).,;:]")
 _ARXIV = "https://arxiv.org/abs/"
 
@@ -42,28 +37,18 @@ Row = tuple[str, ...]
 
 def main() -> None:
     """Write the tables, or say that they are not what the code says."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    given = parser.parse_args()
-    before = given.file.read_text(encoding="utf-8")
-    after = documented(before)
-    if not given.check:
-        given.file.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit(f"{given.file} is not what the code says: run make docs")
+    write_page("The parts of algorithms, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
     """The page with its tables as the code has them."""
-    return _TABLE.sub(lambda match: _filled(match["name"]), text)
+    return fill_tables(text, _lines)
 
 
-def _filled(name: str) -> str:
+def _lines(name: str) -> list[str]:
     rows = list(TABLES[name]())
     head, body = rows[0], rows[1:]
-    lines = [_line(head), _line(tuple("---" for _ in head)), *map(_line, body)]
-    return "\n".join([f"<!-- table: {name} -->", *lines, "<!-- end -->"])
+    return [_line(head), _line(tuple("---" for _ in head)), *map(_line, body)]
 
 
 def _line(cells: Row) -> str:

@@ -1,17 +1,11 @@
 """Writes the tables of docs/configuration.md from the sections.
 
-    python -m trinity.config.document docs/configuration.md [--check]
-
-What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+python -m trinity.config.document docs/configuration.md [--check]
 """
 
-import argparse
-import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 
 from trinity.config.catalog import Key, all_keys
 from trinity.config.explain import read_by, verl_names
@@ -19,33 +13,19 @@ from trinity.config.secret import shown
 from trinity.config.section import Section
 from trinity.config.status import Status
 from trinity.config.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
-
-_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+from trinity.written_pages import fill_tables, write_page
 
 Row = tuple[str, ...]
 
 
 def main() -> None:
     """Write the tables, or say that they are not what the code says."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    given = parser.parse_args()
-    before = given.file.read_text(encoding="utf-8")
-    after = documented(before)
-    if not given.check:
-        given.file.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit(f"{given.file} is not what the code says: run make docs")
+    write_page("All keys, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
     """The page with its tables as the code has them."""
-    return _TABLE.sub(lambda match: _filled(match["name"]), text)
-
-
-def _filled(name: str) -> str:
-    return "\n".join([f"<!-- table: {name} -->", *TABLES[name](), "<!-- end -->"])
+    return fill_tables(text, lambda name: TABLES[name]())
 
 
 @cache

@@ -1,45 +1,29 @@
 """Writes the table of calls in docs/security.md from the scopes.
 
-    python -m trinity.security.document docs/security.md [--check]
-
-What stands between `<!-- table: calls -->` and `<!-- end -->` is replaced; all else is kept.
+python -m trinity.security.document docs/security.md [--check]
 """
 
-import argparse
-import re
-import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 
 from google.protobuf.descriptor import Descriptor
 
 from trinity.security.roles import ROLE
 from trinity.security.scopes import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
 from trinity.security.tenancy import EXPERIMENT, TENANT, paths_to
+from trinity.written_pages import fill_tables, write_page
 
-_TABLE = re.compile(r"<!-- table: calls -->\n.*?<!-- end -->", re.DOTALL)
 _FILES = ("synchronizer", "buffer", "query", "taskset", "explorer", "trainer")
 
 
 def main() -> None:
     """Write the table, or say that it is not what the code says."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    given = parser.parse_args()
-    before = given.file.read_text(encoding="utf-8")
-    after = documented(before)
-    if not given.check:
-        given.file.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit(f"{given.file} is not what the code says: run make docs")
+    write_page("Who may call what, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
     """The page with its table as the code has it."""
-    table = "\n".join(["<!-- table: calls -->", *_lines(), "<!-- end -->"])
-    return _TABLE.sub(lambda _: table, text)
+    return fill_tables(text, lambda _: _lines())
 
 
 def _lines() -> Iterator[str]:

@@ -1,18 +1,13 @@
 """Writes the tables of docs/align-with-verl.md from the rows that the converter goes by.
 
-    python -m trinity.verl.document docs/align-with-verl.md [--check]
-
-What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+python -m trinity.verl.document docs/align-with-verl.md [--check]
 """
 
-import argparse
-import re
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from trinity.verl.row import Fate, Row
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
+from trinity.written_pages import fill_tables, write_page
 
 TABLES: Mapping[str, tuple[Row, ...]] = {
     "algorithm": algorithm.ROWS,
@@ -23,29 +18,16 @@ TABLES: Mapping[str, tuple[Row, ...]] = {
     "trainer": trainer.ROWS,
     "supervised": supervised.ROWS,
 }
-_TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def main() -> None:
     """Write the tables, or say that they are not what the code says."""
-    parser = argparse.ArgumentParser(description="veRL's keys and ours, as Markdown.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    given = parser.parse_args()
-    before = given.file.read_text(encoding="utf-8")
-    after = documented(before)
-    if not given.check:
-        given.file.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit(f"{given.file} is not what the code says: run make docs")
+    write_page("veRL's keys and ours, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
     """The page with its tables as the code has them."""
-    return _TABLE.sub(
-        lambda found: f"<!-- table: {found['name']} -->\n{verl_table(found['name'])}\n<!-- end -->",
-        text,
-    )
+    return fill_tables(text, lambda name: [verl_table(name)])
 
 
 def verl_table(name: str = "") -> str:

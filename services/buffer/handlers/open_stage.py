@@ -1,7 +1,7 @@
 """Makes a stage known, with tasksets that are already stored."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -100,6 +100,26 @@ async def open_stage(
     await lock_stage(connection, key)
     if is_new:
         await _hold(connection, key.tenant, tasksets)
+    await _take_tasksets(connection, key, plan, tasksets)
+    size = await _size_of(connection, key, plan, tasksets)
+    if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
+        raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
+    await update_stage(connection, key, plan=plan_json, **asdict(size))
+    stage = await get_stage(connection, key)
+    if is_new:
+        await _begin(connection, stage)
+    elif stage.state in (StageState.FAILED, StageState.CANCELLED):
+        await reopen_stage(connection, stage)
+    if not plan.needs_training:
+        await begin_exploring(connection, await get_stage(connection, key))
+    await notify(connection, *stage_topics(key))
+    return await get_stage(connection, key)
+
+
+async def _take_tasksets(
+    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> None:
+    """Those that the stage has already stay as they are."""
     rows = [
         {
             **key_columns(key),
@@ -113,6 +133,20 @@ async def open_stage(
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
     for taskset, selector in _selected(plan, tasksets):
         await prepare_selector(connection, key, taskset, selector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What there is to work on, and how much work it makes."""
+
+    num_rows: int
+    total_train_steps: int
+    total_explore_steps: int
+
+
+async def _size_of(
+    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> _Size:
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
@@ -123,33 +157,24 @@ async def open_stage(
     if plan.stored_batches is not None:
         source = await find_source(connection, key.tenant, plan.stored_batches)
         num_rows, total_train_steps = source.num_rows, source.total_train_steps
-    total_explore_steps = plan.num_explore_steps(num_rows) if plan.needs_rollout else 0
-    if max(total_train_steps, total_explore_steps) > MAX_STEPS:
-        raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
-    await update_stage(
-        connection,
-        key,
-        plan=plan_json,
+    return _Size(
         num_rows=num_rows,
         total_train_steps=total_train_steps,
-        total_explore_steps=total_explore_steps,
+        total_explore_steps=plan.num_explore_steps(num_rows) if plan.needs_rollout else 0,
     )
-    stage = await get_stage(connection, key)
-    if is_new:
-        await update_stage(connection, key, segment_id=await open_segment(connection, key))
-        if plan.stored_batches is not None:
-            before = plan.stored_batches.first_step - 1
-            await update_stage(connection, key, recorded_step=before, trained_step=before)
-        if plan.benched is not None:
-            newest = await newest_benched(connection, stage)
-            await update_stage(connection, stage.key, recorded_step=newest, trained_step=newest)
-        await _log_opened(connection, stage)
-    elif stage.state in (StageState.FAILED, StageState.CANCELLED):
-        await reopen_stage(connection, stage)
-    if not plan.needs_training:
-        await begin_exploring(connection, await get_stage(connection, key))
-    await notify(connection, *stage_topics(key))
-    return await get_stage(connection, key)
+
+
+async def _begin(connection: AsyncConnection, stage: Stage) -> None:
+    """What a stage has that was not known before."""
+    key, plan = stage.key, stage.plan
+    await update_stage(connection, key, segment_id=await open_segment(connection, key))
+    if plan.stored_batches is not None:
+        before = plan.stored_batches.first_step - 1
+        await update_stage(connection, key, recorded_step=before, trained_step=before)
+    if plan.benched is not None:
+        newest = await newest_benched(connection, stage)
+        await update_stage(connection, key, recorded_step=newest, trained_step=newest)
+    await _log_opened(connection, stage)
 
 
 async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:

@@ -136,3 +136,12 @@ async def world(
         yield world
     consuming.cancel()
     await asyncio.wait([consuming])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two sets of weights of one architecture."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed in (0, 1):
+        save_model(folder / str(seed), seed)
+    return folder / "0", folder / "1"

@@ -16,7 +16,6 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from examples.addition.model import save_model
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.gate import WeightGate
 from services.explorer.patience import Patience
@@ -74,15 +73,6 @@ def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     del os.environ[SOCKETS]
     if before is not None:
         os.environ[SOCKETS] = before
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two sets of weights of one architecture."""
-    folder = tmp_path_factory.mktemp("models")
-    for seed in (0, 1):
-        save_model(folder / str(seed), seed)
-    return folder / "0", folder / "1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

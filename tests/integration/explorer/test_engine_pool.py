@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from examples.addition.model import save_model
 from services.explorer.engine import EngineDied, EngineOptions
 from services.explorer.engine_pool import EnginePool
 from services.explorer.vllm_engine import start_vllm
@@ -19,15 +18,6 @@ from trinity.config.rollout_model import RolloutModelConfig
 DIED_SECONDS = 60.0
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two sets of weights of one architecture."""
-    folder = tmp_path_factory.mktemp("models")
-    for seed in (0, 1):
-        save_model(folder / str(seed), seed)
-    return folder / "0", folder / "1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,0 +1,38 @@
+"""A buffer's process with a broker and a database of its own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.infra_fixtures import running
+from tests.integration.buffer.process import BufferProcess
+from trinity.local.nats import NatsServer
+from trinity.local.ports import free_port
+from trinity.local.postgres import embedded_postgres
+from trinity.local.roles import DATABASE
+from trinity.local.secret_files import SecretFiles
+from trinity.security.broker import ADMIN
+
+
+@asynccontextmanager
+async def own_buffer(root: Path) -> AsyncIterator[BufferProcess]:
+    """With its data in `root`, until the block ends."""
+    secrets = SecretFiles(root / "secrets")
+    postgres = embedded_postgres(root / "postgres", secrets, free_port())
+    broker = NatsServer(
+        folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
+    )
+    with (
+        running(postgres.prepare(root / "postgres.log")),
+        running(broker.prepare(root / "nats.log")),
+    ):
+        await postgres.wait_ready()
+        await broker.wait_ready()
+        process = BufferProcess(
+            postgres.dsn("buffer", DATABASE), broker.url(ADMIN), root / "buffer.log"
+        )
+        try:
+            await process.start()
+            yield process
+        finally:
+            process.kill()
