@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 NO_VERSION = -1
 RETRY_SECONDS = 5.0
 SHOWN_AFTER_SECONDS = 1.0
+ADMITTED_AT_ONCE = 16
+"""Runs let in together go on in step and end together: the first results leave only then."""
 
 
 class WeightGate:
@@ -160,7 +162,7 @@ class WeightGate:
         finally:
             self._is_loading = False
         self._changed.set()
-        self._admit()
+        await self._admit()
 
     async def _load_in_time(self, weights: PublishedWeights) -> None:
         seconds = self._patience.seconds
@@ -191,14 +193,20 @@ class WeightGate:
         self._set_aside.discard(weights)
         self._changed.set()
 
-    def _admit(self) -> None:
+    async def _admit(self) -> None:
+        """Let in whom the loaded weights suit, some at a time; meanwhile nothing is loaded."""
         if self.loaded is None:
             return
+        num_admitted = 0
         for entered, required in list(self._waiting.items()):
-            if not entered.done() and required.is_met_by(self.loaded):
-                self._num_holding += 1
-                del self._waiting[entered]
-                entered.set_result(self.loaded)
+            if entered.done() or not required.is_met_by(self.loaded):
+                continue
+            self._num_holding += 1
+            del self._waiting[entered]
+            entered.set_result(self.loaded)
+            num_admitted += 1
+            if num_admitted % ADMITTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
 
 def _age(required: Requirement) -> tuple[int, int, bool]:

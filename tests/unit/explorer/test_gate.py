@@ -100,6 +100,26 @@ async def test_weights_stay_while_a_run_holds_them() -> None:
         assert world.loads.done == [0, 1]
 
 
+async def test_first_runs_are_over_before_the_last_of_those_that_waited_begin() -> None:
+    """In step with one another they would all end at once, and no result would leave before."""
+    order: list[str] = []
+
+    async def work(gate: WeightGate) -> None:
+        async with gate.hold(train(1)):
+            order.append("begun")
+            for _ in range(5):
+                await asyncio.sleep(0)
+        order.append("over")
+
+    async with running_gate() as under_test:
+        runs = [asyncio.create_task(work(under_test.gate)) for _ in range(200)]
+        await let_others_run()
+        under_test.publish(1)
+        await asyncio.gather(*runs)
+    assert order.index("over") < 150
+    assert order.count("over") == 200
+
+
 async def test_evaluations_of_the_loaded_version_go_before_newer_weights() -> None:
     async with running_gate(0, 1) as world:
         order: list[str] = []
