@@ -21,7 +21,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 
 NUM_STEPS = 3
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @dataclass(frozen=True, slots=True)

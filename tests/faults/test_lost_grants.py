@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.arena import arena_in
 from tests.faults.crash import DEATHS
 from tests.model_free.experiment import final_weights
@@ -11,8 +9,6 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 
 POINT = "buffer.lease-granted"
 NEVER_OVER = {"TRINITY_EXPLORER_LEASE_SECONDS": "86400"}
-
-pytestmark = pytest.mark.timeout(180)
 
 
 async def test_the_work_of_a_lost_grant_does_not_wait_for_its_lease_to_end(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ Which weights a run gets depends on timing then: no two runs end in the same one
 
 from pathlib import Path
 
-import pytest
-
 from tests.faults.arena import arena_in
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
@@ -21,8 +19,6 @@ POINTS = (
     "rank.version-recorded",
     "rank.step-reported",
 )
-
-pytestmark = pytest.mark.timeout(240)
 
 
 async def test_a_rank_may_die_anywhere_beside_its_next_step(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from trinity.rpc.channel import open_channel, open_sync_channel
 CALL_SECONDS = 60.0
 SOON_SECONDS = 15.0
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @contextmanager
 def gone_once_called(how: signal.Signals) -> Iterator[str]:

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-
-pytestmark = pytest.mark.timeout(120)
 
 
 async def weights_of(root: Path, seed: int) -> str:

@@ -5,7 +5,6 @@ import pickletools
 from pathlib import Path
 
 import psycopg
-import pytest
 from psycopg import sql
 
 from tests.model_free.experiment import experiment_plan, run_to_end
@@ -13,7 +12,6 @@ from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.secret_files import SecretFiles
 
-pytestmark = pytest.mark.timeout(120)
 COLUMNS = """
     SELECT table_name, column_name, data_type FROM information_schema.columns
     WHERE table_schema = %s AND data_type IN ('bytea', 'text', 'jsonb')

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
+from services.buffer.store.arrays import FLOATS
 from services.buffer.store.contents import load_bodies
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
@@ -238,4 +239,4 @@ async def store_feedback(
 
 
 def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]:
-    return Grouping(sa.cast(list(values), ARRAY(sa.Float)))
+    return Grouping(sa.type_coerce(sa.cast(list(values), FLOATS), ARRAY(sa.Float)))

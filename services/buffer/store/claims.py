@@ -17,6 +17,7 @@ from services.buffer.domain.states import (
     AssignmentKind,
     ScopeState,
 )
+from services.buffer.store.arrays import UUIDS
 from services.buffer.store.database import (
     among_given,
     among_numbers,
@@ -209,7 +210,7 @@ async def end_claims(
 
 _FIGURES = (
     sa.func.unnest(
-        sa.bindparam("ids", type_=ARRAY(C.assignment_id.type)),
+        sa.bindparam("ids", type_=UUIDS),
         sa.bindparam("figures", type_=ARRAY(sa.Text)),
     )
     .table_valued("assignment_id", "metrics", name="new")

@@ -10,9 +10,10 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from services.buffer.store.arrays import BIGINTS, UUIDS
 from services.buffer.store.tables import STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.postgres import map_database_errors
@@ -99,7 +100,7 @@ def given(key: StageKey, **values: object) -> dict[str, object]:
 
 def among_given(column: sa.Column[str], name: str = "ids") -> sa.ColumnElement[bool]:
     """Rows with one of the ids in the parameter of this name."""
-    return column == sa.any_(sa.bindparam(name, type_=ARRAY(sa.Uuid(as_uuid=False))))
+    return column == sa.any_(sa.bindparam(name, type_=UUIDS))
 
 
 def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
@@ -108,17 +109,12 @@ def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
     Tables of a new experiment grow faster than the planner's statistics: a join of two of them
     may compare every row with every other. So statements look rows up by ids, one table at a time.
     """
-    return column == sa.any_(uuid_array(ids))
-
-
-def uuid_array(ids: Iterable[str]) -> sa.Cast[Sequence[str]]:
-    """Many ids as one parameter."""
-    return sa.cast(list(ids), ARRAY(sa.Uuid(as_uuid=False)))
+    return column == sa.any_(sa.cast(list(ids), UUIDS))
 
 
 def among_numbers(column: sa.Column[int], numbers: Iterable[int]) -> sa.ColumnElement[bool]:
     """Rows with one of these numbers."""
-    return column == sa.any_(sa.cast(list(numbers), ARRAY(sa.BigInteger)))
+    return column == sa.any_(sa.cast(list(numbers), BIGINTS))
 
 
 def one_of(column: sa.Column[str], states: Iterable[StrEnum]) -> sa.ColumnElement[bool]:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
 from services.buffer.domain.states import ExperienceState
+from services.buffer.store.arrays import BOOLEANS, FLOATS, UUIDS
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among,
@@ -129,11 +129,11 @@ COPIED = [column for column in experience.c if column.name not in NOT_COPIED | C
 
 _NEW = (
     sa.func.unnest(
-        sa.bindparam("ids", type_=ARRAY(C.experience_id.type)),
-        sa.bindparam("parents", type_=ARRAY(C.experience_id.type)),
-        sa.bindparam("advantages", type_=ARRAY(sa.Float)),
-        sa.bindparam("rewards", type_=ARRAY(sa.Float)),
-        sa.bindparam("masked", type_=ARRAY(sa.Boolean)),
+        sa.bindparam("ids", type_=UUIDS),
+        sa.bindparam("parents", type_=UUIDS),
+        sa.bindparam("advantages", type_=FLOATS),
+        sa.bindparam("rewards", type_=FLOATS),
+        sa.bindparam("masked", type_=BOOLEANS),
     )
     .table_valued(
         "experience_id",

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentState
+from services.buffer.store.arrays import UUIDS
 from services.buffer.store.database import given, in_given_stage, in_stage, one_of
 from services.buffer.store.grants import lease_end
 from services.buffer.store.tables import NOW, UUID, assignment
@@ -51,7 +51,7 @@ _FREE_LOST = (
     .where(
         _IS_LEASED,
         assignment.c.leased_by == sa.bindparam("explorer_id", type_=UUID),
-        assignment.c.lease_token != sa.all_(sa.bindparam("held", type_=ARRAY(UUID))),
+        assignment.c.lease_token != sa.all_(sa.bindparam("held", type_=UUIDS)),
     )
     .values(state=AssignmentState.PENDING)
     .returning(assignment.c.stage)

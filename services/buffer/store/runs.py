@@ -18,6 +18,7 @@ from services.buffer.domain.states import (
     AttemptState,
     RunState,
 )
+from services.buffer.store.arrays import BIGINTS
 from services.buffer.store.copying import copy_rows
 from services.buffer.store.database import (
     among_given,
@@ -79,7 +80,7 @@ _BY_PLACE_OR_SEQUENCE = sa.union_all(
     _KNOWN.where(in_given_stage(run_attempt), among_given(run_attempt.c.assignment_id)),
     _KNOWN.where(
         run_attempt.c.producer == sa.bindparam("given_producer"),
-        run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=ARRAY(sa.BigInteger))),
+        run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=BIGINTS)),
     ),
 )
 

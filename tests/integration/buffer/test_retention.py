@@ -27,7 +27,6 @@ WANTED = {"num_tasks": 60, "total_steps": 12}
 IS_THERE = "SELECT to_regclass('payload_' || %s) IS NOT NULL"
 SEGMENTS = "SELECT segment_id FROM segment WHERE experiment_id = %s ORDER BY segment_id"
 REMOVED = "SELECT count(*) FROM segment WHERE experiment_id = %s AND removed_at IS NOT NULL"
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ POOLED = """
     LEFT JOIN payload p USING (tenant, experiment_id, stage, segment_id, payload_id)
     WHERE e.experiment_id = %s
 """
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

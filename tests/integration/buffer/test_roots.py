@@ -11,8 +11,6 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan, write_tasks
 from tests.integration.buffer.process import BufferProcess
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:

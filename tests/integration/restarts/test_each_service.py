@@ -5,8 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.integration.together.alone import weights_of
 from tests.integration.together.seen import PATIENCE_SECONDS, rows, until
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
@@ -14,8 +12,6 @@ from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.local.messages import EventKind
 from trinity.local.stack import LocalStack
-
-pytestmark = pytest.mark.timeout(120)
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 STORES = {"nats": signal.SIGTERM, "postgres": signal.SIGINT}

@@ -4,8 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.integration.local.stacks import next_event, running_stack
 from tests.integration.restarts import stopping_trainer
 from tests.integration.restarts.stopping_rank import HALF
@@ -17,8 +15,6 @@ from tests.model_free.stack import MODULES, model_free_stack
 from trinity.config.plan import ExperimentPlan
 from trinity.local.messages import EventKind
 from trinity.local.run_file import read_running
-
-pytestmark = pytest.mark.timeout(120)
 
 
 async def test_a_run_killed_in_its_first_checkpoint_goes_on(

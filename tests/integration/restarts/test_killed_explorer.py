@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import grpc
-import pytest
 
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
@@ -17,7 +16,6 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.rpc.channel import open_channel
 
 LEASE_SECONDS = 600
-pytestmark = pytest.mark.timeout(120)
 
 
 async def test_work_of_a_killed_explorer_does_not_wait_for_its_lease(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from trinity.security.folder import AUTHORITY, TOKEN, Security
 from trinity.security.issuing import Issuer, Part
 from trinity.security.scopes import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(280)]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 CODES = grpc.StatusCode
 API = "trinity.api.v1"

@@ -143,7 +143,6 @@ def leaks_of(texts: Mapping[str, bytes], values: Mapping[str, str]) -> list[str]
     ]
 
 
-@pytest.mark.timeout(280)
 async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

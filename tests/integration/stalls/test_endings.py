@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from pydantic import JsonValue
 
 from tests.integration.stalls.stalled import Stalled, stalled_stack
@@ -17,8 +16,6 @@ from tests.model_free.experiment import (
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
-
-pytestmark = pytest.mark.timeout(180)
 
 FAULTS = "tests.integration.stalls.faults"
 

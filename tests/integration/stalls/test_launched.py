@@ -21,8 +21,6 @@ from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.progress.view import RunView
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @dataclass
 class Lines:

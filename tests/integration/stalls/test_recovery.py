@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from pydantic import JsonValue
 
 from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
@@ -10,8 +9,6 @@ from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.model_free.experiment import experiment_plan, start_experiment
 from trinity.config.plan import ExperimentPlan
 from trinity.diagnosis.verdict import State
-
-pytestmark = pytest.mark.timeout(180)
 
 MAX_SECONDS = 8.0
 """Of an attempt."""

@@ -17,8 +17,6 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
 from trinity.telemetry import names, places
 
-pytestmark = pytest.mark.timeout(280)
-
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 STEPS, GROUPS, RUNS = 3, 4, 2
 PUBLISH = "trinity.api.v1.SynchronizerService/PublishVersion"

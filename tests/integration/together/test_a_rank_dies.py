@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.integration.together.alone import weights_of
 from tests.integration.together.seen import rows, until
@@ -15,8 +14,6 @@ from tests.model_free.experiment import experiment_plan, start_experiment, wait_
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-
-pytestmark = pytest.mark.timeout(120)
 
 TWO_RANKS = {
     "TRINITY_TRAINER_PRELOAD_RANKS": "2",

@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.integration.together.alone import weights_of
 from tests.integration.together.further import further
 from tests.integration.together.seen import members, until
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.stack import model_free_stack
-
-pytestmark = pytest.mark.timeout(120)
 
 SLOW_RUNS = {RUN_SECONDS_VARIABLE: "0.5"}
 

@@ -7,8 +7,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from services.explorer.settings import ExplorerSettings
 from tests.integration.together.alone import weights_of
 from tests.integration.together.further import further
@@ -16,8 +14,6 @@ from tests.integration.together.seen import Row, member_at, rows, until
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.stack import model_free_stack
-
-pytestmark = pytest.mark.timeout(120)
 
 ONE_GROUP_AT_A_TIME = {
     "TRINITY_EXPLORER_RUNS_PER_RUNNER": "2",

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nats
-import pytest
 from psycopg import sql
 
 from tests.integration.together.alone import weights_of
@@ -20,8 +19,6 @@ from trinity.config.plan import ExperimentPlan
 from trinity.local.stack import LocalStack
 from trinity.manifest import MANIFEST_NAME
 from trinity.subjects import RUNS_PREFIX, runs_subject
-
-pytestmark = pytest.mark.timeout(120)
 
 Tenancy = set[tuple[str, str]]
 """Tenants with their experiments."""
