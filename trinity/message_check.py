@@ -5,13 +5,9 @@ import math
 import numpy as np
 
 from trinity.api.v1 import experience_pb2
-from trinity.codec import (
-    ALIGNMENT_NAMES,
-    check_spans,
-    experience_from_proto,
-    finish_reason_of,
-    sequence_from_proto,
-)
+from trinity.codec import experience_from_proto, finish_reason_of, sequence_from_proto
+from trinity.sample_check import check_spans
+from trinity.tensor_codec import ALIGNMENT_NAMES
 from trinity.types import Experience, Pair
 
 Tensor = experience_pb2.Tensor

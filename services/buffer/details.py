@@ -11,8 +11,9 @@ from google.protobuf.struct_pb2 import Value
 from services.buffer.domain.group import Detail
 from trinity.algorithm.advantage.needs import Needs
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import sequence_from_proto, tensor_from_proto
+from trinity.codec import sequence_from_proto
 from trinity.operators.rollouts import Content
+from trinity.tensor_codec import tensor_from_proto
 
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:

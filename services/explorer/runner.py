@@ -11,8 +11,8 @@ from services.explorer.outcome import Attempt, Outcome
 from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
 from services.explorer.workbench import Workbench
-from trinity.codec import check_experience
 from trinity.masking import without_passwords
+from trinity.sample_check import check_experience
 from trinity.telemetry import tracing
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience

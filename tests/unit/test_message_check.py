@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.test_codec import REF, an_experience
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import (
-    experience_from_proto,
-    experience_to_proto,
-)
+from trinity.codec import experience_from_proto, experience_to_proto
 from trinity.message_check import check_experience_message
 from trinity.types import Pair
 
