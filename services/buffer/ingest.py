@@ -17,6 +17,13 @@ from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import Result
 from services.buffer.domain.samples import storable
 from services.buffer.domain.states import Fate
+from services.buffer.fates import (
+    letter_of,
+    letters_of_refused,
+    rejections,
+    report_of,
+    reports_of_refused,
+)
 from services.buffer.handlers.settling import Settler
 from services.buffer.store.database import Database, unanswered
 from services.buffer.store.reports import (
@@ -34,7 +41,6 @@ from services.buffer.wire import (
     Unparsable,
     is_reference,
     open_parcel,
-    subject_of,
 )
 from trinity.errors import Unavailable
 from trinity.limited_log import LimitedLog
@@ -164,7 +170,7 @@ class Ingest:
         async with self.database.transaction() as connection:
             parcel, _ = await self._open(connection, message)
             await insert_dead_letters(connection, [letter])
-            await insert_reports(connection, _rejections(parcel, reason) if parcel else [])
+            await insert_reports(connection, rejections(parcel, reason) if parcel else [])
 
     async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> list[Verdict]:
         results: list[Result] = []
@@ -176,13 +182,13 @@ class Ingest:
                 letters.append(letter)
             if parcel is not None:
                 results += parcel.results
-                reports += _reports_of_refused(parcel)
-                letters += _letters_of_refused(subject_of_message(message), parcel)
+                reports += reports_of_refused(parcel)
+                letters += letters_of_refused(subject_of_message(message), parcel)
         verdicts = await self.settler.settle(connection, results)
-        letters += [_letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
+        letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
         await insert_dead_letters(connection, letters)
         async with unanswered(connection):
-            await insert_reports(connection, [*reports, *(_report_of(one) for one in verdicts)])
+            await insert_reports(connection, [*reports, *(report_of(one) for one in verdicts)])
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)
         return verdicts
@@ -251,54 +257,3 @@ async def _open_blob(connection: AsyncConnection, subject: str, sha256: bytes) -
     if parcel.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")
     return parcel
-
-
-def _rejections(parcel: Parcel, reason: str) -> list[Report]:
-    """Tell whoever sent something of this that none of it is stored."""
-    senders = [(one.producer, one.sequence) for one in parcel.results]
-    senders += [(one.producer, one.sequence) for one in parcel.refused]
-    return [
-        Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
-        for producer, sequence in senders
-    ]
-
-
-def _reports_of_refused(parcel: Parcel) -> list[Report]:
-    return [
-        Report(producer=one.producer, sequence=one.sequence, fate=Fate.REJECTED, reason=one.reason)
-        for one in parcel.refused
-    ]
-
-
-def _letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
-    return [
-        DeadLetter(
-            subject=subject,
-            reason=one.reason,
-            body=one.body,
-            producer=one.producer,
-            sequence=one.sequence,
-        )
-        for one in parcel.refused
-    ]
-
-
-def _report_of(verdict: Verdict) -> Report:
-    return Report(
-        producer=verdict.result.producer,
-        sequence=verdict.result.sequence,
-        fate=verdict.fate,
-        reason=verdict.reason,
-    )
-
-
-def _letter_of(verdict: Verdict) -> DeadLetter:
-    """What is kept of a result that was understood and refused: its samples' wire bytes."""
-    result = verdict.result
-    return DeadLetter(
-        subject=subject_of(result.key),
-        reason=verdict.reason,
-        body=b"".join(one.body for one in result.experiences),
-        producer=result.producer,
-        sequence=result.sequence,
-    )
