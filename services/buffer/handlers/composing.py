@@ -6,30 +6,25 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer import telemetry
-from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batch_metrics import batch_metrics
 from services.buffer.domain.composition import (
     Decision,
     End,
-    Refill,
-    Supply,
     Take,
     VersionWanted,
     Wait,
     decide,
     decide_at_once,
     decide_short,
-    tasks_to_draw,
 )
 from services.buffer.domain.events import BatchComposed, Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
-from services.buffer.domain.stage import Stage, planned_rows
-from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
+from services.buffer.domain.stage import Stage
+from services.buffer.domain.states import ExperienceState, StageState
 from services.buffer.handlers.driving import wanted_version
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.explored import explored_rows
-from services.buffer.handlers.leasing import draw_assignments
 from services.buffer.handlers.replaying import Look, bounds, look, settle_choice
 from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
@@ -37,20 +32,16 @@ from services.buffer.handlers.sampling import (
     expert_rows,
     leave_out_stale,
     sampling_figures,
-    version_for_refill,
 )
-from services.buffer.handlers.words import describe_rollouts, describe_scopes
+from services.buffer.handlers.shortage import go_without, supply_of
 from services.buffer.priorities import Priorities, PriorityFailed
-from services.buffer.store.assignments import count_refills, first_open_place
+from services.buffer.store.assignments import first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.contents import load_bodies
-from services.buffer.store.database import notify, stage_topics, unanswered, work_topic
+from services.buffer.store.database import notify, stage_topics, unanswered
 from services.buffer.store.experiences import set_states
-from services.buffer.store.feedback import count_held
-from services.buffer.store.pace import losses
 from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, ready_rows, rows_of
-from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import update_stage
 from trinity.errors import PreconditionFailed
@@ -105,7 +96,7 @@ class Composer:
         num_rows = await count_ready(connection, stage, before)
         decision: Decision | None = decide_at_once(stage, step, num_rows)
         if decision is None:
-            supply = await _supply(connection, stage, step, num_rows)
+            supply = await supply_of(connection, stage, step, num_rows)
             decision = decide(stage, step, supply)
         match decision:
             case Take():
@@ -118,7 +109,7 @@ class Composer:
                 telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
                 return await self._take(connection, stage, step, rows, up_to=up_to, figures={})
             case _:
-                return await _go_without(connection, stage, step, decision, num_rows)
+                return await go_without(connection, stage, step, decision, num_rows)
 
     async def _compose_by_priority(
         self, connection: AsyncConnection, stage: Stage, step: int
@@ -144,11 +135,11 @@ class Composer:
         num_rows = (
             len(seen.choice.taken) if seen else await count_ready(connection, stage, unfinished)
         )
-        supply = await _supply(connection, stage, step, num_rows)
+        supply = await supply_of(connection, stage, step, num_rows)
         decision = decide_short(stage, step, supply)
         if isinstance(decision, Take) and seen is not None:
             return await self._take_chosen(connection, step, seen, begun_ns)
-        return await _go_without(connection, stage, step, decision, num_rows)
+        return await go_without(connection, stage, step, decision, num_rows)
 
     async def _take_chosen(
         self, connection: AsyncConnection, step: int, seen: Look, begun_ns: int
@@ -210,27 +201,6 @@ class Composer:
         return head
 
 
-async def _go_without(
-    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
-) -> Wait | End:
-    """What follows where no batch can be composed now."""
-    match decision:
-        case Refill(num_tasks, refill_round):
-            drawn = await _refill(connection, stage, num_tasks, refill_round)
-            reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
-            return Wait(reason, num_rows, planned_rows(stage, step))
-        case End("failed", reason):
-            reason += await _why_short(connection, stage)
-            await end_stage(connection, stage, StageState.FAILED, reason)
-            return End("failed", reason)
-        case Wait(reason):
-            return Wait(reason, num_rows, planned_rows(stage, step))
-        case End():
-            return decision
-        case Take():
-            raise AssertionError("a batch that can be taken is not gone without")
-
-
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
     """The place of the first group that may still give rows, where their order is fixed."""
     if not stage.is_ordered:
@@ -238,63 +208,6 @@ async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place 
     scopes = await open_scope_places(connection, stage.key)
     first_open = await first_open_place(connection, stage.key)
     return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
-
-
-async def _supply(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
-    unfinished = ""
-    if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
-        unfinished = describe_rollouts(work)
-    elif scopes := await open_scope_places(connection, stage.key):
-        num_awaited = await count_held(connection, stage.key)
-        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
-    return Supply(
-        num_rows=num_rows,
-        unfinished=unfinished,
-        next_step=_next_step(stage, step),
-        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
-    )
-
-
-def _next_step(stage: Stage, step: int) -> str:
-    """Why the next explore step has not begun, if the steps before `step` are enough for it."""
-    if not can_open_after(stage, step - 1):
-        return ""
-    number = stage.explore_step + 1
-    needed = 0 if stage.plan.is_driven else stage.plan.required_version(number)
-    if stage.published is None or needed > stage.published:
-        return f"explore step {number} needs weights version {needed}, which is not published yet"
-    return f"no explorer has asked for explore step {number} yet"
-
-
-async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
-    """What became of the rows that a step lacks, as an end of the sentence that says so."""
-    filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
-    failure = filtered or await commonest_failure(connection, stage.key)
-    why = f"; most often: {failure}" if failure else ""
-    if stage.num_stale:
-        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
-    return why
-
-
-async def _refill(
-    connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
-) -> int:
-    """Draw as many further tasks as make up for those that are missing; answers how many."""
-    num_tasks = num_missing
-    if not stage.num_stale:  # else rows were lost by their age, as further ones are not
-        lost = await losses(connection, stage)
-        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
-    refills = await count_refills(connection, stage.key, stage.explore_step)
-    await draw_assignments(
-        connection,
-        stage,
-        num_tasks,
-        first_position=refills.next_position,
-        refill_round=refill_round,
-        required_version=version_for_refill(stage),
-    )
-    await notify(connection, work_topic(stage.key))
-    return num_tasks
 
 
 async def _record(

@@ -1,0 +1,105 @@
+"""What follows where a batch lacks rows: further tasks, a wait with its reason, or an end."""
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.admission import can_open_after
+from services.buffer.domain.composition import (
+    Decision,
+    End,
+    Refill,
+    Supply,
+    Take,
+    Wait,
+    tasks_to_draw,
+)
+from services.buffer.domain.stage import Stage, planned_rows
+from services.buffer.domain.states import AssignmentKind, StageState
+from services.buffer.handlers.ending import end_stage
+from services.buffer.handlers.leasing import draw_assignments
+from services.buffer.handlers.sampling import version_for_refill
+from services.buffer.handlers.words import describe_rollouts, describe_scopes
+from services.buffer.store.assignments import count_refills
+from services.buffer.store.database import notify, work_topic
+from services.buffer.store.feedback import count_held
+from services.buffer.store.pace import losses
+from services.buffer.store.runs import commonest_failure, oldest_open_work
+from services.buffer.store.scopes import open_scope_places
+
+
+async def go_without(
+    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
+) -> Wait | End:
+    """What follows where no batch can be composed now."""
+    match decision:
+        case Refill(num_tasks, refill_round):
+            drawn = await _refill(connection, stage, num_tasks, refill_round)
+            reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End("failed", reason):
+            reason += await _why_short(connection, stage)
+            await end_stage(connection, stage, StageState.FAILED, reason)
+            return End("failed", reason)
+        case Wait(reason):
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End():
+            return decision
+        case Take():
+            raise AssertionError("a batch that can be taken is not gone without")
+
+
+async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
+    """What there is for the batch of a step, and what is still to come."""
+    unfinished = ""
+    if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+        unfinished = describe_rollouts(work)
+    elif scopes := await open_scope_places(connection, stage.key):
+        num_awaited = await count_held(connection, stage.key)
+        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
+    return Supply(
+        num_rows=num_rows,
+        unfinished=unfinished,
+        next_step=_next_step(stage, step),
+        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
+    )
+
+
+def _next_step(stage: Stage, step: int) -> str:
+    """Why the next explore step has not begun, if the steps before `step` are enough for it."""
+    if not can_open_after(stage, step - 1):
+        return ""
+    number = stage.explore_step + 1
+    needed = 0 if stage.plan.is_driven else stage.plan.required_version(number)
+    if stage.published is None or needed > stage.published:
+        return f"explore step {number} needs weights version {needed}, which is not published yet"
+    return f"no explorer has asked for explore step {number} yet"
+
+
+async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
+    """What became of the rows that a step lacks, as an end of the sentence that says so."""
+    filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
+    failure = filtered or await commonest_failure(connection, stage.key)
+    why = f"; most often: {failure}" if failure else ""
+    if stage.num_stale:
+        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
+    return why
+
+
+async def _refill(
+    connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
+) -> int:
+    """Draw as many further tasks as make up for those that are missing; answers how many."""
+    num_tasks = num_missing
+    if not stage.num_stale:  # else rows were lost by their age, as further ones are not
+        lost = await losses(connection, stage)
+        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
+    refills = await count_refills(connection, stage.key, stage.explore_step)
+    await draw_assignments(
+        connection,
+        stage,
+        num_tasks,
+        first_position=refills.next_position,
+        refill_round=refill_round,
+        required_version=version_for_refill(stage),
+    )
+    await notify(connection, work_topic(stage.key))
+    return num_tasks
