@@ -168,6 +168,12 @@ class Launched:
         loaded: dict[str, object] = json.loads((self.job_dir / "summary.json").read_text())
         return loaded
 
+    def seconds(self) -> dict[str, float]:
+        """The run's phases, of all its starts, and their total."""
+        seconds = self.summary()["seconds"]
+        assert isinstance(seconds, dict)
+        return dict(seconds)
+
     def rewards(self) -> list[float]:
         """The reward curve of the last stage."""
         stages = self.summary()["stages"]

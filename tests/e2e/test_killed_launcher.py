@@ -28,3 +28,7 @@ def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(
     assert run.wait() == 0, run.text
     assert "[warmup] finished before, skipped" in run.text
     assert end_of(run) == undisturbed_end
+    seconds = run.seconds()
+    total = seconds.pop("total")
+    assert {"start", "warmup", "rft", "stop"} <= seconds.keys()
+    assert total == pytest.approx(sum(seconds.values()))

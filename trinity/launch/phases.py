@@ -1,9 +1,17 @@
-"""Where the time of one start of a run went: phases that follow one another without a gap."""
+"""Where the time of a run went: phases that follow one another without a gap."""
 
+import asyncio
+import contextlib
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
 
 TOTAL = "total"
+SECONDS_FILE = "seconds.json"
+KEEP_SECONDS = 10.0
+"""A launcher that is killed forgets no more than this."""
 
 
 class Phases:
@@ -11,7 +19,7 @@ class Phases:
 
     phases = Phases("start")
     phases.begin("rft")
-    phases.seconds()  # {"start": 4.1, "rft": 0.2, "total": 4.3}
+    phases.seconds()  # {"start": 4.1, "rft": 0.2}
     """
 
     def __init__(self, first: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,6 +35,50 @@ class Phases:
         self._current, self._since = name, now
 
     def seconds(self) -> dict[str, float]:
-        """All phases so far and their sum."""
+        """All phases so far."""
         self.begin(self._current)
-        return {**self._passed, TOTAL: sum(self._passed.values())}
+        return dict(self._passed)
+
+
+class AllStarts:
+    """The phases of this start and those of the starts before, which the run's directory keeps."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+        self._before: dict[str, float] | None = None
+
+    def read(self, job_dir: Path) -> None:
+        """Take in the starts before; call it when no other launcher works in the directory."""
+        try:
+            kept = json.loads((job_dir / SECONDS_FILE).read_bytes())
+            self._before = {str(name): float(value) for name, value in kept.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            self._before = {}  # of a first start, or damaged: figures are no reason not to run
+
+    def keep(self, job_dir: Path) -> None:
+        """Write them for the next start; nothing before those of the starts before were read."""
+        if self._before is None:
+            return
+        path = job_dir / SECONDS_FILE
+        temporary = path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):  # a full disk stops what matters, and is told there
+            job_dir.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(added(self._before, self._phases.seconds())))
+            temporary.replace(path)
+
+    async def keep_on(self, job_dir: Path) -> NoReturn:
+        """Write them now and then; never returns."""
+        while True:
+            self.keep(job_dir)
+            await asyncio.sleep(KEEP_SECONDS)
+
+    def seconds(self) -> dict[str, float]:
+        """Rounded phases of all starts, and the `total` that they add up to."""
+        summed = added(self._before or {}, self._phases.seconds())
+        rounded = {name: round(value, 2) for name, value in summed.items()}
+        return {**rounded, TOTAL: round(sum(rounded.values()), 2)}
+
+
+def added(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """Phase by phase, in the order in which they first came."""
+    return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}

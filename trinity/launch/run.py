@@ -17,7 +17,7 @@ from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus
 from trinity.launch.holdups import say_holdups
-from trinity.launch.phases import Phases
+from trinity.launch.phases import AllStarts, Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
 from trinity.launch.watching import watched
@@ -57,7 +57,11 @@ class Run:
     secure: bool = False
     """Certificates and tokens on loopback too."""
     _phases: Phases = field(default_factory=lambda: Phases("start"))
+    _starts: AllStarts = field(init=False)
     _interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._starts = AllStarts(self._phases)
 
     async def execute(self) -> RunSummary:
         """Run to the end.
@@ -70,8 +74,11 @@ class Run:
         return self._leave_results(view, ended)
 
     async def _follow(self, view: RunView) -> synchronizer_pb2.Experiment:
-        async with self._stack() as stack:
-            return await self._on(stack, view)
+        try:
+            async with self._stack() as stack:
+                return await self._on(stack, view)
+        finally:
+            self._starts.keep(self.plan.job_path)
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
@@ -84,6 +91,7 @@ class Run:
             services=self.services,
             secure=self.secure,
         ) as stack:
+            self._starts.read(self.plan.job_path)
             self.reporter.say(f"all services answer after {self._phases.seconds()['start']:.1f} s")
             try:
                 yield stack
@@ -115,6 +123,7 @@ class Run:
                         self._until_stack_fails(stack),
                         say_preparations(synchronizer, self.reporter),
                         say_holdups(self._home, view, self.reporter, self._sync_timeout()),
+                        self._starts.keep_on(self.plan.job_path),
                     )
                     await monitor.catch_up(view.last_event)
                     return ended
@@ -208,8 +217,9 @@ class Run:
             state="finished" if finished else "failed",
             reason=ended.reason,
             starts=ended.start_count,
-            seconds=self._phases.seconds(),
+            seconds=self._starts.seconds(),
         )
+        self._starts.keep(self.plan.job_path)
         write_summary(summary, self.plan.job_path / SUMMARY_FILE)
         if not finished:
             raise RunFailed(f"{ended.reason}; the logs are in {self._home / 'log'}")

@@ -84,7 +84,7 @@ class RunSummary(_Part):
     starts: int
     """How often the run was started until it came to this."""
     seconds: dict[str, float]
-    """Phases of the last start, which follow one another, and their `total`."""
+    """Phases of all starts, and the `total` they add up to: the time between starts is in none."""
     stages: tuple[StageSummary, ...]
     versions: dict[str, str]
 
@@ -108,7 +108,7 @@ def summarize(
         experiences=sum(stage.experiences for stage in stages),
         tokens=sum(stage.tokens for stage in stages),
         starts=starts,
-        seconds={name: round(value, 2) for name, value in seconds.items()},
+        seconds=seconds,
         stages=stages,
         versions=installed_versions(),
     )

@@ -1,12 +1,70 @@
-"""The phases of a run leave no time out."""
+"""The phases of a run leave no time out, however often it was started."""
 
-from trinity.launch.phases import Phases
+from pathlib import Path
+
+import pytest
+
+from trinity.launch.phases import SECONDS_FILE, AllStarts, Phases
 
 
-def test_phases_follow_one_another_and_add_up() -> None:
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def spend(phases: Phases, clock: Clock, **seconds: float) -> None:
+    """Phases of these lengths, one after the other."""
+    for name, length in seconds.items():
+        phases.begin(name)
+        clock.now += length
+
+
+def test_phases_follow_one_another_and_come_again() -> None:
     times = iter([0.0, 4.0, 10.0, 13.0, 14.0])
     phases = Phases("start", clock=lambda: next(times))
     phases.begin("rft")
     phases.begin("stop")
     phases.begin("rft")
-    assert phases.seconds() == {"start": 4.0, "rft": 7.0, "stop": 3.0, "total": 14.0}
+    assert phases.seconds() == {"start": 4.0, "rft": 7.0, "stop": 3.0}
+
+
+def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> None:
+    for _ in range(2):
+        clock = Clock()
+        starts = AllStarts(phases := Phases("start", clock))
+        starts.read(tmp_path)
+        spend(phases, clock, start=4.001, rft=10.004, stop=1.0)
+        starts.keep(tmp_path)
+    seconds = starts.seconds()
+    total = seconds.pop("total")
+    assert seconds == {"start": 8.0, "rft": 20.01, "stop": 2.0}
+    assert total == pytest.approx(sum(seconds.values()), abs=1e-9)
+
+
+def test_kept_again_and_again_a_start_counts_once(tmp_path: Path) -> None:
+    clock = Clock()
+    starts = AllStarts(phases := Phases("start", clock))
+    starts.read(tmp_path)
+    for _ in range(3):
+        spend(phases, clock, rft=1.0)
+        starts.keep(tmp_path)
+    assert starts.seconds() == {"start": 0.0, "rft": 3.0, "total": 3.0}
+
+
+def test_a_start_that_never_had_the_directory_leaves_its_seconds_alone(tmp_path: Path) -> None:
+    (tmp_path / SECONDS_FILE).write_text('{"rft": 9.0}')
+    AllStarts(Phases("start", Clock())).keep(tmp_path)
+    assert (tmp_path / SECONDS_FILE).read_text() == '{"rft": 9.0}'
+
+
+@pytest.mark.parametrize("damaged", ["", "[1]", '{"rft": "long"}', '{"rft": null}'])
+def test_a_damaged_file_of_seconds_keeps_no_run_from_starting(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / SECONDS_FILE).write_text(damaged)
+    starts = AllStarts(Phases("start", Clock()))
+    starts.read(tmp_path)
+    assert starts.seconds()["total"] == 0.0
