@@ -34,6 +34,8 @@ class TrainerState:
         self.end_waits()
         if self.heartbeats is not None:
             self.heartbeats.set_work(experiment_id, stage)
+        if experiment_id:
+            self._set_activity("starting the ranks")
 
     def idle(self) -> None:
         """Work on nothing."""

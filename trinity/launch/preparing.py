@@ -1,16 +1,21 @@
 """What the services do while there are no steps to show yet: models take their time to load."""
 
 import asyncio
+import time
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 import grpc
 
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.diagnosis.words import duration
 from trinity.rpc.limits import CALL_SECONDS
 
 POLL_SECONDS = 0.5
-SAID = ("starting the engine", "loading the model")
+PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "loading the model")
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
+SAID_AGAIN_SECONDS = 5.0
+"""Until the first sign of life; each further one takes twice as long."""
 
 
 class Says(Protocol):
@@ -20,11 +25,48 @@ class Says(Protocol):
         """One line."""
 
 
+@dataclass(slots=True)
+class Preparation:
+    """What one member does before it can work."""
+
+    activity: str
+    since: float
+    next_said: float
+
+
+@dataclass(slots=True)
+class Preparations:
+    """Which members prepare, since when, and what was said of it."""
+
+    reporter: Says
+    _by_member: dict[str, Preparation] = field(default_factory=dict)
+
+    def take(self, member: synchronizer_pb2.Member, now: float) -> None:
+        """Say that something begins, that it still goes on, and that all of it is over."""
+        role = ROLES.get(member.role)
+        if role is None:
+            return
+        if member.activity not in PREPARING:
+            if (over := self._by_member.pop(member.id, None)) is not None:
+                self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
+            return
+        begun = self._by_member.setdefault(
+            member.id, Preparation(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
+        )
+        if begun.activity != member.activity:
+            begun.activity = member.activity
+            self.reporter.say(f"{role}: {member.activity}")
+        elif now >= begun.next_said:
+            lasted = now - begun.since
+            begun.next_said = now + lasted
+            self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
+
+
 async def say_preparations(
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Says
 ) -> NoReturn:
-    """Say when a member begins to load a model and when it has; never returns."""
-    doing: dict[str, str] = {}
+    """Say what members prepare for as long as they do; never returns."""
+    preparations = Preparations(reporter)
     while True:
         try:
             answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
@@ -34,16 +76,5 @@ async def say_preparations(
             pass  # a restart of the synchronizer, which others report
         else:
             for member in answer.members:
-                _say_change(member, doing.get(member.id, ""), reporter)
-                doing[member.id] = member.activity
+                preparations.take(member, time.monotonic())
         await asyncio.sleep(POLL_SECONDS)
-
-
-def _say_change(member: synchronizer_pb2.Member, before: str, reporter: Says) -> None:
-    role = ROLES.get(member.role)
-    if role is None or member.activity == before:
-        return
-    if member.activity in SAID:
-        reporter.say(f"{role}: {member.activity}")
-    elif before in SAID:
-        reporter.say(f"{role}: ready")

@@ -1,6 +1,7 @@
 """A person hears that a model is being loaded, and when it is there."""
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -45,4 +46,46 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
     async with asyncio.timeout(5):
         await stub.told_all.wait()
     watch.cancel()
-    assert lines.said == ["trainer: loading the model", "trainer: ready"]
+    assert lines.said == ["trainer: loading the model", "trainer: ready after 0 s"]
+
+
+def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
+    lines = Lines()
+    preparations = preparing.Preparations(lines)
+    engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
+    for second in range(41):
+        preparations.take(engine, second)
+    preparations.take(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
+    assert lines.said == [
+        "explorer: starting the engine",
+        "explorer: still starting the engine, after 5 s",
+        "explorer: still starting the engine, after 10 s",
+        "explorer: still starting the engine, after 20 s",
+        "explorer: still starting the engine, after 40 s",
+        "explorer: ready after 45 s",
+    ]
+
+
+def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
+    lines = Lines()
+    preparations = preparing.Preparations(lines)
+    for second, activity in enumerate(
+        ("waiting for a stage", "starting the ranks", "loading the model", "training")
+    ):
+        preparations.take(pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity), second)
+    assert lines.said == [
+        "trainer: starting the ranks",
+        "trainer: loading the model",
+        "trainer: ready after 2 s",
+    ]
+
+
+def test_what_parts_say_of_themselves_is_what_is_listened_for() -> None:
+    sources = Path(__file__).parents[3] / "services"
+    said = "".join(
+        path.read_text()
+        for role in ("explorer", "trainer")
+        for path in (sources / role).glob("*.py")
+    )
+    for activity in preparing.PREPARING:
+        assert f'"{activity}"' in said
