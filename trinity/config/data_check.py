@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.chat_template import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
@@ -71,6 +72,8 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 
     What lies in a database is seen when it is read.
     """
+    if buffer.format.chat_template is not None:
+        check_template(buffer.format.chat_template, "of `format`")
     if buffer.path is None or buffer.storage_type == "sql":
         return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
@@ -82,6 +85,8 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
     """Its files and their first row: expert rows are as those of `sft`."""
     assert buffer.path is not None
+    if buffer.format.chat_template is not None:
+        check_template(buffer.format.chat_template, "of `format`")
     if buffer.storage_type == "sql":
         return
     files = find_data_files(buffer.path, buffer.split, buffer.subset_name)

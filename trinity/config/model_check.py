@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from jinja2 import Environment, TemplateSyntaxError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from trinity.config.chat_template import check_template
 from trinity.config.model_files import local_model_directory
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
@@ -14,6 +14,14 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention takes without a GPU."""
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+
+
+class _NamedTemplate(BaseModel):
+    name: str
+    template: str
+
+
+_NAMED_TEMPLATES = TypeAdapter(list[_NamedTemplate])
 
 
 class _Architecture(BaseModel):
@@ -40,7 +48,7 @@ class _Architecture(BaseModel):
 def check_model(stage: StagePlan) -> None:
     """Raise for the first thing that is missing or does not fit."""
     if stage.chat_template is not None:
-        _check_template(stage.chat_template, "of `model`")
+        check_template(stage.chat_template, "of `model`")
     directory = local_model_directory(stage.model_path)
     if directory is None:
         return
@@ -137,8 +145,22 @@ def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
         raise UserError(
             f"the tokenizer of {directory} has no chat template: give `model.chat_template_path`"
         )
+    for name, text in _templates_by_name(template, directory).items():
+        check_template(text, f"{name}of the tokenizer in {directory}")
+
+
+def _templates_by_name(template: object, directory: Path) -> dict[str, str]:
+    """A tokenizer has one template, or several in a list of names and texts."""
     if isinstance(template, str):
-        _check_template(template, f"of the tokenizer in {directory}")
+        return {"": template}
+    try:
+        named = _NAMED_TEMPLATES.validate_python(template)
+    except ValidationError as error:
+        raise UserError(
+            f"the chat template of the tokenizer in {directory} is neither a text nor a list of "
+            "names and templates: save the tokenizer again"
+        ) from error
+    return {f"`{one.name}` ": one.template for one in named}
 
 
 def _own_template(directory: Path) -> object:
@@ -154,18 +176,6 @@ def _own_template(directory: Path) -> object:
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
     return None
-
-
-def _check_template(template: str, whose: str) -> None:
-    """Its syntax alone; `generation` is a tag that transformers adds."""
-    try:
-        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
-    except TemplateSyntaxError as error:
-        if "'generation'" not in str(error.message):
-            raise UserError(
-                f"the chat template {whose} is no valid Jinja (line {error.lineno}: "
-                f"{error.message}): correct it"
-            ) from error
 
 
 def _check_architecture(architecture: _Architecture, stage: StagePlan) -> None:

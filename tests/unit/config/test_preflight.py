@@ -303,3 +303,41 @@ def test_a_chat_template_may_mark_what_the_assistant_said(tmp_path: Path, model:
     (Path(model) / "chat_template.jinja").write_text(template)
     path = write_rows(tmp_path / "train.jsonl", TASK)
     assert check(tmp_path, **grpo(model, {"path": path})) == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ messages | join_up }}", "no valid Jinja (line 1: No filter named 'join_up'"),
+        ("\n{{ messages is pretty }}", "(line 2: No test named 'pretty'"),
+        ("{% generation %}{{ messages | join_up }}{% endgeneration %}", "'join_up'"),
+        ("{% generation %}{{ messages }}", "Unexpected end of template"),
+    ],
+)
+def test_a_chat_template_that_could_not_be_used_is_named(
+    tmp_path: Path, model: str, template: str, said: str
+) -> None:
+    (Path(model) / "chat_template.jinja").write_text(template)
+    path = write_rows(tmp_path / "train.jsonl", TASK)
+    assert said in check(tmp_path, **grpo(model, {"path": path}))
+
+
+def test_each_of_a_tokenizers_named_templates_is_looked_at(tmp_path: Path, model: str) -> None:
+    named = [
+        {"name": "default", "template": "{{ messages }}"},
+        {"name": "tool_use", "template": "{{ messages"},
+    ]
+    config_file = Path(model) / "tokenizer_config.json"
+    config_file.write_text(json.dumps({"chat_template": named}))
+    path = write_rows(tmp_path / "train.jsonl", TASK)
+    assert "chat template `tool_use` of the tokenizer" in check(
+        tmp_path, **grpo(model, {"path": path})
+    )
+
+
+def test_a_chat_template_of_training_data_is_looked_at(tmp_path: Path, model: str) -> None:
+    path = write_rows(tmp_path / "sft.jsonl", MESSAGES)
+    form: object = {"chat_template": "{% for %}"}
+    said = check(tmp_path, SFT, **sft(model, path=path, format=form, storage_type="file"))
+    assert "experience buffer" in said
+    assert "the chat template of `format` is no valid Jinja" in said
