@@ -16,8 +16,9 @@ from trinity.errors import UserError
 from trinity.launch.benching import BenchSource
 from trinity.launch.gpus import check_gpus
 from trinity.launch.hub import check_hub_models
+from trinity.launch.ordered_stop import Interrupted
 from trinity.launch.prepare import Prepared, prepare
-from trinity.launch.run import Interrupted, Run
+from trinity.launch.run import Run
 from trinity.launch.stored_run import StoredRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished

@@ -35,6 +35,10 @@ class Follower:
     reporter: Reporter
     on_stage: Callable[[str], None]
     """Told the name of each stage when it is seen to run."""
+    began_millis: int = 0
+    """Events before this belong to earlier starts: the view takes them in, nobody is told again."""
+    _untold: set[str] = field(default_factory=set)
+    """Stages with such events, until it is said how far they had come."""
     _told: set[tuple[str, int]] = field(default_factory=set)
 
     async def until_ended(self) -> synchronizer_pb2.Experiment:
@@ -98,9 +102,26 @@ class Follower:
         )
         async for answer in self.buffer.WatchProgress(request):
             for event in answer.events:
-                self.view.apply(event)
-                self.reporter.event(self.view, event)
+                self._take(event)
             self.reporter.refresh(self.view)
+
+    def _take(self, event: buffer_pb2.ProgressEvent) -> None:
+        if event.unix_millis < self.began_millis:
+            self.view.apply(event)
+            self._untold.add(event.stage)
+            return
+        if event.stage in self._untold:
+            self._untold.remove(event.stage)
+            self._say_where(event.stage)
+        self.view.apply(event)
+        self.reporter.event(self.view, event)
+
+    def _say_where(self, stage_name: str) -> None:
+        """How far a stage had come before this start."""
+        stage = self.view.stages.get(stage_name)
+        if stage is not None and stage.last_step:
+            steps = f"step {stage.last_step}/{stage.total_steps or '?'}"
+            self.reporter.say(f"[{stage_name}] goes on; it had come to {steps}")
 
     async def _settle(self) -> None:
         """Wait until no event has come for a moment: the state's end may overtake the last ones."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus
 from trinity.launch.holdups import say_holdups
+from trinity.launch.ordered_stop import OrderedStop
 from trinity.launch.phases import AllStarts, Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
@@ -39,10 +40,6 @@ SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
 CANCEL_SECONDS = 3.0
 
 
-class Interrupted(Exception):
-    """The person pressed Ctrl-C."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One start of an experiment on this machine."""
@@ -56,12 +53,14 @@ class Run:
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
     """Certificates and tokens on loopback too."""
+    _began_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     _phases: Phases = field(default_factory=lambda: Phases("start"))
     _starts: AllStarts = field(init=False)
-    _interrupted: bool = False
+    _stop: OrderedStop = field(init=False)
 
     def __post_init__(self) -> None:
         self._starts = AllStarts(self._phases)
+        self._stop = OrderedStop(self.reporter)
 
     async def execute(self) -> RunSummary:
         """Run to the end.
@@ -69,7 +68,7 @@ class Run:
         Raises: RunFailed with the reason and the log to read; Interrupted after an ordered stop.
         """
         view = RunView.of(self.plan)
-        ended = await self._until_signal(self._follow(view))
+        ended = await self._stop.guard(self._follow(view))
         self._phases.begin("results")
         return self._leave_results(view, ended)
 
@@ -96,6 +95,7 @@ class Run:
             try:
                 yield stack
             finally:
+                self._stop.begins()
                 self._phases.begin("stop")
                 self.reporter.say("stopping the services")
 
@@ -115,6 +115,7 @@ class Run:
                 view=view,
                 reporter=self.reporter,
                 on_stage=self._phases.begin,
+                began_millis=self._began_millis,
             )
             try:
                 async with watched(self.plan, experiment.id, buffer, self.reporter) as monitor:
@@ -183,27 +184,6 @@ class Run:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _until_signal(self, way: Awaitable[T]) -> T:
-        """Await, but let SIGINT and SIGTERM end it in order."""
-        task = asyncio.ensure_future(way)
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, self._interrupt, task)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            raise Interrupted from None
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    def _interrupt(self, task: "asyncio.Future[T]") -> None:
-        """Only the first signal counts: cancelling again would cut the ordered stop short."""
-        if not self._interrupted:
-            self._interrupted = True
-            task.cancel()
 
     def _sync_timeout(self) -> float:
         return max(stage.config.synchronizer.sync_timeout for stage in self.plan.stages)
