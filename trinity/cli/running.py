@@ -10,7 +10,10 @@ from trinity.config.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.config.root import Config
 from trinity.errors import UserError
+from trinity.launch.resume import holds_run
+from trinity.local.job_lock import holder
 from trinity.local.run_file import RunningStack, read_running
+from trinity.progress.summary import FINISHED, read_summary
 
 RUN_FILE = "run.json"
 RUN_DEPTHS = ("*/*", "*/*/*")
@@ -34,13 +37,27 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
     directory = _job_dir(config, job_dir)
     running = _running(directory)
     if running is None:
-        raise UserError(f"no run is going on in {directory}")
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
     return directory, running
 
 
 def find_job(config: Path | None, job_dir: Path | None) -> Path:
     """The directory of the run, whether it goes on or has stopped."""
     return _job_dir(config, job_dir)
+
+
+def _why_not(directory: Path) -> str:
+    """What is there instead of a run that goes on, as the end of a sentence."""
+    if (process := holder(directory)) is not None:
+        return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
+    if not holds_run(directory):
+        return ""
+    summary = read_summary(directory)
+    if summary is None:
+        return ": it has stopped; `trinity run` goes on with it"
+    if summary.state == FINISHED:
+        return ": it is finished; `trinity run` shows its results again"
+    return f": it has failed ({summary.reason}); `trinity run` goes on with it"
 
 
 def _job_dir(config: Path | None, job_dir: Path | None) -> Path:

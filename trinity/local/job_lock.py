@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trinity.errors import UserError
 
+LOCK_FILE = "run.lock"
 _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
 """Written in place of a process number, it is nobody's."""
@@ -28,7 +29,7 @@ class JobLock:
 
         Raises: UserError naming the process that runs there.
         """
-        descriptor = os.open(job_dir / "run.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(descriptor, job_dir)
         except BaseException:
@@ -43,6 +44,15 @@ class JobLock:
         os.pwrite(self.descriptor, _NOBODY, 0)
         os.ftruncate(self.descriptor, len(_NOBODY))
         os.close(self.descriptor)
+
+
+def holder(job_dir: Path) -> int | None:
+    """The process that has written itself into the lock and lives; None without one."""
+    try:
+        written = (job_dir / LOCK_FILE).read_text()
+    except OSError:
+        return None
+    return int(written) if written.isdigit() and Path(f"/proc/{written}").exists() else None
 
 
 def _lock(descriptor: int, job_dir: Path) -> None:

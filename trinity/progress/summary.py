@@ -134,11 +134,16 @@ def write_summary(summary: RunSummary, path: Path) -> None:
 
 def read_finished(job_dir: Path) -> RunSummary | None:
     """What a run that came to its end left there; None when there is none, or none to be read."""
+    summary = read_summary(job_dir)
+    return summary if summary is not None and summary.state == FINISHED else None
+
+
+def read_summary(job_dir: Path) -> RunSummary | None:
+    """The same of a run that failed too."""
     try:
-        summary = RunSummary.model_validate_json((job_dir / SUMMARY_FILE).read_bytes())
+        return RunSummary.model_validate_json((job_dir / SUMMARY_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
-    return summary if summary.state == FINISHED else None
 
 
 def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:

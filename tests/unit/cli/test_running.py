@@ -1,0 +1,51 @@
+"""Whoever asks about a run that does not go on hears what became of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.progress.builders import empty_view
+from trinity.cli.running import find_run
+from trinity.errors import UserError
+from trinity.local.job_lock import JobLock
+from trinity.progress.summary import summarize, write_summary
+
+
+def asked(job_dir: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        find_run(None, job_dir)
+    return str(refused.value)
+
+
+def leave(job_dir: Path, state: str, reason: str = "") -> None:
+    """What a run that ended so leaves."""
+    (job_dir / "config.json").write_text("{}")
+    summary = summarize(
+        empty_view(), label="a/b", state=state, reason=reason, starts=1, seconds={"total": 9.0}
+    )
+    write_summary(summary, job_dir / "summary.json")
+
+
+def test_where_nothing_was_started_nothing_more_is_said(tmp_path: Path) -> None:
+    assert asked(tmp_path) == f"no run is going on in {tmp_path}"
+
+
+def test_a_run_that_is_being_started_is_asked_again_later(tmp_path: Path) -> None:
+    leave(tmp_path, "failed")
+    lock = JobLock.acquire(tmp_path)
+    assert f"process {os.getpid()} starts or stops one; ask again" in asked(tmp_path)
+    lock.release()
+    assert "it has failed" in asked(tmp_path)
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "it has stopped; `trinity run` goes on with it" in asked(tmp_path)
+
+
+def test_a_run_that_ended_says_how(tmp_path: Path) -> None:
+    leave(tmp_path, "failed", "the grader is broken")
+    assert "it has failed (the grader is broken)" in asked(tmp_path)
+    leave(tmp_path, "finished")
+    assert "it is finished; `trinity run` shows its results again" in asked(tmp_path)
