@@ -5,7 +5,7 @@
 class ShortAnswer(RewardFn): ...
 
 REWARDS.get("short_answer")           # by name, once its file is loaded
-REWARDS.get("my_rewards.ShortAnswer") # by dotted path, wherever Python finds the module
+REWARDS.get("my_rewards.ShortAnswer") # by dotted path, in a plugin folder or where Python looks
 """
 
 import difflib
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
 
 
 def import_module(name: str, wanted: str) -> ModuleType:
-    """Import a module, also one that lies in the current folder.
+    """Import a module, also one that lies in the current folder or in a plugin folder.
 
     Raises: UserError when there is no such module or it cannot be imported.
     """
@@ -115,8 +115,12 @@ def import_module(name: str, wanted: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            if (path := _plugin_file(name)) is not None:
+                return _load_file(path)
+            folders = ", ".join([here, *map(str, plugin_dirs_from_environment())])
             raise UserError(
-                f"{wanted}: there is no module {error.name!r} in {here} or among Python's packages"
+                f"{wanted}: there is no module {error.name!r} in {folders} or among Python's "
+                "packages"
             ) from error
         raise UserError(f"{wanted}: {_explain(error)}") from error
     except Exception as error:  # whatever a user's file raises at import
@@ -142,12 +146,18 @@ def plugin_dirs_from_environment() -> list[Path]:
     return [Path(part) for part in value.split(os.pathsep) if part]
 
 
-def _load_file(path: Path) -> None:
+def _plugin_file(name: str) -> Path | None:
+    """The first plugin folder's file of this module."""
+    paths = (folder / f"{name}.py" for folder in plugin_dirs_from_environment())
+    return next((path.resolve() for path in paths if path.is_file()), None)
+
+
+def _load_file(path: Path) -> ModuleType:
     """Under a name of its own: two folders may each hold a `rewards.py`."""
     folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
     name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
     if name in sys.modules:
-        return
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -157,6 +167,7 @@ def _load_file(path: Path) -> None:
     except Exception as error:  # whatever a user's file raises at import
         del sys.modules[name]
         raise UserError(f"plugin {path}: {_explain(error)}") from error
+    return module
 
 
 def _explain(error: Exception) -> str:

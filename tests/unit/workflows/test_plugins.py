@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
+from trinity.plugins import PLUGIN_DIRS_VARIABLE, REWARDS, WORKFLOWS, Registry, load_plugins
 
 REWARD = """
 from trinity.plugins import REWARDS
@@ -43,6 +43,19 @@ def test_a_plugin_folder_gives_names(tmp_path: Path) -> None:
     load_plugins([folder])
     load_plugins([folder])
     assert REWARDS.get("by_folder").__name__ == "Own"
+
+
+def test_a_file_in_a_plugin_folder_is_found_by_its_dotted_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "anything_else.py").write_text(REWARD.format(name="by_both"))
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(folder))
+    load_plugins([folder])
+    assert REWARDS.get("anything_else.Own") is REWARDS.get("by_both")
+    with pytest.raises(UserError, match=f"no module 'nothing_there' in .*, {folder} or among"):
+        REWARDS.get("nothing_there.Own")
 
 
 def test_two_folders_may_hold_files_of_one_name(tmp_path: Path) -> None:
