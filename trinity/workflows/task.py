@@ -27,7 +27,14 @@ class Task:
     @property
     def task_desc(self) -> str:
         """The prompt column."""
-        return str(self.column(self.format.prompt_key))
+        key = self.format.prompt_key
+        value = self.column(key)
+        if value is None or isinstance(value, list | dict):
+            kind = "null" if value is None else f"a {type(value).__name__}"
+            raise UserError(
+                f"taskset {self.taskset!r}, row {self.index}: column {key!r} is {kind}, no text"
+            )
+        return str(value)
 
     @property
     def truth(self) -> JsonValue:

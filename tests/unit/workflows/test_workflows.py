@@ -221,3 +221,11 @@ async def test_a_model_whose_attempt_is_over_ends_what_goes_on_and_refuses_the_r
     with pytest.raises(AttemptOver):
         await asyncio.to_thread(chat.chat, [{"role": "user", "content": "d"}])
     assert len(engine.seeds) == 3
+
+
+@pytest.mark.parametrize(("value", "kind"), [(None, "null"), (["a"], "a list"), ({}, "a dict")])
+def test_a_row_whose_question_is_no_text_is_not_asked(value: JsonObject, kind: str) -> None:
+    odd = task({"question": value, "answer": "2"}, index=7)
+    with pytest.raises(UserError, match=f"'sums', row 7: column 'question' is {kind}, no text"):
+        _ = odd.task_desc
+    assert task({"question": 5, "answer": "5"}).task_desc == "5"
