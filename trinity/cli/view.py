@@ -120,9 +120,12 @@ async def _show_many(
 def _print(
     stored: Stored, stage: str | None, records: list[query_pb2.ExperienceRecord], limit: int
 ) -> None:
-    out = console()
-    out.print(_holdings(stored.stage(stage)))
-    out.print(sample_table(records) if records else "no sample satisfies these conditions")
+    out, shown = console(), stored.stage(stage)
+    out.print(_holdings(shown))
+    if records:
+        out.print(sample_table(records))
+    elif shown.counts:
+        out.print("no sample satisfies these conditions")
     if len(records) == limit:
         out.print(f"only {limit} are shown: see --limit, --json and `trinity export`")
 

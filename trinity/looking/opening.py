@@ -1,8 +1,10 @@
 """Reaches what a job has stored: through the stack that runs, or one that is started to look."""
 
+import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,8 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
 from trinity.rpc.limits import CALL_SECONDS
 
+START_SECONDS = 30.0
+RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
 """The services that tell what is stored."""
 
@@ -110,9 +114,26 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
 
 
 async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> Stored:
-    answer: query_pb2.ListStagesResponse = await queries.ListStages(
-        query_pb2.ListStagesRequest(experiment_id=experiment_id), timeout=CALL_SECONDS
-    )
+    answer = await _list_stages(queries, experiment_id)
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
     return Stored(queries=queries, label=label, stages=tuple(answer.stages))
+
+
+async def _list_stages(
+    queries: QueryServiceStub, experiment_id: str
+) -> query_pb2.ListStagesResponse:
+    """A buffer that has just been started serves once its database and its schema are there."""
+    request = query_pb2.ListStagesRequest(experiment_id=experiment_id)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            answer: query_pb2.ListStagesResponse = await queries.ListStages(
+                request, timeout=CALL_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                raise
+        else:
+            return answer
+        await asyncio.sleep(RETRY_SECONDS)
