@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from trinity.api.v1 import (
     buffer_pb2,
@@ -90,7 +90,7 @@ def _show(
         if population.last_explore_step:
             console.print(*population_lines(stage_name, population), sep="\n")
             console.print(population_table(population))
-    console.print(_member_table(now))
+    console.print(member_table(now))
     waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
     console.print(_wait_table(waits) if waits else "nobody waits for anybody")
 
@@ -163,8 +163,10 @@ def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
             )
 
 
-def _member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
-    table = Table("member", "address", "stage", "doing", "version", "heard")
+def member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
+    """Who belongs to the system and what it does."""
+    address = Column("address", no_wrap=True)  # a port that is cut off is of no use
+    table = Table("member", address, "stage", "doing", "version", "heard")
     for member in now.members:
         role = _name(synchronizer_pb2.Role.Name(member.role))
         heard = f"{member.silent_seconds:.1f} s ago"

@@ -66,6 +66,7 @@ class Submission:
             label=self.plan.label,
             plan_json=self.plan.model_dump_json(),
         )
+        reporter.say(f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}")
         try:
             answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
                 request, timeout=START_SECONDS, wait_for_ready=True
