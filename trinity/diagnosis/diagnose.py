@@ -1,5 +1,7 @@
 """From a snapshot to the one cause that holds the run, or that nothing does."""
 
+from dataclasses import replace
+
 from trinity.diagnosis.broken import find_broken, restarts
 from trinity.diagnosis.chain import Chain, follow, live_members
 from trinity.diagnosis.severed import find_unheard, link_hint, unheard_notes
@@ -39,7 +41,23 @@ ADVICE = {
 
 
 def diagnose(snapshot: Snapshot) -> Verdict:
-    """The first rule that finds something decides."""
+    """The first rule that finds something decides; what a full disk does looks like many things."""
+    verdict = _first_found(snapshot)
+    if not snapshot.full_disk or verdict.state in (State.OVER, State.IDLE):
+        return verdict
+    text = sentence(f"the disk of {snapshot.full_disk} is full: make room there")
+    if verdict.is_healthy:
+        return replace(verdict, notes=(*verdict.notes, text))
+    again = "A run that has ended by then goes on with the command that started it."
+    return Verdict(
+        state=State.BROKEN,
+        cause="disk full",
+        text=f"{text} {again} What is seen of it: {verdict.text}",
+        notes=verdict.notes,
+    )
+
+
+def _first_found(snapshot: Snapshot) -> Verdict:
     if snapshot.experiments is not None and snapshot.running is None:
         return find_broken(snapshot) or _not_running(snapshot.experiments)
     return (

@@ -1,8 +1,9 @@
 """Takes a snapshot of a run: of its processes, and of what its services tell."""
 
 import asyncio
+import shutil
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -36,6 +37,8 @@ NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
 FOREIGN = Condition.FOREIGN
 WORKERS = ("trainer", "explorer")
 REMEMBERED_SECONDS = 60.0
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""The database's log alone grows by so much at a time."""
 SHORT_SECONDS = 0.5
 """Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
 
@@ -79,7 +82,16 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
                 stopped=processes.stopped_below(pid) if pid else {},
             )
         )
-    return convert.snapshot(tuple(parts), answers.status, answers.work)
+    told = convert.snapshot(tuple(parts), answers.status, answers.work)
+    return replace(told, full_disk=str(job_dir) if has_no_room(job_dir) else "")
+
+
+def has_no_room(folder: Path) -> bool:
+    """Whether next to nothing can be written there; where that cannot be told, it can."""
+    try:
+        return shutil.disk_usage(folder).free < LEAST_FREE_BYTES
+    except OSError:
+        return False
 
 
 def _died(death: Death | None) -> Died | None:

@@ -125,6 +125,8 @@ class Snapshot:
     work: tuple[StageWork, ...] | None = None
     complaint: str = ""
     """Why something could not be asked for."""
+    full_disk: str = ""
+    """The run's directory, where its disk has no room left."""
 
     def part(self, name: str) -> Part | None:
         """The part of that name."""

@@ -1,0 +1,49 @@
+"""A disk without room is named, whatever it looks like to those who want to write."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.diagnosis.builders import member, part, snapshot, wait
+from trinity.diagnosis import gather
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.snapshot import Condition
+from trinity.diagnosis.verdict import State
+
+FOLDER = "/data/p/run"
+
+
+def test_a_full_disk_is_the_cause_of_what_waits_for_the_broker() -> None:
+    buffer = member("buffer", wait("buffer", "broker", 40.0, "the broker does not answer"))
+    trainer = member("trainer", wait("trainer", "buffer", 41.0, "the buffer does not answer"))
+    verdict = diagnose(snapshot(trainer, buffer, full_disk=FOLDER))
+    assert "What is seen of it: The run waits for the broker" in verdict.text
+    assert (verdict.state, verdict.cause) == (State.BROKEN, "disk full")
+    assert verdict.text.startswith(f"The disk of {FOLDER} is full: make room there.")
+
+
+def test_a_full_disk_is_the_cause_of_a_database_that_is_gone() -> None:
+    parts = (part("postgres", condition=Condition.GONE, last_words="No space left on device"),)
+    verdict = diagnose(snapshot(parts=parts, full_disk=FOLDER))
+    assert verdict.cause == "disk full"
+    assert "What is seen of it: " in verdict.text
+
+
+def test_a_run_that_still_gets_on_is_warned() -> None:
+    verdict = diagnose(snapshot(full_disk=FOLDER))
+    assert verdict.state is State.WORKING
+    assert verdict.notes == (f"The disk of {FOLDER} is full: make room there.",)
+
+
+@pytest.mark.parametrize(("free", "full"), [(0, True), (2**20, True), (2**30, False)])
+def test_a_disk_is_full_when_next_to_nothing_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, full: bool
+) -> None:
+    usage = type(shutil.disk_usage(tmp_path))(2**40, 2**40 - free, free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert gather.has_no_room(tmp_path) is full
+
+
+def test_a_directory_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
+    assert not gather.has_no_room(tmp_path / "gone")
