@@ -29,6 +29,8 @@ class RunningEngine:
     """An engine with what goes with its model."""
 
     engine: Engine
+    """All of them as one."""
+    each: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     loader: WeightLoader
     api: OpenAIApi | None = None
@@ -112,19 +114,21 @@ class Engines:
             rollout=model.rollout,
         )
         try:
-            engine = await self._start_all(options)
+            each = await self._start_all(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
         logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
+        engine = each[0] if len(each) == 1 else EnginePool(each)
         return RunningEngine(
             engine=engine,
+            each=each,
             tokenizer=tokenizer,
             loader=WeightLoader(engine, holds=model_weights(model.path)),
             api=await _open_api(model, tokenizer),
         )
 
-    async def _start_all(self, options: EngineOptions) -> Engine:
+    async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
         """One after the other: what an engine's processes see is set while they are started."""
         started: list[Engine] = []
         try:
@@ -133,7 +137,7 @@ class Engines:
         except BaseException:
             await EnginePool(started).close()
             raise
-        return started[0] if len(started) == 1 else EnginePool(started)
+        return tuple(started)
 
 
 async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None:

@@ -10,6 +10,8 @@ from trinity.rpc.limits import CALL_SECONDS
 
 POLL_SECONDS = 0.5
 SAID = ("starting the engine", "loading the model")
+SERVING = "serving at "
+"""How a served model's address is told."""
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
 
 
@@ -43,7 +45,7 @@ def _say_change(member: synchronizer_pb2.Member, before: str, reporter: Says) ->
     role = ROLES.get(member.role)
     if role is None or member.activity == before:
         return
-    if member.activity in SAID:
+    if member.activity in SAID or member.activity.startswith(SERVING):
         reporter.say(f"{role}: {member.activity}")
     elif before in SAID:
         reporter.say(f"{role}: ready")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from services.explorer.openai_api.refusals import InvalidRequest
 from trinity.types import Experience, FinishReason, JsonObject, JsonValue
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.messages import Message
@@ -26,10 +27,6 @@ UNKNOWN_HERE = ("stream", "tools", "functions", "response_format", "logit_bias",
 FINISH_REASONS = {FinishReason.STOP: "stop"}
 
 
-class InvalidRequest(ValueError):
-    """The text says what is wrong with the request."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """A question, as far as it is looked at."""
@@ -39,6 +36,9 @@ class ChatRequest:
     sampling: Sampling
     wants_logprobs: bool
     wants_token_ids: bool
+    model: str
+    """The name that was asked for; empty where none was."""
+    seed: int | None
 
 
 def read_request(body: object) -> ChatRequest:
@@ -55,6 +55,10 @@ def read_request(body: object) -> ChatRequest:
         sampling=_sampling(body, wants_logprobs=wants_logprobs),
         wants_logprobs=wants_logprobs,
         wants_token_ids=bool(body.get("return_token_ids")),
+        model=_name(body.get("model")),
+        seed=_whole(body, "seed", 0, least=-(1 << 63), most=(1 << 63) - 1)
+        if body.get("seed") is not None
+        else None,
     )
 
 
@@ -73,6 +77,7 @@ def write_answer(
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model_path,
+        "system_fingerprint": fingerprint(answers[0]),
         "choices": [_choice(i, one, request, tokenizer) for i, one in enumerate(answers)],
         "usage": {
             "prompt_tokens": prompt_length,
@@ -83,6 +88,18 @@ def write_answer(
     if request.wants_token_ids:
         answer["prompt_token_ids"] = answers[0].sequence.tokens[:prompt_length].tolist()
     return answer
+
+
+def fingerprint(answer: Experience) -> str:
+    """Which weights it was made with."""
+    span = answer.version_spans[0]
+    return f"v{span.version}-{span.incarnation}"
+
+
+def _name(given: object) -> str:
+    if given is not None and not isinstance(given, str):
+        raise InvalidRequest("`model` is not a text", param="model")
+    return given or ""
 
 
 def _messages(given: object) -> list[Message]:

@@ -87,10 +87,7 @@ def evaluated(**given: Any) -> dict[str, Any]:
 
 THE_RUN = [
     refused("an unknown mode", {"mode": "all"}, "`mode`"),
-    *(
-        told(f"mode {mode}", {"mode": mode}, PLANNED, f"`mode: {mode}`")
-        for mode in ("serve", "colocate")
-    ),
+    told("mode colocate", {"mode": "colocate"}, PLANNED, "`mode: colocate`"),
     follows(
         "a relative root lies under the current directory",
         {"checkpoint_root_dir": "out"},
@@ -437,8 +434,19 @@ EXPLORER = [
         "auxiliary_models",
     ),
     *(
-        told(f"the proxy's {name}", at(f"explorer.{name}", value), NO_EFFECT, name)
-        for name, value in (("proxy_port", 1), ("listen_address", "x"), ("db_url", "x"))
+        told(f"the proxy's {name}", at(f"explorer.{name}", value), SILENT, "")
+        for name, value in (("proxy_port", 1), ("listen_address", "x"))
+    ),
+    told("the proxy's database", at("explorer.db_url", "x"), PLANNED, "explorer.db_url"),
+    follows(
+        "serving takes an explorer alone",
+        {"mode": "serve"},
+        lambda plan: (plan.roles, plan.tasksets) == (("explorer",), ()),
+    ),
+    refused(
+        "more engines running than there are",
+        {"mode": "serve", "explorer": {"min_running_model_num": 2}},
+        "`explorer.min_running_model_num: 2`",
     ),
     told("vllm_async", at(f"{ROLLOUT}.engine_type", "vllm_async"), SILENT, ""),
     told("sglang", at(f"{ROLLOUT}.engine_type", "sglang"), PLANNED, "SGLang"),
