@@ -55,6 +55,8 @@ class ExperimentWork:
         self._stage_name = next(one.name for one in experiment.stages if not one.is_over)
         self._work: StageWork | ServeWork | None = None
         self._stopping = False
+        self.holds_leases = False
+        """Whether work was asked for; who serves takes none."""
 
     @property
     def key(self) -> StageKey:
@@ -157,6 +159,7 @@ class ExperimentWork:
 
     async def _explore(self, job: StageJob) -> Ending:
         serves = job.plan.mode == "serve"
+        self.holds_leases = not serves
         self._work = self._setup.serve(job) if serves else await self._setup.open(job)
         try:
             if self._stopping:

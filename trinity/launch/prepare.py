@@ -69,7 +69,7 @@ def prepare(
     notes = (*notes, *advice(plan))
     return Prepared(
         plan=plan,
-        resumes=holds_run(plan.job_path),
+        resumes=not serves and holds_run(plan.job_path),
         notes=notes,
         notices=reading.notices,
         benched=source,
