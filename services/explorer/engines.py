@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.engine_pool import EnginePool
+from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
@@ -33,6 +34,8 @@ class RunningEngine:
     each: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     loader: WeightLoader
+    parsers: ResponseParsers | None = None
+    """What finds calls of tools and thoughts in responses, if anything does."""
     api: OpenAIApi | None = None
     """Where workflows' own clients reach the model, if they may."""
 
@@ -114,6 +117,7 @@ class Engines:
             rollout=model.rollout,
         )
         try:
+            parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
             each = await self._start_all(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
@@ -125,7 +129,8 @@ class Engines:
             each=each,
             tokenizer=tokenizer,
             loader=WeightLoader(engine, holds=model_weights(model.path)),
-            api=await _open_api(model, tokenizer),
+            parsers=parsers,
+            api=await _open_api(model, tokenizer, parsers),
         )
 
     async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
@@ -140,10 +145,14 @@ class Engines:
         return tuple(started)
 
 
-async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None:
+async def _open_api(
+    model: _Model, tokenizer: ChatTokenizer, parsers: ResponseParsers | None
+) -> OpenAIApi | None:
     if not model.rollout.enable_openai_api:
         return None
-    api = OpenAIApi(model_path=model.path, rollout=model.rollout, tokenizer=tokenizer)
+    api = OpenAIApi(
+        model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
+    )
     await api.open()
     return api
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trinity.errors import UserError
+from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 
@@ -42,16 +43,22 @@ class HuggingFaceTokenizer:
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
         self._remembered = lru_cache(REMEMBERED_CHATS)(self._encode_chat)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
-        """Apply the chat template; a last message of the assistant is continued."""
-        return self._remembered(json.dumps(messages))
+    @property
+    def plain(self) -> "PreTrainedTokenizerBase":
+        """What it stands on."""
+        return self._tokenizer
 
-    def _encode_chat(self, messages_json: str) -> Prompt:
-        messages = json.loads(messages_json)
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Apply the chat template; a last message of the assistant is continued."""
+        return self._remembered(json.dumps([messages, list(tools)]))
+
+    def _encode_chat(self, chat_json: str) -> Prompt:
+        messages, tools = json.loads(chat_json)
         continues = messages[-1]["role"] == "assistant"
         text = str(
             self._tokenizer.apply_chat_template(
                 messages,
+                tools=tools or None,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=not continues,

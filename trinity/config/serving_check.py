@@ -16,6 +16,16 @@ def check_alone(stages: Sequence[StagePlan]) -> None:
         )
 
 
+def check_tools(stage: StagePlan) -> None:
+    """Raises: UserError when calls of tools are asked for and cannot be found."""
+    rollout = stage.config.explorer.rollout_model
+    if rollout.enable_auto_tool_choice and rollout.tool_call_parser is None:
+        raise UserError(
+            f"stage `{stage.name}`: `explorer.rollout_model.tool_call_parser` is missing: "
+            "`enable_auto_tool_choice: true` needs it to find calls in responses, such as `hermes`"
+        )
+
+
 def check_serving(stage: StagePlan) -> None:
     """Raises: UserError naming the keys that do not go together."""
     explorer = stage.config.explorer

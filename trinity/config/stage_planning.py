@@ -32,7 +32,7 @@ from trinity.config.resolve_data import (
     resolve_train_tasksets,
 )
 from trinity.config.root import Config
-from trinity.config.serving_check import check_serving
+from trinity.config.serving_check import check_serving, check_tools
 from trinity.config.sizes import Sizes, resolve_sizes
 from trinity.config.steps import total_steps
 
@@ -81,6 +81,7 @@ def plan_stage(stage: Stage) -> StagePlan:
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
     found.of(lambda: check_serving(plan))
+    found.of(lambda: check_tools(plan))
     found.of(lambda: check_monitor_args(config.monitor, name))
     found.raise_all()
     return plan

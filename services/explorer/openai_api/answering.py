@@ -7,9 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.chat import ChatRequest, read_request, write_answer
+from services.explorer.openai_api.chat import ChatRequest, Writer, read_request
 from services.explorer.openai_api.refusals import INVALID, is_hung_up, refusal_of, refuse, respond
-from trinity.workflows.generation import ChatTokenizer
+from services.explorer.openai_api.streaming import ChatStream
 from trinity.workflows.model import ModelWrapper
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ Lend = Callable[[ChatRequest], AbstractAsyncContextManager[ModelWrapper]]
 class Answering:
     """Everything about an answer that does not depend on who asks."""
 
-    model_path: str
-    tokenizer: ChatTokenizer
+    writer: Writer
 
     async def chat(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
         """Answer a chat completion; what cannot be answered is refused."""
@@ -33,13 +32,9 @@ class Answering:
         lent: ModelWrapper | None = None
         try:
             asked = read_request(json.loads(await request.text()))
+            self.writer.check(asked)
             async with lend(asked) as lent:
-                answers = await lent.chat_async(
-                    asked.messages, n=asked.num_choices, **asked.sampling
-                )
-            return respond(
-                write_answer(asked, answers, model_path=self.model_path, tokenizer=self.tokenizer)
-            )
+                return await self._answer(request, asked, lent)
         except web.HTTPException:
             raise
         except asyncio.CancelledError:
@@ -48,6 +43,17 @@ class Answering:
             raise
         except Exception as error:  # the edge: the client hears that it failed, the log why
             return refusal_of(error)
+
+    async def _answer(
+        self, request: "web.Request", asked: ChatRequest, model: ModelWrapper
+    ) -> "web.StreamResponse":
+        if asked.streams:
+            stream = ChatStream(asked=asked, model=model, writer=self.writer)
+            return await stream.answer(request)
+        answers = await model.chat_async(
+            asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
+        )
+        return respond(self.writer.answer(asked, answers))
 
 
 def over() -> "web.Response":

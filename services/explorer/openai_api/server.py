@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from services.explorer.openai_api.answering import Answering, over
+from services.explorer.openai_api.chat import Writer
+from services.explorer.openai_api.parsers import ResponseParsers
 from services.explorer.openai_api.refusals import refuse, respond
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
@@ -38,10 +40,17 @@ class OpenAIApi:
     """
 
     def __init__(
-        self, *, model_path: str, rollout: RolloutModelConfig, tokenizer: ChatTokenizer
+        self,
+        *,
+        model_path: str,
+        rollout: RolloutModelConfig,
+        tokenizer: ChatTokenizer,
+        parsers: ResponseParsers | None = None,
     ) -> None:
         self._model_path = model_path
-        self._answering = Answering(model_path=model_path, tokenizer=tokenizer)
+        self._answering = Answering(
+            writer=Writer(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
+        )
         self._rollout = rollout
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
         self._runner: web.AppRunner | None = None

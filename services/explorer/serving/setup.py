@@ -2,6 +2,7 @@
 
 from services.explorer.engines import RunningEngine
 from services.explorer.openai_api.answering import Answering
+from services.explorer.openai_api.chat import Writer
 from services.explorer.serving.access import Access
 from services.explorer.serving.lending import Lending
 from services.explorer.serving.pool import ServingPool
@@ -47,7 +48,9 @@ def serve_work(
         port=explorer.proxy_port,
         pool=pool,
         lending=Lending(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
-        answering=Answering(model_path=names[0], tokenizer=engine.tokenizer),
+        answering=Answering(
+            writer=Writer(model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers)
+        ),
         names=names,
     )
     return ServeWork(

@@ -1,0 +1,4 @@
+"""What is served: which weights, by which engines, and to whom."""
+
+
+
