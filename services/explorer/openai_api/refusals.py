@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from trinity.errors import UserError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
+MAX_SHOWN = 200
+Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
 class InvalidRequest(ValueError):
@@ -62,6 +65,17 @@ def refusal_of(error: Exception) -> "web.Response":
             return refuse(504, "timeout_error", "the answer took too long", code="timeout")
     logger.error("a request to the OpenAI-compatible address failed", exc_info=error)
     return refuse(500, "server_error", "the engine did not answer: see explorer's log")
+
+
+async def in_json(request: "web.Request", handler: Handler) -> "web.StreamResponse":
+    """A middleware: what the HTTP server itself refuses is said in the same form."""
+    from aiohttp import web
+
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        text = f"{request.method} {request.path[:MAX_SHOWN]}: {error.reason}"
+        return refuse(error.status, INVALID, text)
 
 
 def is_hung_up() -> bool:

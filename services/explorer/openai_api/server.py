@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from services.explorer.openai_api.answering import Answering, over
 from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.parsers import ResponseParsers
-from services.explorer.openai_api.refusals import refuse, respond
+from services.explorer.openai_api.refusals import in_json, refuse, respond
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer
@@ -65,7 +65,7 @@ class OpenAIApi:
         """Listen; on any free port where `base_port` is taken."""
         from aiohttp import web
 
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)

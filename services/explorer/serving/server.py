@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.answering import Answering
 from services.explorer.openai_api.models import model_list
-from services.explorer.openai_api.refusals import refuse, respond
+from services.explorer.openai_api.refusals import Handler, in_json, refuse, respond
 from services.explorer.serving.access import Access
 from services.explorer.serving.lending import Lending
 from services.explorer.serving.pool import ServingPool
@@ -85,7 +85,7 @@ class ServingServer:
     def _app(self) -> "web.Application":
         from aiohttp import web
 
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._allowed(self._list_models))
         app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))
@@ -113,14 +113,14 @@ class ServingServer:
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
         return await self._answering.chat(request, self._lending)
 
-    def _allowed(self, handler: "_Handler") -> "_Handler":
+    def _allowed(self, handler: Handler) -> Handler:
         async def allowed(request: "web.Request") -> "web.StreamResponse":
             refusal = self._access.refusal(request)
             return await handler(request) if refusal is None else refusal
 
         return allowed
 
-    def _counted(self, handler: "_Handler") -> "_Handler":
+    def _counted(self, handler: Handler) -> Handler:
         async def counted(request: "web.Request") -> "web.StreamResponse":
             if self._stopping:
                 return refuse(503, "server_error", "the server is being stopped")
@@ -135,9 +135,6 @@ class ServingServer:
                 self._ended.set()
 
         return counted
-
-
-_Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
 def _listen(host: str, port: int) -> socket.socket:

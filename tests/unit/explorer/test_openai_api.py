@@ -179,6 +179,13 @@ async def test_who_hangs_up_on_a_stream_ends_what_is_generated(offered: Offered)
                 await asyncio.sleep(0.01)
 
 
+async def test_what_is_not_there_is_refused_in_json(offered: Offered) -> None:
+    async with offered.client as client:
+        with pytest.raises(openai.NotFoundError) as told:
+            await client.completions.create(model="m", prompt="a")
+    assert told.value.type == "invalid_request_error"
+
+
 async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None:
     async with offered.client as client:
         with pytest.raises(openai.BadRequestError) as told:
