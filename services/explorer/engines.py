@@ -10,7 +10,7 @@ from services.explorer.engine import Engine, EngineOptions
 from services.explorer.engine_pool import EnginePool
 from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.tokenizer import REMEMBERED_CHATS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
 from trinity.config.plan import StagePlan
@@ -47,6 +47,7 @@ class _Model:
     chat_template: str | None
     enable_thinking: bool | None
     rollout: RolloutModelConfig
+    serves: bool
 
 
 class Engines:
@@ -74,6 +75,7 @@ class Engines:
             chat_template=plan.chat_template,
             enable_thinking=plan.config.model.enable_thinking,
             rollout=plan.config.explorer.rollout_model,
+            serves=plan.mode == "serve",
         )
         if self._running is None or self._model != model:
             await self.close()
@@ -160,4 +162,9 @@ async def _open_api(
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
     """The first import of heavy modules, which read the environment."""
     prepare_environment(model.path, look_at_machine(), model.rollout.engine_num)
-    return load_tokenizer(model.path, model.chat_template, enable_thinking=model.enable_thinking)
+    return load_tokenizer(
+        model.path,
+        model.chat_template,
+        enable_thinking=model.enable_thinking,
+        num_remembered=0 if model.serves else REMEMBERED_CHATS,
+    )

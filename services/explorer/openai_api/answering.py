@@ -30,26 +30,26 @@ class Answering:
         from aiohttp import web
 
         lent: ModelWrapper | None = None
+        stream: ChatStream | None = None
         try:
             asked = read_request(json.loads(await request.text()))
             self.writer.check(asked)
             async with lend(asked) as lent:
-                return await self._answer(request, asked, lent)
-        except web.HTTPException:
+                if asked.streams:
+                    stream = ChatStream(asked=asked, model=lent, writer=self.writer)
+                    return await stream.answer(request)
+                return await self._answer(asked, lent)
+        except (web.HTTPException, ConnectionError):
             raise
         except asyncio.CancelledError:
             if lent is not None and lent.is_closed and not is_hung_up():
                 return over()
             raise
         except Exception as error:  # the edge: the client hears that it failed, the log why
-            return refusal_of(error)
+            refusal = refusal_of(error)
+            return refusal if stream is None else await stream.refused(refusal)
 
-    async def _answer(
-        self, request: "web.Request", asked: ChatRequest, model: ModelWrapper
-    ) -> "web.StreamResponse":
-        if asked.streams:
-            stream = ChatStream(asked=asked, model=model, writer=self.writer)
-            return await stream.answer(request)
+    async def _answer(self, asked: ChatRequest, model: ModelWrapper) -> "web.StreamResponse":
         answers = await model.chat_async(
             asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
         )

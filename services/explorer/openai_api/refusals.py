@@ -31,6 +31,12 @@ class InvalidRequest(ValueError):
         self.status = status
 
 
+def bearer_of(request: "web.Request") -> str:
+    """The key or token that a request brings; what is no text is replaced."""
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return given.encode(errors="replace").decode()
+
+
 def respond(body: JsonObject, status: int = 200) -> "web.Response":
     """JSON."""
     from aiohttp import web

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from services.explorer.openai_api.answering import Answering, over
 from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.parsers import ResponseParsers
-from services.explorer.openai_api.refusals import in_json, refuse, respond
+from services.explorer.openai_api.refusals import bearer_of, in_json, refuse, respond
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer
@@ -120,8 +120,7 @@ class OpenAIApi:
         return response
 
     def _has_key(self, request: "web.Request") -> bool:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode(), self._rollout.api_key.encode())
+        return hmac.compare_digest(bearer_of(request).encode(), self._rollout.api_key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:

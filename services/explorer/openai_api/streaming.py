@@ -36,7 +36,9 @@ class ChatStream:
         self._asked = asked
         self._model = model
         self._writer = writer
+        # No longer than the answers are.
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._response: web.StreamResponse | None = None
         self._texts = [
             TextStream(writer.tokenizer.decode, asked.sampling.get("stop", ()))
             for _ in range(asked.num_choices)
@@ -65,6 +67,14 @@ class ChatStream:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
 
+    async def refused(self, refusal: "web.Response") -> "web.StreamResponse":
+        """The refusal itself, or an event with it where the answer's status is sent."""
+        if self._response is None:
+            return refusal
+        await self._response.write(f"data: {refusal.text}\n\n".encode())
+        await self._response.write_eof()
+        return self._response
+
     async def _make(self) -> list[Experience]:
         asked = self._asked
         return await self._model.chat_async(
@@ -81,6 +91,7 @@ class ChatStream:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
+        self._response = response
         for index in range(self._asked.num_choices):
             await self._chunk(response, index, {"role": "assistant", "content": ""})
         return response

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.refusals import refuse
+from services.explorer.openai_api.refusals import bearer_of, refuse
 from trinity.errors import Unauthenticated, UserError
 from trinity.security import audit
 from trinity.security.caller import Caller
@@ -68,7 +68,7 @@ class Access:
 
     def refusal(self, request: "web.Request") -> "web.Response | None":
         """The answer to who may not ask; None for who may."""
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = bearer_of(request)
         if self.security.is_on:
             return self._token_refusal(given, request.remote or "")
         if hmac.compare_digest(given.encode(), self.key.encode()):
