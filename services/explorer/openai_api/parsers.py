@@ -80,15 +80,22 @@ def load_parsers(
 ) -> ResponseParsers | None:
     """Those that are named; heavy to import.
 
-    Raises: UserError when vLLM has none of that name.
+    Raises: UserError when vLLM has none of that name, or it does not suit the model.
     """
     if not rollout.enable_auto_tool_choice and rollout.reasoning_parser is None:
         return None
-    return ResponseParsers(
-        tokenizer=tokenizer,
-        tools=_tool_parser(rollout.tool_call_parser) if rollout.enable_auto_tool_choice else None,
-        reasoning=_reasoning_parser(rollout.reasoning_parser),
-    )
+    tools = _tool_parser(rollout.tool_call_parser) if rollout.enable_auto_tool_choice else None
+    reasoning = _reasoning_parser(rollout.reasoning_parser)
+    try:
+        for parser in (tools, reasoning):
+            if parser is not None:
+                parser(tokenizer.plain)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            "the model's tokenizer does not suit the parser that is named in "
+            f"`explorer.rollout_model`: {error}"
+        ) from error
+    return ResponseParsers(tokenizer=tokenizer, tools=tools, reasoning=reasoning)
 
 
 def _tool_parser(name: str | None) -> "type[ToolParser] | None":

@@ -98,6 +98,14 @@ def test_thoughts_are_apart_from_what_is_said() -> None:
     assert (said.reasoning, said.content) == ("One and one.", "It is 2.")
 
 
+def test_a_parser_that_does_not_suit_the_model_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Bytes, "vocab", {})
+    with pytest.raises(UserError, match="does not suit the parser"):
+        parsers(reasoning_parser="deepseek_r1")
+
+
 @pytest.mark.parametrize(
     "keys",
     [
