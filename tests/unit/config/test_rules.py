@@ -417,7 +417,12 @@ EXPLORER = [
         told=ADVICE,
         said="`enable_history: true`",
     ),
-    told("calls of tools", at(f"{ROLLOUT}.tool_call_parser", "hermes"), PLANNED, "tools"),
+    told("calls of tools", at(f"{ROLLOUT}.tool_call_parser", "hermes"), SILENT, ""),
+    refused(
+        "calls of tools that nothing finds",
+        at(f"{ROLLOUT}.enable_auto_tool_choice", True),
+        "tool_call_parser` is missing",
+    ),
     refused("a port there is not", at(f"{ROLLOUT}.base_port", 70000), "65536"),
     refused("an empty key", at(f"{ROLLOUT}.api_key", ""), "api_key"),
     refused("an unknown concurrency", at("explorer.concurrent_mode", "x"), "concurrent_mode"),
