@@ -43,7 +43,8 @@ class Director:
     @property
     def key(self) -> StageKey | None:
         """The stage that leases are held in."""
-        return self._work.key if self._work is not None else None
+        work = self._work
+        return work.key if work is not None and work.holds_leases else None
 
     async def run(self) -> None:
         """Until `stop` was called and what had begun is over; or until cancelled."""

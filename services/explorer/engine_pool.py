@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.explorer.engine import Engine
 from trinity.types import SamplingParams
-from trinity.workflows.generation import Generation
+from trinity.workflows.generation import Generation, Heard
 
 
 class EnginePool:
@@ -22,14 +22,19 @@ class EnginePool:
         self._last = -1
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt on the engine with the least to do."""
         chosen = self._least_busy()
         self._num_calls[chosen] += 1
         try:
             return await self._engines[chosen].generate(
-                prompt_token_ids, sampling, min_tokens=min_tokens
+                prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
             )
         finally:
             self._num_calls[chosen] -= 1

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.engine_pool import EnginePool
+from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.tokenizer import REMEMBERED_CHATS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
 from trinity.config.plan import StagePlan
@@ -29,8 +30,12 @@ class RunningEngine:
     """An engine with what goes with its model."""
 
     engine: Engine
+    """All of them as one."""
+    each: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     loader: WeightLoader
+    parsers: ResponseParsers | None = None
+    """What finds calls of tools and thoughts in responses, if anything does."""
     api: OpenAIApi | None = None
     """Where workflows' own clients reach the model, if they may."""
 
@@ -42,6 +47,7 @@ class _Model:
     chat_template: str | None
     enable_thinking: bool | None
     rollout: RolloutModelConfig
+    serves: bool
 
 
 class Engines:
@@ -69,6 +75,7 @@ class Engines:
             chat_template=plan.chat_template,
             enable_thinking=plan.config.model.enable_thinking,
             rollout=plan.config.explorer.rollout_model,
+            serves=plan.mode == "serve",
         )
         if self._running is None or self._model != model:
             await self.close()
@@ -112,19 +119,23 @@ class Engines:
             rollout=model.rollout,
         )
         try:
-            engine = await self._start_all(options)
+            parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
+            each = await self._start_all(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
         logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
+        engine = each[0] if len(each) == 1 else EnginePool(each)
         return RunningEngine(
             engine=engine,
+            each=each,
             tokenizer=tokenizer,
             loader=WeightLoader(engine, holds=model_weights(model.path)),
-            api=await _open_api(model, tokenizer),
+            parsers=parsers,
+            api=await _open_api(model, tokenizer, parsers),
         )
 
-    async def _start_all(self, options: EngineOptions) -> Engine:
+    async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
         """One after the other: what an engine's processes see is set while they are started."""
         started: list[Engine] = []
         try:
@@ -133,13 +144,17 @@ class Engines:
         except BaseException:
             await EnginePool(started).close()
             raise
-        return started[0] if len(started) == 1 else EnginePool(started)
+        return tuple(started)
 
 
-async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None:
+async def _open_api(
+    model: _Model, tokenizer: ChatTokenizer, parsers: ResponseParsers | None
+) -> OpenAIApi | None:
     if not model.rollout.enable_openai_api:
         return None
-    api = OpenAIApi(model_path=model.path, rollout=model.rollout, tokenizer=tokenizer)
+    api = OpenAIApi(
+        model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
+    )
     await api.open()
     return api
 
@@ -147,4 +162,9 @@ async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
     """The first import of heavy modules, which read the environment."""
     prepare_environment(model.path, look_at_machine(), model.rollout.engine_num)
-    return load_tokenizer(model.path, model.chat_template, enable_thinking=model.enable_thinking)
+    return load_tokenizer(
+        model.path,
+        model.chat_template,
+        enable_thinking=model.enable_thinking,
+        num_remembered=0 if model.serves else REMEMBERED_CHATS,
+    )

@@ -9,6 +9,7 @@ from services.explorer.engines import Engines
 from services.explorer.failures import StageFailed, sentence_of
 from services.explorer.feed import Feed
 from services.explorer.patience import Patience
+from services.explorer.serving.work import ServeWork
 from services.explorer.stage_setup import StageJob, StageSetup
 from services.explorer.stage_work import StageWork
 from services.explorer.synchronizer_client import (
@@ -52,8 +53,10 @@ class ExperimentWork:
         self._beats = beats
         self._patience = Patience(beats.waits, WITHOUT_PLAN_SECONDS)
         self._stage_name = next(one.name for one in experiment.stages if not one.is_over)
-        self._work: StageWork | None = None
+        self._work: StageWork | ServeWork | None = None
         self._stopping = False
+        self.holds_leases = False
+        """Whether work was asked for; who serves takes none."""
 
     @property
     def key(self) -> StageKey:
@@ -129,7 +132,13 @@ class ExperimentWork:
         now = await feed.wait_for(lambda _: True)
         given = None if stage.needs_training else _start_of(now.experiment, stage)
         job = StageJob(
-            key=self.key, plan=stage, seed=plan.seed, engine=engine, feed=feed, given=given
+            key=self.key,
+            plan=stage,
+            seed=plan.seed,
+            engine=engine,
+            feed=feed,
+            label=plan.label,
+            given=given,
         )
         ending = await self._explore(job)
         if isinstance(ending, Drained):
@@ -149,7 +158,9 @@ class ExperimentWork:
         return _stage_of(now.experiment, stage.name).is_over
 
     async def _explore(self, job: StageJob) -> Ending:
-        self._work = await self._setup.open(job)
+        serves = job.plan.mode == "serve"
+        self.holds_leases = not serves
+        self._work = self._setup.serve(job) if serves else await self._setup.open(job)
         try:
             if self._stopping:
                 self._work.stop()

@@ -13,6 +13,8 @@ from services.explorer.long_runs import LongRuns
 from services.explorer.patience import Patience
 from services.explorer.run_work import RunWork
 from services.explorer.runner import Runner
+from services.explorer.serving.setup import serve_work
+from services.explorer.serving.work import ServeWork
 from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_work import Bounds, StageWork
 from services.explorer.synchronizer_client import Published
@@ -38,6 +40,8 @@ class StageJob:
     seed: int
     engine: RunningEngine
     feed: Feed[Published]
+    label: str = ""
+    """What the experiment is called."""
     given: PublishedWeights | None = None
     """The only weights of a stage without a trainer."""
 
@@ -97,6 +101,17 @@ class StageSetup:
             counts=self._counts,
             patience=patience,
             idleness=self._idleness(job.plan, patience),
+        )
+
+    def serve(self, job: StageJob) -> ServeWork:
+        """Get ready to serve the stage's model, which takes no buffer."""
+        return serve_work(
+            plan=job.plan,
+            tenant=job.key.tenant,
+            label=job.label,
+            engine=job.engine,
+            beats=self._beats,
+            drain_seconds=self._settings.drain_seconds,
         )
 
     def _runs(

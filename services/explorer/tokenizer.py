@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from jinja2 import TemplateError
+
 from trinity.errors import UserError
+from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 
@@ -28,6 +31,7 @@ class HuggingFaceTokenizer:
         end_token_ids: tuple[int, ...],
         *,
         enable_thinking: bool | None = None,
+        num_remembered: int = REMEMBERED_CHATS,
     ) -> None:
         self.end_token_ids = end_token_ids
         self._tokenizer = tokenizer
@@ -40,26 +44,33 @@ class HuggingFaceTokenizer:
         self._switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         switched = "".join(f"\0{name}={value}" for name, value in self._switches.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
-        self._remembered = lru_cache(REMEMBERED_CHATS)(self._encode_chat)
+        self._remembered = lru_cache(num_remembered)(self._encode_chat)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+    @property
+    def plain(self) -> "PreTrainedTokenizerBase":
+        """What it stands on."""
+        return self._tokenizer
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Apply the chat template; a last message of the assistant is continued."""
-        return self._remembered(json.dumps(messages))
+        return self._remembered(json.dumps([messages, list(tools)]))
 
-    def _encode_chat(self, messages_json: str) -> Prompt:
-        messages = json.loads(messages_json)
+    def _encode_chat(self, chat_json: str) -> Prompt:
+        messages, tools = json.loads(chat_json)
         continues = messages[-1]["role"] == "assistant"
-        text = str(
-            self._tokenizer.apply_chat_template(
+        try:
+            text = self._tokenizer.apply_chat_template(
                 messages,
+                tools=tools or None,
                 chat_template=self._template,
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
                 **self._switches,
             )
-        )
-        return self._encode(text, add_special_tokens=False)
+        except TemplateError as error:  # templates raise it themselves, for roles out of turn
+            raise UserError(f"the chat template does not take these messages: {error}") from error
+        return self._encode(str(text), add_special_tokens=False)
 
     def encode(self, text: str) -> Prompt:
         """Tokens of plain text, with what the tokenizer puts before a text."""
@@ -75,7 +86,11 @@ class HuggingFaceTokenizer:
 
 
 def load_tokenizer(
-    model_path: str, chat_template: str | None, *, enable_thinking: bool | None = None
+    model_path: str,
+    chat_template: str | None,
+    *,
+    enable_thinking: bool | None = None,
+    num_remembered: int = REMEMBERED_CHATS,
 ) -> HuggingFaceTokenizer:
     """Raises: UserError when the model has no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
@@ -88,7 +103,11 @@ def load_tokenizer(
     if not ends:
         raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
     return HuggingFaceTokenizer(
-        tokenizer, chat_template, tuple(sorted(ends)), enable_thinking=enable_thinking
+        tokenizer,
+        chat_template,
+        tuple(sorted(ends)),
+        enable_thinking=enable_thinking,
+        num_remembered=num_remembered,
     )
 
 

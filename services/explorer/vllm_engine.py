@@ -20,12 +20,13 @@ from services.explorer.vllm_options import (
 )
 from trinity.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
-from trinity.workflows.generation import Generation
+from trinity.workflows.generation import Generation, Heard, Piece
 
 if TYPE_CHECKING:
     import vllm
     from transformers import PreTrainedTokenizerBase
     from vllm.logprobs import Logprob
+    from vllm.outputs import CompletionOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,12 @@ class VllmEngine:
         self._numbers = itertools.count(1)
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt; cancelling the call aborts the request."""
         from vllm.inputs import TokensPrompt
@@ -63,24 +69,20 @@ class VllmEngine:
             await self._have_tokenizer()
         stream = self._engine.generate(
             TokensPrompt(prompt_token_ids=prompt_token_ids),
-            self._parameters(sampling, min_tokens),
+            self._parameters(sampling, min_tokens, in_pieces=heard is not None),
             request_id=str(next(self._numbers)),
         )
+        pieces: list[Piece] = []
         async for answer in stream:
-            final = answer
-        output = final.outputs[0]
-        token_ids = list(output.token_ids)
-        positions = output.logprobs
+            output = answer.outputs[0]
+            pieces.append(_piece(output, sampling.logprobs))
+            if heard is not None and output.token_ids:
+                heard(pieces[-1])
         return Generation(
-            token_ids=token_ids,
-            logprobs=[
-                float(options[token].logprob)
-                for token, options in zip(token_ids, positions, strict=True)
-            ],
+            token_ids=[token for piece in pieces for token in piece.token_ids],
+            logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
-            likeliest=[_likeliest(one, sampling.logprobs) for one in positions]
-            if sampling.logprobs
-            else [],
+            likeliest=[one for piece in pieces for one in piece.likeliest],
         )
 
     async def load_weights(self, directory: Path) -> None:
@@ -110,7 +112,9 @@ class VllmEngine:
             tokenizer = await in_daemon_thread(lambda: _load_tokenizer(self._model_path))
             processor.tokenizer = tokenizer
 
-    def _parameters(self, sampling: SamplingParams, min_tokens: int) -> "vllm.SamplingParams":
+    def _parameters(
+        self, sampling: SamplingParams, min_tokens: int, *, in_pieces: bool
+    ) -> "vllm.SamplingParams":
         """Responses are decoded once, when they are complete, unless a text is to end them."""
         from vllm import SamplingParams as VllmSamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -131,8 +135,21 @@ class VllmEngine:
             frequency_penalty=sampling.frequency_penalty,
             stop=list(sampling.stop),
             detokenize=bool(sampling.stop),
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY,
         )
+
+
+def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:
+    """The whole response, or what has come since the last one."""
+    token_ids, positions = list(output.token_ids), list(output.logprobs or ())
+    return Piece(
+        token_ids=token_ids,
+        logprobs=[
+            float(options[token].logprob)
+            for token, options in zip(token_ids, positions, strict=True)
+        ],
+        likeliest=[_likeliest(one, num_likeliest) for one in positions] if num_likeliest else [],
+    )
 
 
 def _likeliest(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from services.explorer.engine import EngineOptions
 from tests.model_free.model import read_digest
-from trinity.types import FinishReason, SamplingParams
-from trinity.workflows.generation import Generation, Prompt
+from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.workflows.generation import Generation, Heard, Piece, Prompt
 from trinity.workflows.messages import Message
 
 RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
@@ -26,7 +26,12 @@ class HashEngine:
         self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         """Letters, and the end token."""
         digest = self._digest
@@ -36,6 +41,8 @@ class HashEngine:
         letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
+        for token in tokens if heard else ():
+            heard(Piece(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
 
     async def load_weights(self, directory: Path) -> None:
@@ -60,7 +67,7 @@ class CharacterTokenizer:
     template_sha256 = hashlib.sha256(b"template").digest()
     end_token_ids = (END_TOKEN,)
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Role and content of each message."""
         return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
 

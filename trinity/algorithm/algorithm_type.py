@@ -8,9 +8,9 @@ from trinity.json_values import JsonValue
 
 RowSchema = Literal["experience", "sft", "cpt", "dpo"]
 """What the rows are that it trains on: rollouts, or data of one of three kinds."""
-ModeName = Literal["both", "train", "explore", "bench"]
-MODES_OF_ROLLOUTS: tuple[ModeName, ...] = ("both", "explore", "train", "bench")
-MODES_OF_DATA: tuple[ModeName, ...] = ("train", "bench")
+ModeName = Literal["both", "train", "explore", "bench", "serve"]
+MODES_OF_ROLLOUTS: tuple[ModeName, ...] = ("both", "explore", "train", "bench", "serve")
+MODES_OF_DATA: tuple[ModeName, ...] = ("train", "bench", "serve")
 Part = Literal[
     "sample_strategy",
     "advantage_fn",

@@ -53,9 +53,8 @@ def plan(
     print(f"{experiment.label} in {experiment.job_dir}")
     gpu_bytes = None if gpu_memory is None else int(gpu_memory * GIB)
     for stage in experiment.stages:
-        print(
-            f"\nstage {stage.index + 1}: {stage.name} (mode {stage.mode}, {stage.algorithm_type})"
-        )
+        what = "" if stage.mode == "serve" else f", {stage.algorithm_type}"
+        print(f"\nstage {stage.index + 1}: {stage.name} (mode {stage.mode}{what})")
         for line in _placement_lines(stage):
             print(f"  {line}")
         for line in _volume_lines(stage, rows):
@@ -91,6 +90,9 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
     if stage.needs_rollout:
         yield "  explorer         1"
         yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
+    if stage.mode == "serve":
+        explorer = stage.config.explorer
+        yield f"  listens on       {explorer.listen_address}:{explorer.proxy_port}"
 
 
 def _seat_lines(seats: list[Seat]) -> Iterator[str]:
@@ -104,6 +106,9 @@ def _seat_lines(seats: list[Seat]) -> Iterator[str]:
 
 
 def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
+    if stage.mode == "serve":
+        yield "volume             as many requests as come"
+        return
     volume = volume_of(stage, rows or _rows(stage))
     yield "volume"
     if volume is None:

@@ -8,6 +8,7 @@ import typer
 
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+from trinity.errors import UserError
 
 app = typer.Typer(
     help="Write manifests and secrets, and start an experiment on running services.",
@@ -42,9 +43,15 @@ def render(
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import Deployment, Images
     from trinity.deploy.render import Rendering
+    from trinity.launch.serving import is_serve
 
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
+    if is_serve(plan):
+        raise UserError(
+            "`mode: serve` is started with `trinity run`, on the machine that answers: nothing "
+            "leads to a model inside a deployed explorer"
+        )
     deployment = Deployment(
         plan=plan,
         explorers=explorers,

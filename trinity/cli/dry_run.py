@@ -23,6 +23,8 @@ def describe(prepared: Prepared) -> None:
 
 def stage_lines(stage: StagePlan) -> list[str]:
     """What a stage would do."""
+    if stage.mode == "serve":
+        return [*_serving_lines(stage)]
     algorithm = stage.algorithm
     start = stage.model_path if stage.index == 0 else "the weights of the stage before"
     lines = [
@@ -49,6 +51,17 @@ def stage_lines(stage: StagePlan) -> list[str]:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
         lines.append(f"  expert rows    {_place(experts)}, {share}")
     return [*lines, *_evaluation_lines(stage)]
+
+
+def _serving_lines(stage: StagePlan) -> Iterator[str]:
+    explorer = stage.config.explorer
+    rollout = explorer.rollout_model
+    run = f"the newest weights of the run in {stage.served.job_dir}, or " if stage.served else ""
+    yield f"stage {stage.index + 1}: {stage.name} (mode serve)"
+    yield f"  serves         {run}{stage.model_path}"
+    yield f"  engines        {rollout.engine_num} {rollout.engine_type}, {rollout.dtype}"
+    yield f"  listens on     {explorer.listen_address}:{explorer.proxy_port}"
+    yield f"  newer weights  are looked for every {explorer.service_status_check_interval} s"
 
 
 def _training_lines(stage: StagePlan) -> list[str]:

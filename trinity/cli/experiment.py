@@ -19,6 +19,7 @@ from trinity.launch.hub import check_hub_models
 from trinity.launch.ordered_stop import Interrupted
 from trinity.launch.prepare import Prepared, prepare
 from trinity.launch.run import Run
+from trinity.launch.serving import check_reach
 from trinity.launch.stored_run import StoredRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
@@ -60,6 +61,7 @@ def run_experiment(wish: Wish) -> None:
         print(f"{WORDS[notice.status]} {notice.place}: {notice}")
     if wish.strict and prepared.notices:
         raise UserError("`--strict` takes no configuration with keys that do not act as written")
+    check_reach(prepared.plan, secure=wish.secure)
     if wish.dry_run:
         describe(prepared)
         return

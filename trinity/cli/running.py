@@ -11,6 +11,7 @@ from trinity.config.planning import plan_experiment
 from trinity.config.root import Config
 from trinity.errors import UserError
 from trinity.launch.resume import holds_run
+from trinity.launch.serving import SUFFIX, is_serve, serve_plan
 from trinity.local.job_lock import holder
 from trinity.local.run_file import RunningStack, read_running
 from trinity.progress.summary import FINISHED, read_summary
@@ -70,9 +71,14 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
 
 def _run_of(config: Config) -> Path:
     """The run of a configuration's own name, or of one made from it: a trial, a new beginning."""
-    own = plan_experiment(config).job_path
+    plan = plan_experiment(config)
+    if is_serve(plan):
+        return serve_plan(plan).job_path
+    own = plan.job_path
     derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
     found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
+    if len(found) > 1:  # a file that trains means the run, not who serves it
+        found = [path for path in found if path.name != f"{own.name}{SUFFIX}"]
     return _single(found) if found else own
 
 

@@ -26,6 +26,7 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
     return tuple(
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
+        if stage.mode != "serve"
         for look in LOOKS
         for text in look(stage)
     )

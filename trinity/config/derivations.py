@@ -20,6 +20,9 @@ class Derived(NamedTuple):
 
 def derived(stage: StagePlan) -> Iterator[Derived]:
     """Everything of a stage that is not just what is written."""
+    if stage.mode == "serve":
+        yield from _lengths(stage)
+        return
     yield from _algorithm(stage)
     yield from _lengths(stage)
     yield from _sizes(stage)

@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trinity.config.reasons import SERVE_ONLY
 from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
-from trinity.config.section import NonNegative, PathSegment, Positive, Section, usual
+from trinity.config.section import NonNegative, PathSegment, Port, Positive, Section, usual
 from trinity.config.status import NoEffect, Planned
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
@@ -88,13 +87,15 @@ class ExplorerConfig(Section):
     """Keep the experiences of an evaluation, in old releases."""
     bench_on_latest_checkpoint: bool = False
     """In `mode: bench`: evaluate the newest checkpoint alone."""
-    proxy_port: Annotated[int, SERVE_ONLY] = 8010
-    """Port of the model's address."""
-    listen_address: Annotated[str, SERVE_ONLY] = "0.0.0.0"
-    """Network address that it is reached at."""
-    service_status_check_interval: Annotated[Positive, SERVE_ONLY] = 60
-    """Seconds between two looks for a new checkpoint."""
-    min_running_model_num: Annotated[Positive, SERVE_ONLY] = 1
-    """Engines that answer while others load weights."""
-    db_url: Annotated[str | None, SERVE_ONLY] = None
-    """Database that keeps the requests."""
+    proxy_port: Port = 8010
+    """In `mode: serve`: port of the model's address."""
+    listen_address: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """In `mode: serve`: network address that it is reached at. Others than this machine's own take
+    certificates and tokens: `trinity run --secure`, or `TRINITY_SECURITY_DIR`."""
+    service_status_check_interval: Positive = 60
+    """In `mode: serve`: seconds between two looks for newer weights of the run."""
+    min_running_model_num: Positive = 1
+    """In `mode: serve`: engines that go on answering while others load newer weights; of a single
+    engine requests wait."""
+    db_url: Annotated[str | None, Planned("requests of `mode: serve` are not kept")] = None
+    """In `mode: serve`: database that keeps the requests."""

@@ -4,13 +4,13 @@ from typing import Literal
 
 from trinity.config.status import Choices
 
-Mode = Literal["both", "train", "explore", "bench"]
+Mode = Literal["both", "train", "explore", "bench", "serve"]
+WITHOUT_TASKS: tuple[Mode, ...] = ("train", "serve")
 EXPLORING: tuple[Mode, ...] = ("both", "explore")
 """With tasks to roll out."""
 
 MODES = Choices(
     planned={
-        "serve": "the model behind an OpenAI-compatible address",
         "colocate": "rollout and training in turns on one GPU",
     }
 )

@@ -213,6 +213,13 @@ class BenchedRun(_Derived):
     """Evaluated before, and not again."""
 
 
+class ServedRun(_Derived):
+    """A run whose newest weights are served, found in its directory."""
+
+    job_dir: str
+    """Absolute; it need not be there yet."""
+
+
 class StagePlan(_Derived):
     """One stage: its merged configuration and what follows from it.
 
@@ -273,6 +280,8 @@ class StagePlan(_Derived):
     """What is trained on, where an earlier stage explored for it."""
     benched: BenchedRun | None = None
     """Whose checkpoints are evaluated, in mode bench."""
+    served: ServedRun | None = None
+    """Whose weights are served, in mode serve; None serves the model alone."""
 
     @model_validator(mode="before")
     @classmethod
@@ -392,7 +401,7 @@ class StagePlan(_Derived):
         if self.total_train_steps is not None:
             return self.total_train_steps
         buffer = self.config.buffer
-        if self.mode in ("explore", "bench"):
+        if self.mode in ("explore", "bench", "serve"):
             return 0
         if not self.needs_rollout:
             return buffer.total_epochs * num_rows // self.train_batch_size

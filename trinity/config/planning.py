@@ -9,6 +9,7 @@ from trinity.config.merging import Stage, stages_of
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.resolve_data import absolute
 from trinity.config.root import Config
+from trinity.config.serving_check import check_alone
 from trinity.config.stage_planning import plan_stage
 from trinity.config.stored_rollouts import with_stored_rollouts
 from trinity.config.trainer import TrainerConfig
@@ -19,12 +20,13 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     """All that follows from `config`; `now` names a run that must not continue an old one."""
     merged = stages_of(config)
     planned = all_of([partial(_planned, stage, config.trainer) for stage in merged])
+    check_alone(planned)
     stages = with_stored_rollouts(planned)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
-    benches = any(stage.mode == "bench" for stage in stages)
-    if _begins_anew(config) and not benches and _is_used(parent / name):
+    looks_back = any(stage.mode in ("bench", "serve") for stage in stages)
+    if _begins_anew(config) and not looks_back and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,

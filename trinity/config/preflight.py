@@ -38,6 +38,8 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "", partial(check_monitor, plan.stages[0].config.monitor)
     for stage in plan.stages:
         yield "", partial(check_model, stage)
+        if stage.mode == "serve":
+            continue
         yield "", partial(check_critic, stage)
         yield "", partial(check_start, stage)
         buffer = stage.experience_buffer

@@ -6,7 +6,7 @@ from trinity.errors import UserError
 
 def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
     """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
-    if config.mode == "explore":
+    if config.mode in ("explore", "serve"):
         return 0
     wanted = config.trainer.rank_num
     gpus = config.cluster.node_num * config.cluster.gpu_per_node

@@ -11,7 +11,6 @@ from trinity.config.section import Args, NonNegative, Port, Positive, Section, u
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
-NO_TOOLS = Planned("calls of tools are not found in responses: the text is given as it is")
 OF_MODEL = (
     "temperature",
     "top_p",
@@ -82,12 +81,12 @@ class EngineConfig(Section):
     """Its port; another one where that is taken, or none is given."""
     api_key: str = Field(default="EMPTY", min_length=1)
     """Key that requests to it must bring."""
-    enable_auto_tool_choice: Annotated[bool, NO_TOOLS] = False
-    """Let the model choose among tools."""
-    tool_call_parser: Annotated[str | None, NO_TOOLS] = None
-    """How calls of tools are found in a response."""
-    reasoning_parser: Annotated[str | None, Planned("thoughts stay in the response")] = None
-    """How thoughts are found in a response."""
+    enable_auto_tool_choice: bool = False
+    """Take requests with `tools`, among which the model chooses."""
+    tool_call_parser: str | None = None
+    """How calls of tools are found in a response: one of vLLM's parsers, such as `hermes`."""
+    reasoning_parser: str | None = None
+    """How thoughts are found in a response: one of vLLM's parsers, such as `qwen3`."""
     use_v1: Annotated[bool, NoEffect("vLLM has one engine by now")] = True
     """vLLM's newer engine."""
     seed: Annotated[int, NoEffect("each rollout has a seed of its own, from the top `seed`")] = 42

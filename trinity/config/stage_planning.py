@@ -8,7 +8,7 @@ from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
-from trinity.config.mode import EXPLORING, Mode
+from trinity.config.mode import EXPLORING, WITHOUT_TASKS, Mode
 from trinity.config.model_files import chat_template_of, located_critic, located_model
 from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
@@ -32,6 +32,7 @@ from trinity.config.resolve_data import (
     resolve_train_tasksets,
 )
 from trinity.config.root import Config
+from trinity.config.serving_check import check_serving, check_tools
 from trinity.config.sizes import Sizes, resolve_sizes
 from trinity.config.steps import total_steps
 
@@ -40,6 +41,7 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
     "train": ("trainer",),
     "explore": ("explorer",),
     "bench": ("trainer", "explorer"),
+    "serve": ("explorer",),
 }
 """In bench the trainer reads the checkpoints and gives out their weights."""
 SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
@@ -78,6 +80,8 @@ def plan_stage(stage: Stage) -> StagePlan:
     found.of(lambda: check_algorithm(plan))
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
+    found.of(lambda: check_serving(plan))
+    found.of(lambda: check_tools(plan))
     found.of(lambda: check_monitor_args(config.monitor, name))
     found.raise_all()
     return plan
@@ -173,7 +177,7 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
 def _tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
-    if config.mode == "train":
+    if config.mode in WITHOUT_TASKS:
         return (), ()
     found = Gathered()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()

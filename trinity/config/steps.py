@@ -22,7 +22,7 @@ def total_steps(
     explore, train = config.buffer.total_steps, config.trainer.total_steps
     if config.mode == "explore":
         return TotalSteps(explore, train=None)
-    if config.mode == "bench":
+    if config.mode in ("bench", "serve"):
         return TotalSteps(explore=0, train=None)
     if rows_per_explore_step == 0:
         return TotalSteps(explore=0, train=_least(explore, train))

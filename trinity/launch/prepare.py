@@ -16,6 +16,7 @@ from trinity.config.reading import read_config
 from trinity.launch.benching import bench_plan, is_bench
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.serving import is_serve, serve_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +59,17 @@ def prepare(
     source = plan if is_bench(plan) else None
     if source is not None:
         plan = bench_plan(source)
+    serves = is_serve(plan)
+    if serves:
+        plan = serve_plan(plan)
     check_inputs(plan)
     check_names(plan)
-    check_resumable(plan)
+    if not serves:  # nothing is computed that other settings would change
+        check_resumable(plan)
     notes = (*notes, *advice(plan))
     return Prepared(
         plan=plan,
-        resumes=holds_run(plan.job_path),
+        resumes=not serves and holds_run(plan.job_path),
         notes=notes,
         notices=reading.notices,
         benched=source,

@@ -13,6 +13,8 @@ from trinity.rpc.limits import CALL_SECONDS
 
 POLL_SECONDS = 0.5
 PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "loading the model")
+SERVING = "serving at "
+"""How a served model's address is told."""
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
 SAID_AGAIN_SECONDS = 5.0
 """Until the first sign of life; each further one takes twice as long."""
@@ -40,6 +42,7 @@ class Preparations:
 
     reporter: Says
     _by_member: dict[str, Preparation] = field(default_factory=dict)
+    _served: dict[str, str] = field(default_factory=dict)
 
     def take(self, member: synchronizer_pb2.Member, now: float) -> None:
         """Say that something begins, that it still goes on, and that all of it is over."""
@@ -49,6 +52,7 @@ class Preparations:
         if member.activity not in PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
                 self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
+            self._say_served(role, member)
             return
         begun = self._by_member.setdefault(
             member.id, Preparation(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
@@ -60,6 +64,14 @@ class Preparations:
             lasted = now - begun.since
             begun.next_said = now + lasted
             self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
+
+    def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
+        """Where a model answers, whenever that changes."""
+        if not member.activity.startswith(SERVING):
+            return
+        if self._served.get(member.id) != member.activity:
+            self._served[member.id] = member.activity
+            self.reporter.say(f"{role}: {member.activity}")
 
 
 async def say_preparations(

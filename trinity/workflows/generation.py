@@ -1,10 +1,10 @@
 """What the model's wrapper stands on: an engine that makes tokens, a tokenizer, and limits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trinity.types import FinishReason, SamplingParams
+from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.messages import Message
 
 
@@ -31,11 +31,29 @@ class Generation:
     likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Tokens of a response that is still being made, in its order, none of them twice."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
+
+
+Heard = Callable[[Piece], None]
+"""Told what is made while it is made; whole, the pieces are the generation."""
+
+
 class Generator(Protocol):
     """The part of an engine that makes tokens."""
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt; cancelling the call stops the engine's work on it."""
         ...
@@ -49,7 +67,7 @@ class ChatTokenizer(Protocol):
         """SHA-256 of the chat template's text."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Apply the chat template; a last message of the assistant is continued."""
         ...
 

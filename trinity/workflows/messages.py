@@ -1,6 +1,8 @@
 """Chat messages."""
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
+
+from trinity.json_values import JsonValue
 
 
 class Message(TypedDict):
@@ -8,3 +10,8 @@ class Message(TypedDict):
 
     role: str
     content: str
+    name: NotRequired[str]
+    tool_calls: NotRequired[JsonValue]
+    """Of the assistant: which functions it called, arguments as objects."""
+    tool_call_id: NotRequired[str]
+    """Of a tool: the call that it answers."""

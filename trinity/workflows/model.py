@@ -2,8 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import hashlib
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
@@ -16,12 +19,21 @@ from trinity.types import (
     Array,
     Experience,
     FinishReason,
+    JsonObject,
     SamplingParams,
     VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows import openai_clients
-from trinity.workflows.generation import ChatTokenizer, Generation, Generator, ModelLimits, Prompt
+from trinity.workflows.generation import (
+    ChatTokenizer,
+    Generation,
+    Generator,
+    Heard,
+    ModelLimits,
+    Piece,
+    Prompt,
+)
 from trinity.workflows.history import History
 from trinity.workflows.messages import Message
 from trinity.workflows.openai_clients import ApiAccess
@@ -45,6 +57,8 @@ class Sampling(TypedDict, total=False):
     logprobs: int
 
 
+HeardOf = Callable[[int, Piece], None]
+"""Told which of the answers goes on, and how."""
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
 """Arrays of an experience, position by position, where `logprobs` asked for them."""
@@ -99,10 +113,23 @@ class ModelWrapper:
         return self._version
 
     async def chat_async(
-        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int = 1,
+        tools: Sequence[JsonObject] = (),
+        heard: HeardOf | None = None,
+        **sampling: Unpack[Sampling],
     ) -> list[Experience]:
-        """`n` answers to a chat; when its last message is the assistant's, that one goes on."""
-        return await self._sample(self._tokenizer.encode_chat(messages), n, sampling)
+        """`n` answers to a chat; when its last message is the assistant's, that one goes on.
+
+        `tools` are for the chat template; `heard` is told of the answers while they are made.
+        """
+        prompt = self._tokenizer.encode_chat(messages, tools)
+        answers = await self._sample(prompt, n, sampling, heard)
+        for answer in answers if tools else ():
+            answer.tools_sha256 = _hash_of(tools)
+        return answers
 
     async def generate_async(
         self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
@@ -123,6 +150,11 @@ class ModelWrapper:
     ) -> list[Experience]:
         """As `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """Version and incarnation of them."""
+        return self._version, self._incarnation
 
     @property
     def is_closed(self) -> bool:
@@ -194,7 +226,9 @@ class ModelWrapper:
         except concurrent.futures.CancelledError:
             raise AttemptOver from None
 
-    async def _sample(self, prompt: Prompt, n: int, overrides: Sampling) -> list[Experience]:
+    async def _sample(
+        self, prompt: Prompt, n: int, overrides: Sampling, heard: HeardOf | None = None
+    ) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
         own = _applied(self._sampling, overrides)
@@ -205,12 +239,17 @@ class ModelWrapper:
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
             made = [self._truncated(prompt, sampling) for sampling in calls]
         else:
-            made = await asyncio.gather(*(self._one(prompt, sampling) for sampling in calls))
+            listeners = [heard and partial(heard, index) for index in range(n)]
+            made = await asyncio.gather(
+                *(self._one(prompt, *call) for call in zip(calls, listeners, strict=True))
+            )
         if self._history is not None:
             self._history.note(zip(numbers, made, strict=True))
         return made
 
-    async def _one(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
+    async def _one(
+        self, prompt: Prompt, sampling: SamplingParams, heard: Heard | None
+    ) -> Experience:
         room = self._limits.max_model_len - len(prompt.token_ids)
         if room < 1:
             raise UserError(
@@ -219,11 +258,11 @@ class ModelWrapper:
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
-        generation = await self._generate(prompt, sampling, min_tokens)
+        generation = await self._generate(prompt, sampling, min_tokens, heard)
         return self._experience(prompt, generation, sampling)
 
     async def _generate(
-        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int
+        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, heard: Heard | None
     ) -> Generation:
         """In a task of its own call, which `close` may cancel."""
         task = asyncio.current_task()
@@ -234,7 +273,7 @@ class ModelWrapper:
                 raise AttemptOver
             with generating(self._place, len(prompt.token_ids), sampling) as made:
                 generation = await self._generator.generate(
-                    prompt.token_ids, sampling, min_tokens=min_tokens
+                    prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
                 )
                 made(generation)
                 return generation
@@ -301,6 +340,10 @@ def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
         raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
     changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
     return replace(usual, **changes)
+
+
+def _hash_of(tools: Sequence[JsonObject]) -> bytes:
+    return hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode()).digest()
 
 
 def _until_stop(text: str, stop: Sequence[str]) -> str:

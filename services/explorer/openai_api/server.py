@@ -1,19 +1,20 @@
 """Serves chat completions on loopback: each attempt at a run has an address of its own."""
 
-import asyncio
 import hmac
-import json
 import logging
 import secrets
 import socket
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from services.explorer.openai_api.chat import read_request, write_answer
+from services.explorer.openai_api.answering import Answering, over
+from services.explorer.openai_api.chat import Writer
+from services.explorer.openai_api.parsers import ResponseParsers
+from services.explorer.openai_api.refusals import bearer_of, in_json, refuse, respond
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.types import JsonObject
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.openai_clients import ApiAccess
@@ -39,11 +40,18 @@ class OpenAIApi:
     """
 
     def __init__(
-        self, *, model_path: str, rollout: RolloutModelConfig, tokenizer: ChatTokenizer
+        self,
+        *,
+        model_path: str,
+        rollout: RolloutModelConfig,
+        tokenizer: ChatTokenizer,
+        parsers: ResponseParsers | None = None,
     ) -> None:
         self._model_path = model_path
+        self._answering = Answering(
+            writer=Writer(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
+        )
         self._rollout = rollout
-        self._tokenizer = tokenizer
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
         self._runner: web.AppRunner | None = None
         self._port = 0
@@ -57,7 +65,7 @@ class OpenAIApi:
         """Listen; on any free port where `base_port` is taken."""
         from aiohttp import web
 
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
@@ -86,53 +94,33 @@ class OpenAIApi:
         )
 
     async def _health(self, _: "web.Request") -> "web.Response":
-        return _respond({})
+        return respond({})
 
     async def _list_models(self, request: "web.Request") -> "web.Response":
         if not self._has_key(request):
             return _no_key()
-        return _respond(
+        return respond(
             {
                 "object": "list",
                 "data": [{"id": self._model_path, "object": "model", "owned_by": "trinity"}],
             }
         )
 
-    async def _chat(self, request: "web.Request") -> "web.Response":
+    async def _chat(self, request: "web.Request") -> "web.StreamResponse":
         begun = time.monotonic()
         if not self._has_key(request):
             return _no_key()
         model = self._models.get(request.match_info["secret"])
-        response = _over() if model is None else await self._complete(model, request)
+        if model is None:
+            return over()
+        response = await self._answering.chat(request, lambda _: nullcontext(model))
         if self._rollout.enable_log_requests:
             about = {"status": response.status, "seconds": round(time.monotonic() - begun, 3)}
             logger.info("a request to the OpenAI-compatible address", extra=about)
         return response
 
-    async def _complete(self, model: ModelWrapper, request: "web.Request") -> "web.Response":
-        from aiohttp import web
-
-        try:
-            asked = read_request(json.loads(await request.text()))
-            answers = await model.chat_async(asked.messages, n=asked.num_choices, **asked.sampling)
-        except web.HTTPException:
-            raise
-        except (ValueError, UserError) as error:  # not JSON, not understood, out of bounds
-            return _refuse(400, "invalid_request_error", str(error))
-        except asyncio.CancelledError:
-            if model.is_closed and not _is_hung_up():
-                return _over()
-            raise
-        except Exception:  # the edge: the workflow hears that it failed, the log why
-            logger.exception("a request to the OpenAI-compatible address failed")
-            return _refuse(500, "server_error", "the engine did not answer: see explorer's log")
-        return _respond(
-            write_answer(asked, answers, model_path=self._model_path, tokenizer=self._tokenizer)
-        )
-
     def _has_key(self, request: "web.Request") -> bool:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode(), self._rollout.api_key.encode())
+        return hmac.compare_digest(bearer_of(request).encode(), self._rollout.api_key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -144,27 +132,7 @@ def _listen(port: int | None) -> socket.socket:
     raise UserError(f"no port of {LOOPBACK} is free for the OpenAI-compatible address")
 
 
-def _is_hung_up() -> bool:
-    """Whether it is the request that was cancelled, not the attempt."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _respond(body: JsonObject, status: int = 200) -> "web.Response":
-    from aiohttp import web
-
-    return web.json_response(body, status=status)
-
-
-def _refuse(status: int, kind: str, message: str) -> "web.Response":
-    return _respond({"error": {"message": message, "type": kind, "code": status}}, status)
-
-
 def _no_key() -> "web.Response":
-    return _refuse(
+    return refuse(
         401, "authentication_error", "bring `explorer.rollout_model.api_key` as a bearer token"
     )
-
-
-def _over() -> "web.Response":
-    return _refuse(410, "invalid_request_error", "there is no such attempt, or it is over")

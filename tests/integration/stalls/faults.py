@@ -8,7 +8,7 @@ from typing import ClassVar
 from services.explorer.engine import EngineDied, EngineOptions
 from tests.model_free.engine import HashEngine
 from trinity.types import Experience, SamplingParams
-from trinity.workflows.generation import Generation
+from trinity.workflows.generation import Generation, Heard
 from trinity.workflows.simple_workflow import SimpleWorkflow
 
 FOLDER_VARIABLE = "TRINITY_TEST_FAULTS"
@@ -74,13 +74,20 @@ class MortalEngine(HashEngine):
     _is_dead = False
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         """Letters, while it lives."""
         self._is_dead = self._is_dead or claim(DIE) is not None
         if self._is_dead:
             raise RuntimeError("the engine's process is gone")
-        return await super().generate(prompt_token_ids, sampling, min_tokens=min_tokens)
+        return await super().generate(
+            prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+        )
 
     async def check(self) -> None:
         """Raises: EngineDied when it has."""

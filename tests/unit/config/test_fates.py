@@ -59,7 +59,7 @@ def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
 def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
     reading = read(
         tmp_path,
-        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: serve\n"
+        "explorer:\n  name: mine\nbuffer:\n  default_workflow_type: w\nmode: colocate\n"
         "trainer: {ulysses_sequence_parallel_size: 2}\n",
     )
     assert [(one.status.name, one.line, str(one)) for one in reading.notices] == [
@@ -74,7 +74,7 @@ def test_the_four_fates_as_sentences(tmp_path: Path) -> None:
             "`buffer.default_workflow_type` is used as "
             "`buffer.explorer_input.default_workflow_type`",
         ),
-        ("PLANNED", 5, "`mode: serve`: the model behind an OpenAI-compatible address"),
+        ("PLANNED", 5, "`mode: colocate`: rollout and training in turns on one GPU"),
         (
             "PLANNED",
             6,
@@ -158,10 +158,10 @@ trainer:
 
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(tmp_path, "mode: serve\nmodel: {rope_scaling: {api_key: abc}}\n")
+        load(tmp_path, "mode: colocate\nmodel: {rope_scaling: {api_key: abc}}\n")
     said = str(caught.value)
     assert len(said.splitlines()) == 1
-    assert "`mode: serve`" in said
+    assert "`mode: colocate`" in said
     assert "`model.rope_scaling` in" in said
     assert "are planned, not there yet" in said
     assert "abc" not in said
@@ -169,7 +169,7 @@ def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> No
 
 def test_a_planned_mode_hides_no_other_mistake(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    file.write_text("mode: serve\nnmae: x\n")
+    file.write_text("mode: colocate\nnmae: x\n")
     report = check_file(file)
     assert len(report.mistakes) == 1
     assert [one.key for one in report.notices] == ["mode"]

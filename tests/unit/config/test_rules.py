@@ -87,10 +87,7 @@ def evaluated(**given: Any) -> dict[str, Any]:
 
 THE_RUN = [
     refused("an unknown mode", {"mode": "all"}, "`mode`"),
-    *(
-        told(f"mode {mode}", {"mode": mode}, PLANNED, f"`mode: {mode}`")
-        for mode in ("serve", "colocate")
-    ),
+    told("mode colocate", {"mode": "colocate"}, PLANNED, "`mode: colocate`"),
     follows(
         "a relative root lies under the current directory",
         {"checkpoint_root_dir": "out"},
@@ -420,7 +417,12 @@ EXPLORER = [
         told=ADVICE,
         said="`enable_history: true`",
     ),
-    told("calls of tools", at(f"{ROLLOUT}.tool_call_parser", "hermes"), PLANNED, "tools"),
+    told("calls of tools", at(f"{ROLLOUT}.tool_call_parser", "hermes"), SILENT, ""),
+    refused(
+        "calls of tools that nothing finds",
+        at(f"{ROLLOUT}.enable_auto_tool_choice", True),
+        "tool_call_parser` is missing",
+    ),
     refused("a port there is not", at(f"{ROLLOUT}.base_port", 70000), "65536"),
     refused("an empty key", at(f"{ROLLOUT}.api_key", ""), "api_key"),
     refused("an unknown concurrency", at("explorer.concurrent_mode", "x"), "concurrent_mode"),
@@ -437,8 +439,19 @@ EXPLORER = [
         "auxiliary_models",
     ),
     *(
-        told(f"the proxy's {name}", at(f"explorer.{name}", value), NO_EFFECT, name)
-        for name, value in (("proxy_port", 1), ("listen_address", "x"), ("db_url", "x"))
+        told(f"the proxy's {name}", at(f"explorer.{name}", value), SILENT, "")
+        for name, value in (("proxy_port", 1), ("listen_address", "x"))
+    ),
+    told("the proxy's database", at("explorer.db_url", "x"), PLANNED, "explorer.db_url"),
+    follows(
+        "serving takes an explorer alone",
+        {"mode": "serve"},
+        lambda plan: (plan.roles, plan.tasksets) == (("explorer",), ()),
+    ),
+    refused(
+        "more engines running than there are",
+        {"mode": "serve", "explorer": {"min_running_model_num": 2}},
+        "`explorer.min_running_model_num: 2`",
     ),
     told("vllm_async", at(f"{ROLLOUT}.engine_type", "vllm_async"), SILENT, ""),
     told("sglang", at(f"{ROLLOUT}.engine_type", "sglang"), PLANNED, "SGLang"),

@@ -17,7 +17,7 @@ from trinity.config.planning import plan_experiment
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
-from trinity.workflows.generation import Generation, Prompt
+from trinity.workflows.generation import Generation, Heard, Piece, Prompt
 from trinity.workflows.messages import Message
 
 EXPERIMENT_ID = "7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10"
@@ -38,7 +38,12 @@ class ArithmeticEngine:
     begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         self.seeds.append(sampling.seed)
         self.num_active += 1
@@ -60,6 +65,11 @@ class ArithmeticEngine:
             if stop in text:
                 tokens = tokens[: text.index(stop) + len(stop)]
         likeliest = [(token, -0.5 - rank) for rank, token in enumerate(range(sampling.logprobs))]
+        if heard is not None:
+            for token in tokens:
+                shown = [likeliest] if likeliest else []
+                heard(Piece(token_ids=[token], logprobs=[-0.5], likeliest=shown))
+                await asyncio.sleep(0)
         return Generation(
             token_ids=tokens,
             logprobs=[-0.5] * len(tokens),
@@ -84,8 +94,9 @@ class CharacterTokenizer:
 
     template_sha256 = hashlib.sha256(b"template").digest()
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
-        return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        named = f"tools:{json.dumps(list(tools))}\n" if tools else ""
+        return self.encode(named + "".join(f"{m['role']}:{m['content']}\n" for m in messages))
 
     def encode(self, text: str) -> Prompt:
         return Prompt(text=text, token_ids=list(text.encode()))

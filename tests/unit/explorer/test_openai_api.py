@@ -32,6 +32,7 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.workflow import Workflow
 
+ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 QUESTION = [{"role": "user", "content": "a"}]
 ROLLOUT = RolloutModelConfig(enable_openai_api=True, enable_history=True, api_key="secret")
 
@@ -138,11 +139,69 @@ async def test_log_probabilities_come_with_the_answer(offered: Offered) -> None:
     assert [one.logprob for one in told.content[0].top_logprobs] == [-0.5, -1.5]
 
 
+async def test_a_stream_tells_what_an_answer_in_one_piece_would(offered: Offered) -> None:
+    pieces: list[str] = []
+    async with offered.client as client:
+        stream = await client.chat.completions.create(
+            model="any",
+            messages=QUESTION,  # type: ignore[arg-type]
+            n=2,
+            logprobs=True,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    first, _ = offered.model.extract_experience_from_history()
+    own = [one for chunk in chunks for one in chunk.choices if one.index == 0]
+    pieces = [one.delta.content or "" for one in own]
+    assert "".join(pieces) == first.response_text
+    assert len([piece for piece in pieces if piece]) == 3
+    assert own[0].delta.role == "assistant"
+    assert [one.finish_reason for one in own if one.finish_reason] == ["stop"]
+    told = [one.logprobs for one in own if one.logprobs]
+    assert [t.logprob for one in told for t in one.content or ()] == [-0.5] * 3
+    usage = chunks[-1].usage
+    assert usage is not None and usage.completion_tokens == 6
+    assert {chunk.system_fingerprint for chunk in chunks} == {"v4-1"}
+
+
+async def test_who_hangs_up_on_a_stream_ends_what_is_generated(offered: Offered) -> None:
+    offered.engine.gate = asyncio.Event()
+    async with offered.client as client:
+        going = asyncio.ensure_future(
+            client.chat.completions.create(model="m", messages=QUESTION, stream=True)  # type: ignore[arg-type]
+        )
+        async with asyncio.timeout(30):
+            await offered.engine.begun.wait()
+        going.cancel()
+        async with asyncio.timeout(30):
+            while not offered.engine.num_aborted:  # noqa: ASYNC110 - the engine tells nobody
+                await asyncio.sleep(0.01)
+
+
+async def test_what_is_not_there_is_refused_in_json(offered: Offered) -> None:
+    async with offered.client as client:
+        with pytest.raises(openai.NotFoundError) as told:
+            await client.completions.create(model="m", prompt="a")
+    assert told.value.type == "invalid_request_error"
+
+
+async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None:
+    async with offered.client as client:
+        with pytest.raises(openai.BadRequestError) as told:
+            await client.chat.completions.create(model="m", messages=QUESTION, n=0)  # type: ignore[arg-type]
+    assert (told.value.param, told.value.type) == ("n", "invalid_request_error")
+
+
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"stream": True}, "`stream`"),
-        ({"tools": [{"type": "function"}]}, "`tools`"),
+        ({"response_format": {"type": "json_object"}}, "`response_format`"),
+        ({"tools": [{"type": "function"}]}, r"`tools\[0\]`"),
+        ({"tools": [ADD]}, "enable_auto_tool_choice"),
+        ({"tools": [ADD], "tool_choice": "required"}, "`tool_choice`"),
+        ({"stream_options": 3}, "`stream_options`"),
+        ({"stream": True, "max_tokens": 0}, "`max_tokens`"),
         ({"n": 0}, "`n`"),
         ({"temperature": "hot"}, "`temperature`"),
         ({"messages": []}, "`messages`"),

@@ -1,0 +1,90 @@
+"""What is said to a request that gets no answer, as OpenAI's clients know it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from trinity.errors import UserError
+from trinity.types import JsonObject
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+logger = logging.getLogger(__name__)
+
+INVALID = "invalid_request_error"
+MAX_SHOWN = 200
+Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+
+
+class InvalidRequest(ValueError):
+    """The text says what is wrong with the request; `param` is the key, `code` one of OpenAI's."""
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+def bearer_of(request: "web.Request") -> str:
+    """The key or token that a request brings; what is no text is replaced."""
+    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return given.encode(errors="replace").decode()
+
+
+def respond(body: JsonObject, status: int = 200) -> "web.Response":
+    """JSON."""
+    from aiohttp import web
+
+    return web.json_response(body, status=status)
+
+
+def refuse(
+    status: int, kind: str, message: str, *, param: str | None = None, code: str | None = None
+) -> "web.Response":
+    """An error's body, from which clients make an exception of their own."""
+    return respond(error_body(kind, message, param=param, code=code), status)
+
+
+def error_body(
+    kind: str, message: str, *, param: str | None = None, code: str | None = None
+) -> JsonObject:
+    """The same for an answer that has begun."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def refusal_of(error: Exception) -> "web.Response":
+    """The answer to a request that failed; what nobody expected is logged whole and hidden."""
+    match error:
+        case InvalidRequest():
+            return refuse(error.status, INVALID, str(error), param=error.param, code=error.code)
+        case json.JSONDecodeError():
+            return refuse(400, INVALID, f"the body is not JSON: {error}")
+        case ValueError() | UserError():  # out of the engine's bounds
+            return refuse(400, INVALID, str(error))
+        case TimeoutError():
+            return refuse(504, "timeout_error", "the answer took too long", code="timeout")
+    logger.error("a request to the OpenAI-compatible address failed", exc_info=error)
+    return refuse(500, "server_error", "the engine did not answer: see explorer's log")
+
+
+async def in_json(request: "web.Request", handler: Handler) -> "web.StreamResponse":
+    """A middleware: what the HTTP server itself refuses is said in the same form."""
+    from aiohttp import web
+
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        text = f"{request.method} {request.path[:MAX_SHOWN]}: {error.reason}"
+        return refuse(error.status, INVALID, text)
+
+
+def is_hung_up() -> bool:
+    """Whether it is the request that was cancelled, not what it asks."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

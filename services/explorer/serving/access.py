@@ -1,0 +1,102 @@
+"""Who may ask a served model: on this machine whoever has the key, from beyond it tokens only."""
+
+import hmac
+import logging
+import ssl
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from services.explorer.openai_api.refusals import bearer_of, refuse
+from trinity.errors import Unauthenticated, UserError
+from trinity.security import audit
+from trinity.security.caller import Caller
+from trinity.security.folder import CERTIFICATE, KEY, VARIABLE, Security
+from trinity.security.places import is_loopback
+from trinity.security.scopes import Scope
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from trinity.security.tokens import TokenKeys
+
+logger = logging.getLogger(__name__)
+
+METHOD = "openai-compatible"
+"""What the audit log calls it."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Plain with a key, on loopback alone; or TLS with tokens: there is nothing between."""
+
+    host: str
+    security: Security
+    key: str = field(repr=False)
+    tenant: str
+
+    def check_host(self) -> None:
+        """Raises: UserError when others could reach the address and nothing keeps them out."""
+        if not self.security.is_on and not is_loopback(self.host):
+            raise UserError(
+                f"refusing to serve at `explorer.listen_address: {self.host}`, where other "
+                "machines reach it, without TLS and tokens: use 127.0.0.1, or set "
+                f"{VARIABLE} to a folder that `trinity certs` has made"
+            )
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """The server's side of TLS; None where it is spoken plainly.
+
+        Raises: UserError naming the file that is missing.
+        """
+        if not self.security.is_on:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._load_certificate(context)
+        return context
+
+    def renew_certificate(self) -> None:
+        """Show what lies in the folder now to whoever connects from here on."""
+        if self.tls is None:
+            return
+        try:
+            self._load_certificate(self.tls)
+        except (UserError, OSError) as error:  # it is being replaced: what was shown stays
+            logger.warning("the certificate was not read again", extra={"reason": str(error)})
+
+    def refusal(self, request: "web.Request") -> "web.Response | None":
+        """The answer to who may not ask; None for who may."""
+        given = bearer_of(request)
+        if self.security.is_on:
+            return self._token_refusal(given, request.remote or "")
+        if hmac.compare_digest(given.encode(), self.key.encode()):
+            return None
+        return refuse(
+            401,
+            "authentication_error",
+            "bring `explorer.rollout_model.api_key` as a bearer token",
+            code="invalid_api_key",
+        )
+
+    def _token_refusal(self, token: str, peer: str) -> "web.Response | None":
+        caller: Caller | None = None
+        try:
+            caller = self._keys.caller_of(token)
+        except Unauthenticated as error:
+            status, kind, why = 401, "authentication_error", str(error)
+        else:
+            if Scope.SUBMIT in caller.scopes and caller.bound_tenant in ("", self.tenant):
+                return None
+            status, kind = 403, "permission_error"
+            why = f"it takes a token of this tenant with the scope `{Scope.SUBMIT}`"
+        audit.refused("asking the model", method=METHOD, peer=peer, caller=caller)
+        return refuse(status, kind, why, code="invalid_api_key")
+
+    @cached_property
+    def _keys(self) -> "TokenKeys":
+        return self.security.token_keys()
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self.security.file(CERTIFICATE), self.security.file(KEY))

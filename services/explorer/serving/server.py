@@ -1,0 +1,148 @@
+"""The address at which a served model answers."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from services.explorer.openai_api.answering import Answering
+from services.explorer.openai_api.models import model_list
+from services.explorer.openai_api.refusals import Handler, in_json, refuse, respond
+from services.explorer.serving.access import Access
+from services.explorer.serving.lending import Lending
+from services.explorer.serving.pool import ServingPool
+from trinity.errors import UserError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 16 << 20
+MAX_REQUESTS = 1024
+"""Answered at a time; who comes beyond them is told to come again."""
+
+
+class ServingServer:
+    """Answers until it is closed, which lets requests that go on end first.
+
+    async with server.open():
+        ...
+    """
+
+    def __init__(
+        self,
+        *,
+        access: Access,
+        port: int,
+        pool: ServingPool,
+        lending: Lending,
+        answering: Answering,
+        names: tuple[str, ...],
+    ) -> None:
+        self._access = access
+        self._port = port
+        self._pool = pool
+        self._lending = lending
+        self._answering = answering
+        self._names = names
+        self._num_requests = 0
+        self._ended = asyncio.Event()
+        self._stopping = False
+
+    @property
+    def address(self) -> str:
+        """Up to /v1, as clients are given it."""
+        scheme = "http" if self._access.tls is None else "https"
+        host = f"[{self._access.host}]" if ":" in self._access.host else self._access.host
+        return f"{scheme}://{host}:{self._port}/v1"
+
+    @asynccontextmanager
+    async def open(self, drain_seconds: float) -> AsyncIterator[None]:
+        """Listen for the length of the block.
+
+        Raises: UserError when the address is taken, or open to others without tokens.
+        """
+        from aiohttp import web
+
+        self._access.check_host()
+        tls = self._access.tls
+        listening = _listen(self._access.host, self._port)
+        self._port = listening.getsockname()[1]
+        # Whoever hangs up waits for nothing: what is generated for them ends.
+        runner = web.AppRunner(self._app(), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening, ssl_context=tls).start()
+            logger.info("the model is served", extra={"address": self.address})
+            yield
+        finally:
+            await self._drain(drain_seconds)
+            await runner.cleanup()
+
+    def _app(self) -> "web.Application":
+        from aiohttp import web
+
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._allowed(self._list_models))
+        app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))
+        return app
+
+    async def _drain(self, seconds: float) -> None:
+        """Nothing new is taken; what goes on may end."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(seconds):
+                while self._num_requests:
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            logger.warning("requests were cut short", extra={"requests": self._num_requests})
+
+    async def _health(self, _: "web.Request") -> "web.Response":
+        """For balancers, which have no token: nothing but whether requests are answered."""
+        ready = not self._stopping and self._pool.num_open > 0
+        return respond({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+
+    async def _list_models(self, _: "web.Request") -> "web.StreamResponse":
+        return respond(model_list(*self._names))
+
+    async def _chat(self, request: "web.Request") -> "web.StreamResponse":
+        return await self._answering.chat(request, self._lending)
+
+    def _allowed(self, handler: Handler) -> Handler:
+        async def allowed(request: "web.Request") -> "web.StreamResponse":
+            refusal = self._access.refusal(request)
+            return await handler(request) if refusal is None else refusal
+
+        return allowed
+
+    def _counted(self, handler: Handler) -> Handler:
+        async def counted(request: "web.Request") -> "web.StreamResponse":
+            if self._stopping:
+                return refuse(503, "server_error", "the server is being stopped")
+            if self._num_requests >= MAX_REQUESTS:
+                text = f"{MAX_REQUESTS} requests are being answered: come again in a moment"
+                return refuse(429, "rate_limit_error", text, code="rate_limit_exceeded")
+            self._num_requests += 1
+            try:
+                return await handler(request)
+            finally:
+                self._num_requests -= 1
+                self._ended.set()
+
+        return counted
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UserError(
+            f"cannot serve at {host}:{port} (`explorer.listen_address`, `explorer.proxy_port`): "
+            f"{error.strerror or error}; choose another port"
+        ) from error

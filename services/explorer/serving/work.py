@@ -1,0 +1,104 @@
+"""Serves one stage's model until it is stopped, always with the newest weights there are."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from services.explorer.assignments import Stopped
+from services.explorer.failures import StageFailed
+from services.explorer.serving.access import Access
+from services.explorer.serving.newest import newest_weights
+from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.server import ServingServer
+from services.explorer.weights import PublishedWeights
+from trinity.config.plan import StagePlan
+from trinity.errors import ManifestError
+from trinity.launch.preparing import SERVING
+from trinity.members import Heartbeats
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How soon an engine that died is noticed."""
+
+
+class ServeWork:
+    """Looks for newer weights by the plan's interval; what cannot be read is tried again then."""
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        pool: ServingPool,
+        server: ServingServer,
+        access: Access,
+        beats: Heartbeats,
+        drain_seconds: float,
+    ) -> None:
+        self._interval = plan.config.explorer.service_status_check_interval
+        self._run = Path(plan.served.job_dir) if plan.served is not None else None
+        self._pool = pool
+        self._server = server
+        self._access = access
+        self._beats = beats
+        self._drain_seconds = drain_seconds
+        self._stop = asyncio.Event()
+
+    async def run(self) -> Stopped:
+        """Serve until `stop` is called or the task is cancelled.
+
+        Raises: UserError when the address cannot be had, StageFailed for weights that the engine
+        does not take, EngineDied.
+        """
+        await self._look()
+        async with self._server.open(self._drain_seconds):
+            self._beats.set_activity(f"{SERVING}{self._server.address}")
+            async with asyncio.TaskGroup() as tasks:
+                beside = [tasks.create_task(self._watch()), tasks.create_task(self._check())]
+                await self._stop.wait()
+                for task in beside:
+                    task.cancel()
+        return Stopped()
+
+    def stop(self) -> None:
+        """Take no more requests; those that go on may end."""
+        self._stop.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            self._access.renew_certificate()
+            await self._look()
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self._pool.check()
+
+    async def _look(self) -> None:
+        """Take what is newest now; where that is removed meanwhile, what is newest then."""
+        refused: PublishedWeights | None = None
+        while (newest := await self._newest()) not in (None, refused):
+            assert newest is not None
+            if self._pool.has_everywhere(newest) or await self._renew(newest):
+                break
+            refused = newest
+        self._beats.set_version(self._pool.oldest.id.version)
+
+    async def _newest(self) -> PublishedWeights | None:
+        run = self._run
+        return None if run is None else await asyncio.to_thread(newest_weights, run)
+
+    async def _renew(self, newest: PublishedWeights) -> bool:
+        """Whether they were taken."""
+        try:
+            await self._pool.renew(newest)
+        except ManifestError as error:
+            logger.warning("weights refused", extra={"reason": str(error)})
+            return False
+        except (RuntimeError, ValueError, OSError) as error:
+            raise StageFailed(
+                f"the engine cannot load {newest.path} over the model that it was started with: "
+                f"{error}"
+            ) from error
+        return True

@@ -1,0 +1,142 @@
+"""A model served by the real engine: what clients get, and which weights answer."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import openai
+import pytest
+
+from services.explorer.engine import EngineOptions
+from services.explorer.engines import RunningEngine
+from services.explorer.serving.setup import serve_work
+from services.explorer.tokenizer import load_tokenizer
+from services.explorer.vllm_engine import start_vllm
+from services.explorer.weights import WeightLoader
+from tests.unit.explorer.builders import build_plan, unheard_beats
+from trinity.launch.serving import serve_plan
+from trinity.manifest import ManifestHead, seal
+
+pytestmark = pytest.mark.timeout(600)
+
+SECONDS = 300
+KEY = "a key"
+QUESTION = [{"role": "user", "content": "1+1="}]
+
+
+def publish(run: Path, model: Path, version: int) -> None:
+    """Another model's weights under a version's name."""
+    directory = run / "stages/main/weights" / f"v{version}-1"
+    shutil.copytree(model, directory)
+    digest = f"{version:064x}"
+    seal(
+        directory,
+        ManifestHead(
+            kind="weights", stage="main", step=version, incarnation=1, weights_sha256=digest
+        ),
+    )
+
+
+@dataclass
+class Served:
+    """A served run."""
+
+    run: Path
+    client: openai.AsyncOpenAI
+
+    async def said(self) -> tuple[str, str]:
+        """One question's answer, and by which weights."""
+        answer = await self.client.chat.completions.create(
+            model="p/n-serve",
+            messages=QUESTION,  # type: ignore[arg-type]
+            seed=1,
+        )
+        return answer.choices[0].message.content or "", answer.system_fingerprint or ""
+
+    async def until(self, fingerprint: str) -> str:
+        """What is said when these weights answer."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                text, weights = await self.said()
+                if weights == fingerprint:
+                    return text
+
+
+@asynccontextmanager
+async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
+    made = build_plan(
+        folder,
+        mode="serve",
+        model={"model_path": str(model), "temperature": 1.0},
+        explorer={
+            "proxy_port": 1,
+            "service_status_check_interval": 1,
+            "rollout_model": {"api_key": KEY, "dtype": "float32"},
+        },
+    )
+    plan = serve_plan(made)
+    [stage] = plan.stages
+    run = made.job_path
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"stages": [{"name": "main"}]}))
+    tokenizer = load_tokenizer(str(model), None)
+    options = EngineOptions(
+        model_path=str(model),
+        max_model_len=stage.max_model_len,
+        end_token_ids=tokenizer.end_token_ids,
+        rollout=stage.config.explorer.rollout_model,
+    )
+    engine = await start_vllm(options)
+    running = RunningEngine(
+        engine=engine, each=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
+    )
+    async with unheard_beats() as beats:
+        work = serve_work(
+            plan=stage,
+            tenant="default",
+            label=plan.label,
+            engine=running,
+            beats=beats,
+            drain_seconds=10,
+        )
+        going = asyncio.ensure_future(work.run())
+        try:
+            async with asyncio.timeout(SECONDS):
+                while "serving at " not in beats.member.activity:
+                    assert not going.done(), going.result()
+                    await asyncio.sleep(0.05)
+            address = beats.member.activity.removeprefix("serving at ")
+            async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
+                yield Served(run, client)
+        finally:
+            work.stop()
+            await going
+            await engine.close()
+
+
+async def test_newer_weights_answer_and_streams_tell_the_same(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    async with serving(tmp_path, models[0]) as served:
+        first, weights = await served.said()
+        assert weights == "v0-0"
+        stream = await served.client.chat.completions.create(
+            model="p/n-serve",
+            messages=QUESTION,  # type: ignore[arg-type]
+            seed=1,
+            stream=True,
+        )
+        chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == first
+        assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+        publish(served.run, models[1], 4)
+        assert await served.until("v4-1") != first
+        with pytest.raises(openai.NotFoundError, match="no model `other`"):
+            await served.client.chat.completions.create(model="other", messages=QUESTION)  # type: ignore[arg-type]
+        with pytest.raises(openai.BadRequestError, match="tokens"):
+            long = [{"role": "user", "content": "1" * 500}]
+            await served.client.chat.completions.create(model="p/n-serve", messages=long)  # type: ignore[arg-type]

@@ -1,0 +1,31 @@
+"""Text is shown once it is certain, and all of it in the end."""
+
+import pytest
+
+from services.explorer.openai_api.text_stream import TextStream
+
+
+def decode(tokens: list[int]) -> str:
+    """A token is a byte: characters of several are whole only with the last of them."""
+    return bytes(tokens).decode(errors="replace")
+
+
+@pytest.mark.parametrize("text", ["plain", "größer", "日本 語", "🙂🙂", ""])
+def test_no_half_character_is_shown(text: str) -> None:
+    stream = TextStream(decode)
+    shown = [stream.add([byte]) for byte in text.encode()]
+    assert "".join(shown) + stream.end(text) == text
+    assert not any("\ufffd" in one for one in shown)
+
+
+def test_what_may_be_the_beginning_of_a_stop_is_held_back() -> None:
+    stream = TextStream(decode, stop=["END"])
+    shown = "".join(stream.add([byte]) for byte in b"all of it EN")
+    assert shown == "all of it "
+    assert shown + stream.end("all of it ") == "all of it "
+
+
+def test_what_was_held_back_is_told_in_the_end() -> None:
+    stream = TextStream(decode, stop=["END"])
+    shown = stream.add(list(b"the BEND"))
+    assert shown + stream.end("the BEND") == "the BEND"
