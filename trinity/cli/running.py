@@ -10,6 +10,7 @@ from trinity.config.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.config.root import Config
 from trinity.errors import UserError
+from trinity.local.home import home_of
 from trinity.local.run_file import RunningStack, read_running
 
 RUN_FILE = "run.json"
@@ -78,6 +79,6 @@ def _single(found: list[Path]) -> Path:
 def _running(directory: Path) -> RunningStack | None:
     """The stack that runs there; a file that a killed launcher left behind is none."""
     try:
-        return read_running(directory)
+        return read_running(home_of(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

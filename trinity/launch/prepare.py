@@ -16,6 +16,7 @@ from trinity.config.reading import read_config
 from trinity.launch.benching import bench_plan, is_bench
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.source_runs import SourceRuns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Prepared:
     """Keys that do not act as they are written."""
     benched: ExperimentPlan | None = None
     """The run whose checkpoints are evaluated, where that is what is done."""
+    sources: SourceRuns | None = None
+    """The runs whose experiences are trained on, where there are such."""
 
 
 def prepare(
@@ -61,6 +64,7 @@ def prepare(
     check_inputs(plan)
     check_names(plan)
     check_resumable(plan)
+    sources = SourceRuns.of(plan)
     notes = (*notes, *advice(plan))
     return Prepared(
         plan=plan,
@@ -68,6 +72,7 @@ def prepare(
         notes=notes,
         notices=reading.notices,
         benched=source,
+        sources=sources,
     )
 
 
