@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.1
 SEGMENT_MAX_ROWS = "4"
 """Of contents that are removed together: half of what a step takes."""
 LATER_REWARD = "tests.model_free.later_reward.LaterReward"
-END_SECONDS = 60.0
+END_SECONDS = 120.0
 LEARNING_SELECTOR: dict[str, JsonValue] = {
     "selector_type": "difficulty_based",
     "feature_keys": ["weak", "strong"],
@@ -81,6 +81,7 @@ class Arena:
         buffer: Mapping[str, JsonValue] | None = None,
         visited: bool = False,
         operators: Sequence[JsonValue] = (),
+        data_processor: Mapping[str, JsonValue] | None = None,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
@@ -105,7 +106,10 @@ class Arena:
             },
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
-            data_processor={"experience_pipeline": {"operators": list(operators)}},
+            data_processor={
+                "experience_pipeline": {"operators": list(operators)},
+                **(data_processor or {}),
+            },
         )
         return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
 

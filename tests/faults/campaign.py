@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.faults.fire import Outcome, open_fire
 from tests.faults.table import table_of, write_between
+from tests.faults.varieties import VARIETIES
 
 
 def main() -> int:
@@ -19,12 +20,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="decides who dies when")
     parser.add_argument("--docs", type=Path, help="a document whose table is replaced")
     parser.add_argument("--folder", type=Path, help="where the stack lives; else a temporary one")
+    parser.add_argument(
+        "--varieties",
+        nargs="+",
+        choices=tuple(VARIETIES),
+        default=tuple(VARIETIES),
+        help="the kinds of experiment that take turns; else all of them",
+    )
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trinity-faults-"))
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("tests.faults.fire").setLevel(logging.INFO)
     begun = time.monotonic()
-    outcome = asyncio.run(open_fire(folder, kills=arguments.kills, seed=arguments.seed))
+    outcome = asyncio.run(
+        open_fire(folder, kills=arguments.kills, seed=arguments.seed, varieties=arguments.varieties)
+    )
     table = table_of(outcome, kills=arguments.kills, seed=arguments.seed)
     _say(f"{table}\n\n{time.monotonic() - begun:.0f} s; the stack's folder: {folder}")
     if arguments.docs:

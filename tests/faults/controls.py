@@ -51,6 +51,7 @@ CONTROLS = (
     Control(off="heard-once", check="ends_in_the_same_weights"),
     Control(off="rewards-stored", visited=True, check="rewards_are_kept"),
     Control(off="exclusion", visited=True, check="excluded_is_not_trained"),
+    Control(off="inclusion", visited=True, check="included_is_trained"),
     Control(off="deletion", visited=True, keeps_all=True, check="deleted_is_gone"),
     Control(off="upload-count", visited=True, check="tasksets_are_whole"),
     Control(off="upload-rows-deleted", visited=True, check="tasksets_are_whole"),

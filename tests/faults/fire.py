@@ -6,17 +6,17 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 
 from tests.faults.arena import Arena, arena_in
-from tests.faults.checks import Findings, findings
+from tests.faults.checks import Findings
 from tests.faults.nemesis import Death, Nemesis, targets
 from tests.faults.points import POINTS
+from tests.faults.varieties import SHORT, VARIETIES, Play
 
 logger = logging.getLogger(__name__)
 
-NUM_STEPS = 8
 UNDER_FIRE_SECONDS = 600.0
 """An experiment may be struck again and again; one that hangs is a stall long before."""
 
@@ -50,17 +50,22 @@ class Outcome:
         return [one.target for one in self.deaths if one.back_seconds is None]
 
 
-async def open_fire(root: Path, *, kills: int, seed: int, points: Sequence[str] = ()) -> Outcome:
+async def open_fire(
+    root: Path,
+    *,
+    kills: int,
+    seed: int,
+    points: Sequence[str] = (),
+    varieties: Sequence[str] = SHORT,
+) -> Outcome:
     """A campaign: so many kills, at these points and else as the seed decides."""
     chance = random.Random(seed)
     async with arena_in(root) as arena:
-        expected = {
-            visited: await arena.undisturbed(num_steps=NUM_STEPS, visited=visited)
-            for visited in (False, True)
-        }
+        expected = {variety: await _undisturbed(arena, variety) for variety in varieties}
         nemesis = Nemesis(arena, chance)
         working = asyncio.create_task(_work(arena, nemesis, expected))
-        striking = asyncio.create_task(nemesis.strike(targets(chance, kills, points)))
+        wanted = targets(chance, kills, points, varieties)
+        striking = asyncio.create_task(nemesis.strike(wanted))
         try:
             await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
             if working.done():  # only by an error
@@ -82,30 +87,38 @@ async def open_fire(root: Path, *, kills: int, seed: int, points: Sequence[str] 
         )
 
 
+async def _undisturbed(arena: Arena, variety: str) -> str:
+    """The weights that such an experiment ends with when nothing dies."""
+    play = Play(arena=arena, name=f"undisturbed-{variety}", end_seconds=UNDER_FIRE_SECONDS)
+    played = await VARIETIES[variety](play)
+    assert played.found == {}, f"{variety}: {played.found}"
+    return played.weights
+
+
 async def _work(
-    arena: Arena, nemesis: Nemesis, expected: Mapping[bool, str]
+    arena: Arena, nemesis: Nemesis, expected: Mapping[str, str]
 ) -> tuple[dict[str, Findings], int]:
     """Experiments until the nemesis is done; the last one ends in peace.
 
-    Every second one has a visitor: `expected` are the weights of those with and without one.
+    The varieties take turns; one that the nemesis waits for is next.
     """
     found: dict[str, Findings] = {}
     num_repeated = 0
+    turns = cycle(expected)
     for number in count(1):
+        variety = nemesis.wanted_variety or next(turns)
         nemesis.experiment = f"under-fire-{number}"
-        visited = number % 2 == 1
-        ended = await arena.run(
-            nemesis.experiment,
-            num_steps=NUM_STEPS,
+        play = Play(
+            arena=arena,
+            name=nemesis.experiment,
+            expected=expected[variety],
             end_seconds=UNDER_FIRE_SECONDS,
-            visited=visited,
         )
-        snapshot = await asyncio.to_thread(arena.snapshot_when_up, ended, expected[visited])
-        found[nemesis.experiment] = findings(snapshot)
-        if found[nemesis.experiment]:
-            logger.warning("%s: %s", nemesis.experiment, found[nemesis.experiment])
-        reports = [one for one in snapshot.commits if one.what == "report"]
-        num_repeated += len(reports) - len({one.number for one in reports})
+        played = await VARIETIES[variety](play)
+        found[nemesis.experiment] = played.found
+        if played.found:
+            logger.warning("%s, %s: %s", nemesis.experiment, variety, played.found)
+        num_repeated += played.num_repeated_steps
         logger.info(
             "%d experiments, %d deaths, %d with findings",
             number,

@@ -22,6 +22,8 @@ LONGEST_PAUSE_SECONDS = 1.5
 PAIRS = 0.15
 """Share of kills that a second one follows before the first is overcome."""
 REACH_SECONDS = 30.0
+VARIETY_SECONDS = 240.0
+"""Until an experiment of that kind has its turn, and comes to the point."""
 BACK_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
@@ -39,14 +41,20 @@ class Death:
     """None when it was not back in time: a stall."""
 
 
-def targets(random_: random.Random, kills: int, points: Sequence[str] = ()) -> list[str]:
+def targets(
+    random_: random.Random,
+    kills: int,
+    points: Sequence[str] = (),
+    varieties: Sequence[str] = (),
+) -> list[str]:
     """Whom to kill, in which order: every kind at least once, as many points as there is room.
 
-    These `points` are among them.
+    These `points` are among them; of those that one variety alone comes to, those of `varieties`.
     """
     deck: list[str] = list(points)
+    reached = [one for one in CAMPAIGN if POINTS[one].variety in ("", *varieties)]
     while len(deck) < kills:
-        whole = [*CAMPAIGN, *(list(KINDS) * (TIMES_A_KIND - 1))]
+        whole = [*reached, *(list(KINDS) * (TIMES_A_KIND - 1))]
         random_.shuffle(whole)
         deck += [*KINDS, *whole]
     chosen = deck[:kills]
@@ -61,6 +69,7 @@ class Nemesis:
         self._arena = arena
         self._random = random_
         self.experiment = ""
+        self.wanted_variety = ""
         self.is_over = False
         self.deaths: list[Death] = []
         self.not_reached: list[str] = []
@@ -91,7 +100,8 @@ class Nemesis:
         folder = self._arena.folder
         known = len(list(folder.read(DEATHS)))
         folder.arm(point)
-        deadline = time.time() + REACH_SECONDS
+        self.wanted_variety = POINTS[point].variety
+        deadline = time.time() + (VARIETY_SECONDS if self.wanted_variety else REACH_SECONDS)
         while len(lines := list(folder.read(DEATHS))) == known:
             if time.time() > deadline and folder.disarm(point):
                 self.not_reached.append(point)

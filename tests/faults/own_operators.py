@@ -10,6 +10,7 @@ from tests.faults.crash import DEATHS
 from tests.faults.folder import FaultsFolder
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.operators.rollouts import Changes, Rollouts
+from trinity.task_operators.task_rows import TaskChanges, TaskRows
 
 OPERATOR, ADVANTAGE = "worker.operator-called", "worker.advantage-called"
 BUFFER = "buffer.operator-called"
@@ -21,6 +22,13 @@ def first_is_better(rollouts: Rollouts, *, bonus: float) -> Changes:
     _die_at(BUFFER, os.getppid())
     _die_at(OPERATOR, os.getpid())
     return Changes(rewards=rollouts.rewards + bonus * (np.arange(len(rollouts.rewards)) % 2 == 0))
+
+
+def every_other(tasks: TaskRows, *, weigh: str) -> TaskChanges:
+    """Leaves out what is even by its column, and orders the rest."""
+    places_N = np.array([round(100 * float(str(row["strong"]))) for row in tasks.rows])
+    scores_N = np.array([float(str(row[weigh])) for row in tasks.rows]) + places_N
+    return TaskChanges(left_out=places_N % 2 == 0, reason="it is even", scores={"odd": scores_N})
 
 
 def above_the_mean(samples: Samples) -> Advantages:

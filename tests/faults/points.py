@@ -27,6 +27,8 @@ class Point:
     counts: Callable[[Any], bool] = _always
     in_campaign: bool = True
     """Whether the experiments of a campaign come to it."""
+    variety: str = ""
+    """The only kind of experiment that does, if there is one."""
 
     @property
     def name(self) -> str:
@@ -104,6 +106,8 @@ ALL = (
     _buffer("feedback-given", "servicer.steering:SteeringCalls.GiveFeedback"),
     _buffer("samples-excluded", "handlers.setting_aside:exclude"),
     _buffer("exclusion-committed", "servicer.steering:SteeringCalls.ExcludeExperiences"),
+    _buffer("samples-included", "handlers.setting_aside:take_back"),
+    _buffer("inclusion-committed", "servicer.steering:SteeringCalls.IncludeExperiences"),
     _buffer("contents-deleted", "handlers.setting_aside:delete_content"),
     # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
     _buffer("contents-given-up", "retention:retire_contents", counts=_is_retired),
@@ -115,8 +119,12 @@ ALL = (
         "batch-copied",
         "handlers.composing:compose_stored",
         counts=_is_batch_head,
-        in_campaign=False,
+        variety="retrained",
     ),
+    # Samples that are trained again by priority, tasks through a pipeline, another run's rows.
+    _buffer("replay-chosen", "handlers.composing:settle_choice", variety="replayed"),
+    _buffer("tasks-piped", "piping:insert_pipeline", variety="piped"),
+    _buffer("explored-taken", "handlers.composing:explored_rows", variety="explored"),
     # What the trainer says: committed, not yet answered.
     _buffer("incarnation-begun", f"{CALLS}.BeginIncarnation"),
     _buffer("version-recorded", f"{CALLS}.RecordVersion"),

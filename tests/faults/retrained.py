@@ -17,7 +17,12 @@ END_SECONDS = 120.0
 
 
 async def retrain(
-    arena: Arena, source: pb.Experiment, name: str, *, num_steps: int
+    arena: Arena,
+    source: pb.Experiment,
+    name: str,
+    *,
+    num_steps: int,
+    end_seconds: float = END_SECONDS,
 ) -> pb.Experiment:
     """All steps of the only stage, by a trainer alone."""
     plan = arena.plans[source.label]
@@ -33,7 +38,7 @@ async def retrain(
             "stages": (stage.model_copy(update=changes),),
         }
     )
-    return await arena.run_plan(made, end_seconds=END_SECONDS)
+    return await arena.run_plan(made, end_seconds=end_seconds)
 
 
 def differences(arena: Arena, source: pb.Experiment, again: pb.Experiment) -> list[str]:

@@ -191,6 +191,7 @@ class Visit:
 
     rewarded: tuple[Rewarded, ...] = ()
     excluded: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     tasksets: tuple[Taskset, ...] = ()
 

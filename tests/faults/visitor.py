@@ -20,7 +20,7 @@ from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.rpc.channel import open_channel
 
-REWARDED, EXCLUDED, DELETED = "rewarded", "excluded", "deleted"
+REWARDED, EXCLUDED, DELETED, INCLUDED = "rewarded", "excluded", "deleted", "included"
 CALL_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
 UPLOAD_PAUSE_SECONDS = 0.3
@@ -34,6 +34,12 @@ def is_left_out(eid: pb.ExperienceRecord) -> bool:
     return bool(place.run == 0 and (3 * place.explore_step + place.position) % 7 == 0)
 
 
+def is_put_back(record: pb.ExperienceRecord) -> bool:
+    """Whether the visitor takes a sample out, and puts it back before its group is scored."""
+    place = record.eid
+    return bool(place.run == 0 and (3 * place.explore_step + place.position) % 7 == 3)
+
+
 @dataclass
 class Visitor:
     """One visit to one experiment, until it is cancelled."""
@@ -44,6 +50,9 @@ class Visitor:
     tenant: str
     stage: str
     _has_deleted: bool = field(default=False)
+    _out: dict[str, str] = field(default_factory=dict)
+    """Samples that were taken out to be put back, by their assignments."""
+    _put_back: set[str] = field(default_factory=set)
 
     async def stay(self) -> None:
         """Judge what waits, delete a sample, bring tasksets, again and again."""
@@ -64,10 +73,38 @@ class Visitor:
         records = [one async for one in self._list(stub, AWAITING)]
         for _, own in groupby(records, key=lambda one: one.assignment_id):
             group = list(own)
+            if await self._is_unsettled(stub, group):
+                continue
             if left_out := [one.id for one in group if is_left_out(one)]:
                 await self._exclude(stub, left_out)
             if scored := [one for one in group if not is_left_out(one)]:
                 await self._reward(stub, scored)
+
+    async def _is_unsettled(
+        self, stub: QueryServiceStub, group: Sequence[pb.ExperienceRecord]
+    ) -> bool:
+        """Take a sample out and put it back; the group is scored the next time, when it is there.
+
+        Whoever dies between the two, both are done again.
+        """
+        assignment, place = group[0].assignment_id, group[0].eid
+        if (3 * place.explore_step + place.position) % 7 != 3 or assignment in self._put_back:
+            return False
+        for one in group:
+            if is_put_back(one):
+                self._out[assignment] = one.id
+        if assignment in self._out:
+            await self._take_out_and_back(stub, self._out[assignment])
+            self._put_back.add(assignment)
+        return True
+
+    async def _take_out_and_back(self, stub: QueryServiceStub, sample: str) -> None:
+        chosen = pb.ExperienceFilter(experience_ids=[sample])
+        out = pb.ExcludeExperiencesRequest(key=self._key, filter=chosen, reason=REASON)
+        await stub.ExcludeExperiences(out, timeout=CALL_SECONDS)
+        back = pb.IncludeExperiencesRequest(key=self._key, filter=chosen)
+        await stub.IncludeExperiences(back, timeout=CALL_SECONDS)
+        self._note(INCLUDED, ids=[sample])
 
     async def _list(
         self, stub: QueryServiceStub, wanted: pb.ExperienceFilter, limit: int = 0

@@ -7,7 +7,7 @@ import psycopg
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
 from tests.faults.uploads import TASKSET_DELETED, UPLOADED, row
-from tests.faults.visitor import DELETED, EXCLUDED, REWARDED
+from tests.faults.visitor import DELETED, EXCLUDED, INCLUDED, REWARDED
 
 ROWS = """
     SELECT body FROM task WHERE taskset_id = %s ORDER BY index
@@ -25,6 +25,7 @@ def read_visit(
             for line in folder.read(REWARDED, **own)
         ),
         excluded=tuple(one for line in folder.read(EXCLUDED, **own) for one in line["ids"]),
+        included=tuple(one for line in folder.read(INCLUDED, **own) for one in line["ids"]),
         deleted=tuple(one for line in folder.read(DELETED, **own) for one in line["ids"]),
         tasksets=_tasksets(connection, folder, experiment_id),
     )

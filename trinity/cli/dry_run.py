@@ -87,7 +87,9 @@ def _evaluation_lines(stage: StagePlan) -> Iterator[str]:
 
 def _data(stage: StagePlan) -> str:
     if (stored := stage.stored_rollouts) is not None:
-        return f"the experiences that stage {stored.stage} has stored"
+        if stored.run and not stored.stage:
+            return f"the experiences that run {stored.run} has stored"
+        return f"the experiences that {stored.words} has stored"
     return _place(stage.experience_buffer)
 
 

@@ -18,9 +18,12 @@ from trinity.launch.gpus import check_gpus
 from trinity.launch.hub import check_hub_models
 from trinity.launch.ordered_stop import Interrupted
 from trinity.launch.prepare import Prepared, prepare
+from trinity.launch.retraining import without_explorer
 from trinity.launch.run import Run
 from trinity.launch.serving import check_reach
+from trinity.launch.source_runs import with_source_runs
 from trinity.launch.stored_run import StoredRun
+from trinity.local.home import home_of
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
 
@@ -78,17 +81,15 @@ def run_experiment(wish: Wish) -> None:
 def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
     """Run with live progress and print what came of it; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
-    if prepared.benched is None:
-        follow(Run(plan=prepared.plan, reporter=reporter, secure=secure), again)
-        return
-    source = BenchSource(run=StoredRun(plan=prepared.benched))
-    run = Run(
-        plan=prepared.plan,
-        reporter=reporter,
-        home=prepared.benched.job_path,
-        complete=source.complete,
-        secure=secure,
-    )
+    run = Run(plan=prepared.plan, reporter=reporter, secure=secure)
+    if prepared.benched is not None:
+        run.home = home_of(prepared.benched.job_path)
+        run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete
+    elif prepared.sources is not None:
+        run.home = prepared.sources.home
+        run.complete = with_source_runs
+        if not any(stage.needs_rollout for stage in prepared.plan.stages):
+            run.services = without_explorer
     follow(run, again)
 
 

@@ -35,17 +35,18 @@ async def _show(directory: Path, stage: str | None, step: int, as_json: bool) ->
         head, rows = await step_rows(stored.queries, key, step)
     if as_json:
         for row in rows:
-            print(json.dumps(_row(row), ensure_ascii=False))
+            print(json.dumps(_row(row, head.rows_from_run), ensure_ascii=False))
         return
     out = console()
     out.print(step_head(key.stage, head))
     out.print(step_table(rows))
 
 
-def _row(row: query_pb2.StepRow) -> JsonObject:
+def _row(row: query_pb2.StepRow, run: str) -> JsonObject:
+    """`run` is the one that has stored the sample, where it is another one."""
     if row.WhichOneof("source") == "experience":
         row.experience.uses.append(row.use)
-        return sample_row(row.experience)
+        return sample_row(row.experience) | ({"source_run": run} if run else {})
     return {
         "train_step": row.use.step,
         "place": row.use.position,

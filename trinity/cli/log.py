@@ -13,6 +13,7 @@ import typer
 
 from trinity.cli.running import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
+from trinity.local.home import home_of
 from trinity.logs import ESCAPED
 from trinity.looking.log_files import follow_logs, log_files, read_logs
 from trinity.looking.log_filter import LogFilter, since_of
@@ -63,7 +64,7 @@ def log(
     """Show the logs of a run's processes together, those of one that has stopped too."""
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is none: give one of {', '.join(LEVELS)}")
-    directory, services = find_job(config, job_dir), service or []
+    directory, services = home_of(find_job(config, job_dir)), service or []
     wanted = LogFilter(
         level=level.upper(),
         since=since_of(since, datetime.now(UTC)) if since else None,

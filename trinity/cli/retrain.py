@@ -14,6 +14,7 @@ from trinity.launch.gpus import check_gpus
 from trinity.launch.resume import holds_run
 from trinity.launch.retraining import Source, Steps, retraining_plan, without_explorer
 from trinity.launch.run import Run
+from trinity.local.home import home_of
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import read_finished
 
@@ -48,7 +49,7 @@ def retrain(
     run = Run(
         plan=made,
         reporter=make_reporter(made.label),
-        home=plan.job_path,
+        home=home_of(plan.job_path),
         services=without_explorer,
         complete=Source(plan=plan).complete,
     )

@@ -12,6 +12,7 @@ from trinity.config.root import Config
 from trinity.errors import UserError
 from trinity.launch.resume import holds_run
 from trinity.launch.serving import SUFFIX, is_serve, serve_plan
+from trinity.local.home import home_of
 from trinity.local.job_lock import holder
 from trinity.local.run_file import RunningStack, read_running
 from trinity.progress.summary import FINISHED, read_summary
@@ -101,6 +102,6 @@ def _single(found: list[Path]) -> Path:
 def _running(directory: Path) -> RunningStack | None:
     """The stack that runs there; a file that a killed launcher left behind is none."""
     try:
-        return read_running(directory)
+        return read_running(home_of(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

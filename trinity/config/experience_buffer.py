@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from trinity.config.data_format import DataSelectorConfig, FormatConfig
 from trinity.config.reasons import DERIVED, IN_DATABASE, NO_RAY
@@ -11,6 +11,10 @@ from trinity.config.replay import ReplayBufferConfig
 from trinity.config.section import Args, Positive, Section, usual
 from trinity.config.status import NoEffect, Renamed
 from trinity.config.taskset import DataName
+
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
+"""Project, group and name of a run; a name alone is one of the same project and group."""
 
 
 class ExperienceBufferConfig(Section):
@@ -31,6 +35,11 @@ class ExperienceBufferConfig(Section):
     For `sql`: a database's address."""
     table: str | None = None
     """For `sql`: the table, unless it is called like the buffer."""
+    source_run: RunName | None = None
+    """For mode train: the run whose stored experiences are trained on, by `project/name` or
+    `project/group/name`; a name alone is one of the same project and group. It is not touched."""
+    source_stage: DataName = ""
+    """Its stage that explored; else the last one that did."""
     split: str = "train"
     """Which split of a directory."""
     subset_name: str | None = None

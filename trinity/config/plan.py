@@ -197,11 +197,19 @@ class StoredBatches(_Derived):
 
 
 class StoredRollouts(_Derived):
-    """Experiences that a stage of `mode: explore` has stored in the same database."""
+    """Experiences that another stage has stored in the same database."""
 
     experiment_id: str = ""
     """Empty for the experiment that the plan belongs to."""
     stage: str
+    """Empty until the run is known that it belongs to."""
+    run: str = ""
+    """Label of another run; empty for a stage of the same one."""
+
+    @property
+    def words(self) -> str:
+        """As sentences call it."""
+        return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
 
 
 class BenchedRun(_Derived):
@@ -277,7 +285,7 @@ class StagePlan(_Derived):
     stored_batches: StoredBatches | None = None
     """What is trained on again, in place of anything new."""
     stored_rollouts: StoredRollouts | None = None
-    """What is trained on, where an earlier stage explored for it."""
+    """What is trained on, where an earlier stage or run explored for it."""
     benched: BenchedRun | None = None
     """Whose checkpoints are evaluated, in mode bench."""
     served: ServedRun | None = None

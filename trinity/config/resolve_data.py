@@ -116,6 +116,11 @@ def _resolve_auxiliary(
 ) -> ResolvedExperienceBuffer:
     if given.storage_type == "queue":
         raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
+    if given.source_run:
+        raise UserError(
+            f"{key}.source_run`: experiences of another run are trained on by themselves: "
+            "write it in `experience_buffer`, with `mode: train`"
+        )
     return _resolve_buffer(given, name, _rows_storage(given, key), seed, key)
 
 

@@ -10,6 +10,7 @@ from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_g
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.launch.follow import FINISHED, Follower
+from trinity.launch.source_runs import with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
@@ -61,13 +62,12 @@ class Submission:
     async def _create(
         self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Reporter
     ) -> synchronizer_pb2.Experiment:
-        request = synchronizer_pb2.CreateExperimentRequest(
-            tenant=self.plan.tenant,
-            label=self.plan.label,
-            plan_json=self.plan.model_dump_json(),
-        )
         reporter.say(f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}")
         try:
+            plan = await with_source_runs(synchronizer, self.plan)
+            request = synchronizer_pb2.CreateExperimentRequest(
+                tenant=plan.tenant, label=plan.label, plan_json=plan.model_dump_json()
+            )
             answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
                 request, timeout=START_SECONDS, wait_for_ready=True
             )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan import BenchedRun, ExperimentPlan, StagePlan
+from trinity.config.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, holds_run
-from trinity.launch.retraining import UNKNOWN
 from trinity.launch.stored_run import StoredRun
 from trinity.progress.summary import read_finished
 

@@ -17,6 +17,7 @@ from trinity.launch.benching import bench_plan, is_bench
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.serving import is_serve, serve_plan
+from trinity.launch.source_runs import SourceRuns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class Prepared:
     """Keys that do not act as they are written."""
     benched: ExperimentPlan | None = None
     """The run whose checkpoints are evaluated, where that is what is done."""
+    sources: SourceRuns | None = None
+    """The runs whose experiences are trained on, where there are such."""
 
 
 def prepare(
@@ -73,6 +76,7 @@ def prepare(
         notes=notes,
         notices=reading.notices,
         benched=source,
+        sources=SourceRuns.of(plan),
     )
 
 

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ExperimentPlan, StagePlan, StoredBatches
+from trinity.config.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.run import SynchronizerStub
+from trinity.launch.source_runs import with_source_runs
 from trinity.launch.stored_run import StoredRun
 from trinity.local.infrastructure import Launchable
 from trinity.local.services import Surroundings, four_services
 
 FOLDER = "retrained"
-UNKNOWN = "00000000-0000-0000-0000-000000000000"
-"""The experiment's id until the stack runs that knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +85,12 @@ class Source:
         stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
         start = run.start_of(experiment, stage)
         changes: dict[str, object] = {"stored_batches": stored, "model_path": start}
-        if (rollouts := stage.stored_rollouts) is not None:
+        if (rollouts := stage.stored_rollouts) is not None and not rollouts.run:
             changes["stored_rollouts"] = rollouts.model_copy(
                 update={"experiment_id": experiment.id}
             )
         changed = stage.model_copy(update=changes)
-        return made.model_copy(update={"stages": (changed,)})
+        return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 
 
 def without_explorer(around: Surroundings) -> list[Launchable]:

@@ -22,6 +22,7 @@ from trinity.launch.phases import AllStarts, Phases
 from trinity.launch.preparing import say_preparations
 from trinity.launch.resume import remember
 from trinity.launch.watching import watched
+from trinity.local.home import write_home
 from trinity.local.infrastructure import Launchable
 from trinity.local.messages import EventKind
 from trinity.local.services import Surroundings, four_services
@@ -138,8 +139,10 @@ class Run:
 
     async def _create(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:
         if self.complete is not None:
+            self.plan.job_path.mkdir(parents=True, exist_ok=True)
             self.plan = await self.complete(synchronizer, self.plan)
         remember(self.plan)
+        write_home(self.plan.job_path, self._home)
         answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
             synchronizer_pb2.CreateExperimentRequest(
                 tenant=self.plan.tenant,

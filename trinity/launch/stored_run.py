@@ -20,13 +20,10 @@ class StoredRun:
         self, synchronizer: SynchronizerServiceStub
     ) -> synchronizer_pb2.Experiment:
         """Raises: RunFailed when it was never started."""
-        answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
-            synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS, wait_for_ready=True
-        )
-        for one in answer.experiments:
-            if (one.tenant, one.label) == (self.plan.tenant, self.plan.label):
-                return one
-        raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
+        found = await find_experiment(synchronizer, self.plan.tenant, self.plan.label)
+        if found is None:
+            raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
+        return found
 
     def start_of(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> str:
         """The user's model, or what the stage before had ended with.
@@ -44,3 +41,16 @@ class StoredRun:
             if path:
                 return path
         return stage.model_path
+
+
+async def find_experiment(
+    synchronizer: SynchronizerServiceStub, tenant: str, label: str
+) -> synchronizer_pb2.Experiment | None:
+    """The tenant's experiment of this label, if it was ever started."""
+    answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
+        synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS, wait_for_ready=True
+    )
+    for one in answer.experiments:
+        if (one.tenant, one.label) == (tenant, label):
+            return one
+    return None

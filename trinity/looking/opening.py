@@ -18,6 +18,7 @@ from trinity.config.near import did_you_mean
 from trinity.errors import RunFailed, UserError
 from trinity.launch.resume import PLAN_FILE
 from trinity.local.addresses import ServiceAddresses
+from trinity.local.home import home_of
 from trinity.local.infrastructure import Launchable
 from trinity.local.run_file import read_running
 from trinity.local.services import Surroundings, four_services
@@ -90,11 +91,12 @@ def _experiment_of(job_dir: Path) -> tuple[str, str]:
 
 @contextlib.asynccontextmanager
 async def _answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
-    if (running := read_running(job_dir)) is not None:
+    home = home_of(job_dir)
+    if (running := read_running(home)) is not None:
         yield running.addresses
         return
     sys.stderr.write(f"{job_dir} has stopped: opening it to look\n")
-    async with LocalStack(job_dir=job_dir, services=_only_needed) as stack:
+    async with LocalStack(job_dir=home, services=_only_needed) as stack:
         yield stack.addresses
 
 

@@ -119,8 +119,15 @@ def step_head(stage: str, head: query_pb2.StepHead) -> str:
     after = _weights(head.weights_after) if head.HasField("weights_after") else UNPUBLISHED
     return (
         f"step {head.step} of stage {stage}: {head.num_rows} rows, {lives}{again}\n"
-        f"weights {before} -> {after}"
+        f"weights {before} -> {after}{_rows_from(head)}"
     )
+
+
+def _rows_from(head: query_pb2.StepHead) -> str:
+    if not head.HasField("rows_from"):
+        return ""
+    run = f" of run {head.rows_from_run}" if head.rows_from_run else ""
+    return f"\nsamples of stage {head.rows_from.stage}{run}"
 
 
 def _weights(version: buffer_pb2.PublishedVersion) -> str:

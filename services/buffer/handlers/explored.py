@@ -1,4 +1,4 @@
-"""Stages without a trainer: their weights, their end, and what another stage trains on of them."""
+"""Stages without a trainer: their weights, their end, and the rows that another stage takes."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -10,13 +10,12 @@ from services.buffer.store.assignments import first_open_place
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.experiences import count_state
 from services.buffer.store.progress import log_event
-from services.buffer.store.ready_rows import ReadyRow, count_ready
+from services.buffer.store.ready_rows import ReadyRow
 from services.buffer.store.scopes import open_scope_places
-from services.buffer.store.stages import find_stage, get_stage, update_stage
+from services.buffer.store.stages import update_stage
 from services.buffer.store.stored_rollouts import least_used
 from services.buffer.store.training import Version, insert_version
 from trinity.config.plan import StagePlan
-from trinity.errors import PreconditionFailed
 
 STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
 """Nobody publishes them: explorers have them."""
@@ -54,28 +53,6 @@ async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
     text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
     await log_event(connection, stage.key, Notice(text=text))
     return True
-
-
-async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
-    """Rows that a stage takes which trains on stored experiences.
-
-    Raises: PreconditionFailed when they are not there, or give no batch.
-    """
-    key = stage.samples_key
-    source = await find_stage(connection, key)
-    if source is None or source.state is not StageState.FINISHED:
-        raise PreconditionFailed(
-            f"stage {stage.key.stage} trains on what stage {key.stage} has stored, which is not "
-            "finished"
-        )
-    num_rows = await count_ready(connection, await get_stage(connection, key), None)
-    if num_rows < stage.plan.train_batch_size:
-        raise PreconditionFailed(
-            f"stage {key.stage} has stored {num_rows} experiences, a batch of stage "
-            f"{stage.key.stage} takes {stage.plan.train_batch_size}: explore more steps, or lower "
-            "`buffer.train_batch_size`"
-        )
-    return num_rows
 
 
 def steps_of_explored(plan: StagePlan, num_rows: int) -> int:

@@ -9,10 +9,11 @@ from services.buffer.domain.events import StageOpened
 from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.handlers.benching import newest_benched
-from services.buffer.handlers.explored import begin_exploring, count_explored, steps_of_explored
+from services.buffer.handlers.explored import begin_exploring, steps_of_explored
 from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.handlers.retraining import find_source
+from services.buffer.handlers.sourcing import count_explored, say_what_is_taken
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.progress import log_event
 from services.buffer.store.segments import open_segment
@@ -175,6 +176,7 @@ async def _begin(connection: AsyncConnection, stage: Stage) -> None:
         newest = await newest_benched(connection, stage)
         await update_stage(connection, key, recorded_step=newest, trained_step=newest)
     await _log_opened(connection, stage)
+    await say_what_is_taken(connection, stage)
 
 
 async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:

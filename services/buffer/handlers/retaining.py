@@ -20,6 +20,7 @@ from services.buffer.store.retention import (
 )
 from services.buffer.store.set_aside import oldest_kept_step
 from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
+from services.buffer.store.stored_rollouts import segments_taken
 from trinity.types import StageKey
 
 
@@ -76,11 +77,14 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
 
 
 async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
-    """Those of batches that another stage, not finished yet, takes from this one."""
+    """Those that another stage, not finished yet, takes from this one."""
     found: set[int] = set()
     for other in await list_unfinished(connection, stage.key.tenant, ""):
-        stored = other.plan.stored_batches
-        if stored is not None and other.samples_key == stage.key:
+        if other.key == stage.key or other.samples_key != stage.key:
+            continue
+        if other.plan.stored_rollouts is not None:
+            found |= {*await segments_taken(connection, stage.key)}
+        elif (stored := other.plan.stored_batches) is not None:
             first, last = stored.first_step, stored.last_step
             found |= await segments_batched(connection, stage, first, last)
     return found

@@ -122,7 +122,8 @@ async def check_deletable(
         )
     for other in await list_unfinished(connection, key.tenant, ""):
         if other.key != key and other.samples_key == key:
-            raise PreconditionFailed("their batches are being trained again; nothing was deleted")
+            what = "they are" if other.plan.stored_rollouts else "their batches are"
+            raise PreconditionFailed(f"{what} being trained again; nothing was deleted")
     if kind is AssignmentKind.EVAL:
         measured = set(await open_versions(connection, key))
         if measured & {row.cursor.explore_step for row in rows}:

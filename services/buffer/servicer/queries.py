@@ -187,7 +187,10 @@ async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> 
     before = await newest_version_up_to(connection, stage, batch.step - 1)
     after = await newest_version_up_to(connection, stage, batch.step)
     trained = await times_trained(connection, stage, batch.step)
+    stored, source = stage.plan.stored_rollouts, stage.samples_key
     return query_pb2.StepHead(
+        rows_from=None if source == stage.key else stage_key_to_proto(source),
+        rows_from_run=stored.run if stored else "",
         step=batch.step,
         line=stage.line,
         incarnation=batch.incarnation,

@@ -132,8 +132,8 @@ async def count_retired(
 ) -> tuple[int, int]:
     """Samples in the batches of these steps whose contents are given up; the last such step."""
     c = batch_item.c
-    same = sa.and_(*(E[name] == c[name] for name in (*STAGE_KEY, "experience_id")))
-    retired = await retired_segments(connection, stage.key)
+    same = sa.and_(E.experience_id == c.experience_id, in_stage(experience, stage.samples_key))
+    retired = await retired_segments(connection, stage.samples_key)
     statement = (
         sa.select(sa.func.count(), sa.func.max(c.step))
         .join_from(batch_item, experience, same)

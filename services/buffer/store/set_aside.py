@@ -101,7 +101,7 @@ async def count_deleted(
         sa.select(sa.func.count())
         .select_from(experience)
         .where(
-            in_stage(experience, stage.key),
+            in_stage(experience, stage.samples_key),
             E.experience_id.in_(ids),
             E.state == ExperienceState.DELETED,
         )

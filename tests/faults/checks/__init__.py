@@ -15,6 +15,7 @@ from tests.faults.checks.results import (
 from tests.faults.checks.visits import (
     deleted_is_gone,
     excluded_is_not_trained,
+    included_is_trained,
     rewards_are_kept,
     tasksets_are_whole,
 )
@@ -45,6 +46,7 @@ ALL = (
     contents_are_there,
     rewards_are_kept,
     excluded_is_not_trained,
+    included_is_trained,
     deleted_is_gone,
     tasksets_are_whole,
 )

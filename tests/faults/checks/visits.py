@@ -55,6 +55,16 @@ def excluded_is_not_trained(snapshot: Snapshot) -> list[str]:
     ]
 
 
+def included_is_trained(snapshot: Snapshot) -> list[str]:
+    """What was put back goes where any other sample goes."""
+    told = set(snapshot.visit.included)
+    return [
+        f"the sample {one.id} was included again and is excluded"
+        for one in snapshot.samples
+        if one.id in told and one.state == "excluded"
+    ]
+
+
 def deleted_is_gone(snapshot: Snapshot) -> list[str]:
     """What was told to be deleted has no content any more, and is known to be deleted."""
     told = set(snapshot.visit.deleted)

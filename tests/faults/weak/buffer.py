@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import uuid
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -185,6 +186,40 @@ def score_instead(original: Function) -> Function:
         return number
 
     return exclude
+
+
+def leave_out(original: Function) -> Function:
+    """Say that samples are put back which stay excluded."""
+
+    async def take_back(connection: Any, stage: Any, rows: Any) -> int:
+        await original(connection, stage, rows[:0])
+        return len(rows)
+
+    return take_back
+
+
+def turn_around(original: Function) -> Function:
+    """Store what a pipeline has ordered from its end on."""
+
+    async def copy_rows(connection: Any, tenant: str, taskset_id: str, rows: Any) -> None:
+        ordered = [row async for row in rows]
+
+        async def turned() -> AsyncGenerator[str]:
+            for row in reversed(ordered):
+                yield row
+
+        await original(connection, tenant, taskset_id, turned())
+
+    return copy_rows
+
+
+def take_the_first(original: Function) -> Function:
+    """Take the first rows of another run again and again."""
+
+    async def explored_rows(connection: Any, stage: Any) -> Any:
+        return await original(connection, replace(stage, line=-1))
+
+    return explored_rows
 
 
 def keep_content(original: Function) -> Function:

@@ -40,7 +40,7 @@ def test_a_stage_trains_on_what_the_nearest_one_before_has_explored() -> None:
         ((LEARN,), "an earlier stage of `mode: explore`, and there is none"),
         (
             (LOOK, {**LEARN, "algorithm": {"advantage_fn": "rloo"}}),
-            "`algorithm.advantage_fn: rloo` with its arguments is not that of stage `look`",
+            "`algorithm.advantage_fn: rloo` with its arguments is not that of stage look",
         ),
         (
             (
@@ -62,6 +62,57 @@ def test_what_cannot_be_trained_later_is_said(
 ) -> None:
     with pytest.raises(UserError) as found:
         staged(*stages)
+    assert said in str(found.value)
+
+
+def rows_of_run(**buffer: object) -> dict[str, object]:
+    return {"trainer_input": {"experience_buffer": buffer}}
+
+
+@pytest.mark.parametrize(
+    ("written", "label"),
+    [("looked", "demo/looked"), ("other/looked", "other/looked"), ("a/b/c", "a/b/c")],
+)
+def test_a_run_is_named_as_its_directory_is(written: str, label: str) -> None:
+    planned = stage(mode="train", buffer=rows_of_run(source_run=written, source_stage="look"))
+    assert planned.stored_rollouts is not None
+    assert (planned.stored_rollouts.run, planned.stored_rollouts.stage) == (label, "look")
+    assert planned.has_rollouts and not planned.tasksets
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"buffer": rows_of_run(source_run="looked")}, "goes with `mode: train` and an algorithm"),
+        (
+            {"mode": "train", "buffer": rows_of_run(source_stage="look")},
+            "`experience_buffer.source_stage` is a stage of another run",
+        ),
+        ({"mode": "train", "buffer": rows_of_run(source_run="sums")}, "is this run itself"),
+        (
+            {
+                "mode": "train",
+                "buffer": rows_of_run(source_run="looked", replay_buffer={"enable": True}),
+            },
+            "stored experiences are trained in order",
+        ),
+        (
+            {
+                "mode": "train",
+                "buffer": {
+                    "trainer_input": {
+                        "experience_buffer": {"source_run": "looked"},
+                        "auxiliary_buffers": {"more": {"source_run": "other"}},
+                    }
+                },
+            },
+            "experiences of another run are trained on by themselves",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_taken_from_is_said(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError) as found:
+        stage(**changes)
     assert said in str(found.value)
 
 

@@ -241,7 +241,7 @@ class GetStepResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[StepHead, _Mapping]] = ..., rows: _Optional[_Union[StepRows, _Mapping]] = ...) -> None: ...
 
 class StepHead(_message.Message):
-    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after")
+    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run")
     class BatchMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,8 @@ class StepHead(_message.Message):
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FROM_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FROM_RUN_FIELD_NUMBER: _ClassVar[int]
     step: int
     line: int
     incarnation: int
@@ -265,7 +267,9 @@ class StepHead(_message.Message):
     trained: _containers.RepeatedCompositeFieldContainer[_buffer_pb2.StepTrained]
     weights_before: _buffer_pb2.PublishedVersion
     weights_after: _buffer_pb2.PublishedVersion
-    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ...) -> None: ...
+    rows_from: _buffer_pb2.StageKey
+    rows_from_run: str
+    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ...) -> None: ...
 
 class StepRows(_message.Message):
     __slots__ = ("rows",)

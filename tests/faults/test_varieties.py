@@ -1,0 +1,54 @@
+"""The kinds of experiment that the long campaign adds, each struck once at its own point.
+
+Then the protection is off that the kind is there for, and it must be found.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.faults.arena import Arena, arena_in
+from tests.faults.crash import DEATHS
+from tests.faults.varieties import VARIETIES, Play, Played
+
+END_SECONDS = 200.0
+"""Deaths take a while on a busy machine."""
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
+    async with arena_in(tmp_path_factory.mktemp("varieties")) as arena:
+        yield arena
+
+
+async def played(arena: Arena, variety: str, name: str, expected: str = "") -> Played:
+    return await VARIETIES[variety](
+        Play(arena=arena, name=name, expected=expected, end_seconds=END_SECONDS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("variety", "point", "off", "check"),
+    [
+        ("piped", "buffer.tasks-piped", "piped-order", "ends_in_the_same_weights"),
+        ("explored", "buffer.explored-taken", "least-used", "taken_once"),
+    ],
+)
+async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(
+    arena: Arena, variety: str, point: str, off: str, check: str
+) -> None:
+    calm = await played(arena, variety, f"{variety}-calm")
+    assert calm.found == {}
+    known = len(list(arena.folder.read(DEATHS)))
+    arena.folder.arm(point)
+    struck = await played(arena, variety, f"{variety}-struck", calm.weights)
+    assert struck.found == {}
+    assert len(list(arena.folder.read(DEATHS))) - known == 1
+    arena.folder.switch_off(off)
+    try:
+        weak = await played(arena, variety, f"{variety}-weak", calm.weights)
+    finally:
+        arena.folder.switch_on(off)
+    assert check in weak.found

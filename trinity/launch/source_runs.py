@@ -1,0 +1,108 @@
+"""Runs whose stored experiences another one trains on: where they are, and what they are called."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.near import did_you_mean
+from trinity.config.plan import ExperimentPlan, StagePlan, StoredRollouts
+from trinity.config.stored_rollouts import check_rows
+from trinity.errors import RunFailed, UserError
+from trinity.launch.resume import PLAN_FILE, holds_run
+from trinity.launch.stored_run import find_experiment
+from trinity.local.home import home_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRuns:
+    """Those that a plan takes from, on this machine: their database is used, in their directory."""
+
+    home: Path
+
+    @staticmethod
+    def of(plan: ExperimentPlan) -> "SourceRuns | None":
+        """None where a plan takes from no other run.
+
+        Raises: UserError when a run is not there, or its experiences cannot be used.
+        """
+        homes = {}
+        for stage in plan.stages:
+            if (stored := stage.stored_rollouts) is not None and stored.run:
+                homes[stored.run] = _checked(plan, stage, stored)
+        if len({*homes.values()}) > 1:
+            raise UserError(
+                f"the runs {', '.join(homes)} have databases of their own, and one run uses one: "
+                "take experiences of one of them"
+            )
+        return SourceRuns(home=next(iter(homes.values()))) if homes else None
+
+
+def _checked(plan: ExperimentPlan, stage: StagePlan, stored: StoredRollouts) -> Path:
+    """The directory of the source's stack."""
+    directory = Path(stage.config.checkpoint_root_dir).expanduser().absolute() / stored.run
+    what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
+    if not holds_run(directory):
+        raise UserError(f"{what}: {directory} holds no run: explore first, or correct the name")
+    source = _read(directory)
+    if source.tenant != plan.tenant:
+        raise UserError(f"{what} is not a run of tenant {plan.tenant}: no run takes from another's")
+    taken = _stage_of(source, stored, what)
+    check_rows(stage, taken, stored.model_copy(update={"stage": taken.name}))
+    return home_of(directory)
+
+
+def _read(directory: Path) -> ExperimentPlan:
+    try:
+        return ExperimentPlan.model_validate_json((directory / PLAN_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{directory / PLAN_FILE} cannot be read: {error}") from error
+
+
+def _stage_of(source: ExperimentPlan, stored: StoredRollouts, what: str) -> StagePlan:
+    explored = [one for one in source.stages if one.needs_rollout and one.mode != "bench"]
+    found = [one for one in explored if stored.stage in ("", one.name)]
+    if found:
+        return found[-1]
+    raise _no_stage(stored, [one.name for one in explored], what)
+
+
+def _no_stage(stored: StoredRollouts, names: list[str], what: str) -> UserError:
+    if not names:
+        return UserError(f"{what} has no stage that explored: nothing of it can be trained on")
+    return UserError(
+        f"{what} has no stage that explored which is called as `source_stage: {stored.stage}` says"
+        f"{did_you_mean(stored.stage, names)}"
+    )
+
+
+async def with_source_runs(
+    synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
+) -> ExperimentPlan:
+    """The plan with the ids of the runs that it takes from, and the stages of those.
+
+    Raises: RunFailed when one of them is not known here; UserError when it has no such stage.
+    """
+    stages = []
+    for stage in plan.stages:
+        if (stored := stage.stored_rollouts) is not None and stored.run:
+            found = await _found(synchronizer, plan.tenant, stage, stored)
+            stage = stage.model_copy(update={"stored_rollouts": found})
+        stages.append(stage)
+    return plan.model_copy(update={"stages": tuple(stages)})
+
+
+async def _found(
+    synchronizer: SynchronizerServiceStub, tenant: str, stage: StagePlan, stored: StoredRollouts
+) -> StoredRollouts:
+    what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
+    experiment = await find_experiment(synchronizer, tenant, stored.run)
+    if experiment is None:
+        raise RunFailed(f"{what} was never started here: nothing of it is stored")
+    explored = [one.name for one in experiment.stages if pb.ROLE_EXPLORER in one.roles]
+    named = [name for name in explored if stored.stage in ("", name)]
+    if not named:
+        raise _no_stage(stored, explored, what)
+    return stored.model_copy(update={"experiment_id": experiment.id, "stage": named[-1]})

@@ -1,0 +1,19 @@
+"""Where the stack of a job runs that uses another job's database."""
+
+from pathlib import Path
+
+_NAME = "home.txt"
+
+
+def write_home(job_dir: Path, home: Path) -> None:
+    """Remember the directory of the stack."""
+    if home != job_dir:
+        (job_dir / _NAME).write_text(f"{home}\n")
+
+
+def home_of(job_dir: Path) -> Path:
+    """The directory of the stack: the job's own, unless it was started in another one's."""
+    try:
+        return Path((job_dir / _NAME).read_text().strip())
+    except FileNotFoundError:
+        return job_dir
