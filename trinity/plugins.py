@@ -102,6 +102,11 @@ class Registry(Generic[T]):
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
 
+    def check(self, key: str) -> None:
+        """What `get` says of a name, without importing a part that comes with the system."""
+        if key in self._parts or key not in self._builtins:
+            self.get(key)
+
     def _resolve(self, path: str) -> T:
         """Once a path: this is asked for by every run."""
         if path not in self._resolved:

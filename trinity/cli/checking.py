@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import Report, check_file
+from trinity.config.known_names import check_known
 from trinity.config.monitor_check import check_package
 from trinity.config.status import Status
 from trinity.errors import UserError
-from trinity.launch.names import check_names
 
 USER_MISTAKE = 2
 WIDTH = 11
@@ -38,12 +38,12 @@ def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
     mistakes = list(report.mistakes)
     for check in (
         partial(check_package, report.plan.stages[0].config.monitor),
-        partial(check_names, report.plan),
+        partial(check_known, report.plan),
     ):
         try:
             check()
         except UserError as error:
-            mistakes.append(str(error))
+            mistakes.extend(str(error).splitlines())
     return replace(report, mistakes=tuple(mistakes))
 
 
