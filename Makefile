@@ -106,12 +106,14 @@ docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.config.document docs/configuration.md
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 	$(BIN)/python -m trinity.security.document docs/security.md
+	$(BIN)/python -m trinity.workflows.document docs/workflows.md
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
 	$(BIN)/python -m trinity.config.document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 	$(BIN)/python -m trinity.security.document docs/security.md --check
+	$(BIN)/python -m trinity.workflows.document docs/workflows.md --check
 
 lock:  ## Write requirements/cpu.lock and the locks of the images from .venv as it is
 	@requirements/freeze.sh $(VENV)

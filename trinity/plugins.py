@@ -20,7 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from trinity import rft_imports
 from trinity.errors import UserError
+from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
 
 if TYPE_CHECKING:
     from trinity.rewards.reward import RewardSource
@@ -29,14 +31,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
+_OURS = (__file__, rft_imports.__file__)
+"""Files between a user's file and what it imports."""
 
 
 class Registry(Generic[T]):
-    """Parts of one kind by name; those in `builtins` are imported when first asked for."""
+    """Parts of one kind by name; those in `builtins` are imported when first asked for.
 
-    def __init__(self, kind: str, builtins: Mapping[str, str] | None = None) -> None:
+    `absent` are known names of parts that are not here, each with what to do instead; a plugin may
+    take such a name.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        builtins: Mapping[str, str] | None = None,
+        absent: Mapping[str, str] | None = None,
+    ) -> None:
         self._kind = kind
         self._builtins = dict(builtins or {})
+        self._absent = dict(absent or {})
         self._parts: dict[str, T] = {}
         self._resolved: dict[str, T] = {}
 
@@ -77,13 +91,21 @@ class Registry(Generic[T]):
             return self._parts[key]
         if path := self._builtins.get(key):
             return self._resolve(path)
+        if why := self._absent.get(key):
+            raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {why}")
         if "." in key:
             return self._resolve(key)
-        close = difflib.get_close_matches(key, self.names(), n=3, cutoff=0.5) or self.names()
+        known = [*self.names(), *self._absent]
+        close = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or self.names()
         raise UserError(
             f"there is no {self._kind} {key!r}; close to it: {', '.join(close)}; one of your own "
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
+
+    def check(self, key: str) -> None:
+        """What `get` says of a name, without importing a part that comes with the system."""
+        if key in self._parts or key not in self._builtins:
+            self.get(key)
 
     def _resolve(self, path: str) -> T:
         """Once a path: this is asked for by every run."""
@@ -111,6 +133,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)
     importlib.invalidate_caches()
+    rft_imports.offer()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -135,6 +158,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"the plugin folder {directory} does not exist")
+        rft_imports.offer()
         for path in sorted(directory.glob("*.py")):
             if path.name != "__init__.py":
                 _load_file(path.resolve())
@@ -175,7 +199,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    own = [f for f in frames if f.filename not in _OURS and "importlib" not in f.filename]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{where}{type(error).__name__}: {error}"
 
@@ -184,20 +208,5 @@ def _file(module: ModuleType) -> str:
     return str(module.__file__ or module.__name__)
 
 
-WORKFLOWS: "Registry[type[Workflow]]" = Registry(
-    "workflow",
-    {
-        "simple_workflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
-        "math_workflow": "trinity.workflows.math_workflow.MathWorkflow",
-    },
-)
-REWARDS: "Registry[RewardSource]" = Registry(
-    "reward",
-    {
-        "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
-        "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
-        "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
-        "format_reward": "trinity.rewards.format_reward.FormatReward",
-        "math_reward": "trinity.rewards.math_reward.MathReward",
-    },
-)
+WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, ABSENT_WORKFLOWS)
+REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS)

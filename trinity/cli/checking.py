@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -10,6 +11,7 @@ from pydantic import JsonValue
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import Report, check_file
+from trinity.config.known_names import check_known
 from trinity.config.monitor_check import check_package
 from trinity.config.status import Status
 from trinity.errors import UserError
@@ -29,15 +31,20 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
 
 
 def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
-    """With what is missing on this machine."""
+    """With what is missing on this machine, packages and names."""
     report = check_file(path, overrides)
     if report.plan is None:
         return report
-    try:
-        check_package(report.plan.stages[0].config.monitor)
-    except UserError as error:
-        return replace(report, mistakes=(*report.mistakes, str(error)))
-    return report
+    mistakes = list(report.mistakes)
+    for check in (
+        partial(check_package, report.plan.stages[0].config.monitor),
+        partial(check_known, report.plan),
+    ):
+        try:
+            check()
+        except UserError as error:
+            mistakes.extend(str(error).splitlines())
+    return replace(report, mistakes=tuple(mistakes))
 
 
 def _check(path: Path, report: Report, strict: bool) -> bool:

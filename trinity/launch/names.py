@@ -4,6 +4,7 @@ from trinity.config.plan import ExperimentPlan, ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward
+from trinity.workflows.math_rm_workflow import MathRMWorkflow
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Workflow
 
@@ -29,7 +30,7 @@ def _check_workflow(taskset: ResolvedTaskset) -> None:
     workflow = WORKFLOWS.get(taskset.workflow)
     if not (isinstance(workflow, type) and issubclass(workflow, Workflow)):
         raise UserError(f"{taskset.workflow} is no subclass of trinity.workflows.Workflow")
-    needs_reward = workflow is SimpleWorkflow and workflow.default_reward is None
+    needs_reward = workflow in (SimpleWorkflow, MathRMWorkflow)
     if needs_reward and taskset.reward is None and not taskset.format.reward_fn_key:
         raise UserError(
             f"{taskset.workflow} has no reward of its own: set `default_reward_fn_type`"

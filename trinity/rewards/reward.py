@@ -21,8 +21,9 @@ class RewardFn:
             def __call__(self, *, response: str) -> dict[str, float]:
                 return {"short": float(len(response) <= self._limit)}
 
-    `__call__` names what it wants to see and gets only that: `response`, `truth`, `prompt`, `task`
-    (the whole row), `response_length` and `finish_reason` are there to be named.
+    `__call__` names what it wants to see and gets only that: `response`, `truth` (or
+    `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
+    `response_length` in tokens and `finish_reason` are there to be named.
     """
 
     in_thread: ClassVar[bool] = True
@@ -32,7 +33,18 @@ class RewardFn:
     """The named parts of the score of one response."""
 
 
-KNOWN = frozenset({"response", "truth", "prompt", "task", "response_length", "finish_reason"})
+KNOWN = frozenset(
+    {
+        "response",
+        "truth",
+        "ground_truth",
+        "prompt",
+        "messages",
+        "task",
+        "response_length",
+        "finish_reason",
+    }
+)
 """What a reward may name."""
 
 RewardSource = type[RewardFn] | Callable[..., RewardParts]

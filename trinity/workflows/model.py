@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from trinity.types import (
     VersionSpan,
 )
 from trinity.types import Sequence as TokenSequence
-from trinity.workflows import openai_clients
 from trinity.workflows.generation import (
     ChatTokenizer,
     Generation,
@@ -35,11 +34,8 @@ from trinity.workflows.generation import (
     Prompt,
 )
 from trinity.workflows.history import History
+from trinity.workflows.http_access import HttpAccess
 from trinity.workflows.messages import Message
-from trinity.workflows.openai_clients import ApiAccess
-
-if TYPE_CHECKING:
-    import openai
 
 
 class Sampling(TypedDict, total=False):
@@ -74,7 +70,7 @@ class AttemptOver(asyncio.CancelledError):
         super().__init__("this attempt is over")
 
 
-class ModelWrapper:
+class ModelWrapper(HttpAccess):
     """The model for one attempt at a run: fixed weights, and a seed of its own for each call.
 
     Calls are numbered in the order in which they are made; the number decides the seed, so a run
@@ -105,7 +101,6 @@ class ModelWrapper:
         self._is_closed = False
         self._place = tracing.current()
         self._history = History() if keeps_history else None
-        self._api: ApiAccess | None = None
 
     @property
     def model_version(self) -> int:
@@ -161,40 +156,13 @@ class ModelWrapper:
         """Whether the attempt is over."""
         return self._is_closed
 
-    def offer_api(self, access: ApiAccess) -> None:
-        """Let this model be called over HTTP too."""
-        self._api = access
+    def keep_history(self) -> None:
+        """From now on record what calls give, whether or not the configuration says so."""
+        self._history = self._history or History()
 
-    @property
-    def api(self) -> ApiAccess:
-        """Address and key of this attempt, for agents that bring a client of their own.
-
-        Raises: UserError when the model is not called over HTTP.
-        """
-        if self._api is None:
-            raise UserError(
-                "the model has no OpenAI-compatible address: set "
-                "`explorer.rollout_model.enable_openai_api: true`"
-            )
-        return self._api
-
-    @property
-    def api_address(self) -> str:
-        """The base address of the API, up to /v1."""
-        return self.api.address
-
-    @property
-    def api_key(self) -> str:
-        """What requests must bring as a bearer token."""
-        return self.api.key
-
-    def get_openai_client(self) -> "openai.OpenAI":
-        """An OpenAI client whose calls are those of this run; for workflows in a thread."""
-        return openai_clients.client(self.api)
-
-    def get_openai_async_client(self) -> "openai.AsyncOpenAI":
-        """An asynchronous OpenAI client whose calls are those of this run."""
-        return openai_clients.async_client(self.api)
+    def get_message_token_len(self, messages: Sequence[Message]) -> int:
+        """How many tokens a chat is as a prompt."""
+        return len(self._tokenizer.encode_chat(messages).token_ids)
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         """What all calls of this run gave so far, over HTTP or not, in the order they were made.

@@ -37,12 +37,17 @@ class SimpleWorkflow(Workflow):
 
     def messages(self) -> list[Message]:
         """System prompt, question and the beginning of the answer, as far as they are given."""
-        system = self.task.system_prompt or self.default_system_prompt
+        system = self.task.system_prompt or self.default_system
         messages = [Message(role="system", content=system)] if system else []
         messages.append(Message(role="user", content=self.task.task_desc))
         if self.reply_prefix:
             messages.append(Message(role="assistant", content=self.reply_prefix))
         return messages
+
+    @property
+    def default_system(self) -> str | None:
+        """The system prompt where the task has none."""
+        return self.default_system_prompt
 
     @property
     def reply_prefix(self) -> str:
@@ -67,6 +72,8 @@ class SimpleWorkflow(Workflow):
         known = {
             "response": response,
             "truth": self.task.truth,
+            "ground_truth": self.task.truth,
+            "messages": self.messages(),
             "prompt": self.task.task_desc,
             "task": self.task.raw_task,
             "response_length": experience.sequence.response_length,

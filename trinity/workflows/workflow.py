@@ -1,10 +1,10 @@
 """The base of workflows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from trinity.errors import UserError
-from trinity.types import Experience
+from trinity.types import Experience, JsonValue
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 
@@ -27,6 +27,8 @@ class Workflow:
     is_async: ClassVar[bool] = False
     known_args: ClassVar[frozenset[str] | None] = None
     """Names that `workflow_args` may have; None leaves them unchecked."""
+    usual_args: ClassVar[Mapping[str, JsonValue]] = {}
+    """What those are that are not given; see `Arguments`."""
 
     def __init__(
         self,

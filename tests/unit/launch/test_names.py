@@ -15,8 +15,9 @@ def complaint(taskset: dict[str, object]) -> str:
     return str(caught.value)
 
 
-def test_the_simple_workflow_needs_a_reward() -> None:
-    said = complaint({})
+@pytest.mark.parametrize("taskset", [{}, {"default_workflow_type": "math_rm_workflow"}])
+def test_a_workflow_without_a_reward_of_its_own_needs_one(taskset: dict[str, object]) -> None:
+    said = complaint(taskset)
     assert "stage `main`, taskset `train`" in said
     assert "default_reward_fn_type" in said
 

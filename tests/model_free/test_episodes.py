@@ -1,0 +1,59 @@
+"""Workflows of several steps over real services: their steps, their rewards, their advantages."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import psycopg
+import pytest
+from pydantic import JsonValue
+
+from tests.model_free.experiment import experiment_plan, run_to_end
+from tests.model_free.stack import model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.local.secret_files import SecretFiles
+
+pytestmark = pytest.mark.timeout(600)
+
+ROWS = "SELECT explore_step, position, run, step, reward FROM buffer.experience"
+TRAINED = "SELECT count(*), count(DISTINCT advantage) FROM buffer.batch_item"
+
+
+async def rows_of(
+    root: Path, algorithm: dict[str, JsonValue], workflow: str, **explorer_input: JsonValue
+) -> tuple[list[tuple[int, ...]], tuple[int, int]]:
+    """What was stored of a run's explore steps, and what was trained of it."""
+    plan = experiment_plan(
+        root,
+        algorithm=algorithm,
+        buffer={
+            "explorer_input": {"default_workflow_type": workflow, **explorer_input},
+            "total_steps": 2,
+            "train_batch_size": 16,
+        },
+        model={"max_prompt_tokens": 2000, "max_response_tokens": 8},
+    )
+    async with model_free_stack(plan.job_path) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+        secrets = SecretFiles(plan.job_path / "infra" / "secrets").folder
+        dsn = (secrets / "buffer-postgres-dsn").read_text().strip()
+        with psycopg.connect(dsn) as connection:
+            rows = connection.execute(ROWS).fetchall()
+            (trained,) = connection.execute(TRAINED).fetchall()
+    return rows, trained
+
+
+@pytest.mark.parametrize("name", ["gigpo", "step_wise_grpo"])
+async def test_steps_are_numbered_and_compared_by_their_own_rewards(
+    tmp_path: Path, name: str
+) -> None:
+    rows, trained = await rows_of(
+        tmp_path, {"algorithm_type": "grpo", "advantage_fn": name}, "tests.model_free.episodes.Walk"
+    )
+    steps = defaultdict(set)
+    for explore_step, position, run, step, _ in rows:
+        steps[explore_step, position, run].add(step)
+    assert len(steps) == 2 * 4 * 2
+    assert set(map(tuple, map(sorted, steps.values()))) == {(0, 1)}
+    assert len({row[-1] for row in rows}) > 2
+    assert trained[0] == 16 and trained[1] > 4

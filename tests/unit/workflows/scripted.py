@@ -1,0 +1,104 @@
+"""A model that says what a test has it say, and a chat template whose turns go on exactly."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from trinity.config.data_format import FormatConfig
+from trinity.plugins import WORKFLOWS
+from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
+from trinity.workflows.generation import Generation, ModelLimits, Prompt
+from trinity.workflows.messages import Message
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.task import Task
+
+END = "\n"
+"""Ends an answer, as the template ends every message."""
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers by a list, or by a function of the prompt; notes what it was asked."""
+
+    answers: list[str] | Callable[[str], str]
+    prompts: list[str] = field(default_factory=list)
+    samplings: list[SamplingParams] = field(default_factory=list)
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+    ) -> Generation:
+        prompt = bytes(prompt_token_ids).decode()
+        self.prompts.append(prompt)
+        self.samplings.append(sampling)
+        given = self.answers
+        text = given(prompt) if callable(given) else given[len(self.prompts) - 1]
+        tokens = list((text + END).encode())[: sampling.max_tokens]
+        reason = FinishReason.STOP if len(tokens) == len(text) + 1 else FinishReason.LENGTH
+        return Generation(
+            token_ids=tokens,
+            logprobs=[-0.25] * len(tokens),
+            finish_reason=reason,
+            likeliest=[[(token, -0.25)] for token in tokens] if sampling.logprobs else [],
+        )
+
+
+class TurnTokenizer:
+    """One token a character; with `forgets` earlier answers are left out of later prompts."""
+
+    template_sha256 = hashlib.sha256(b"turns").digest()
+
+    def __init__(self, *, forgets: bool = False) -> None:
+        self._forgets = forgets
+
+    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+        told = [one for one in messages if not (self._forgets and one["role"] == "assistant")]
+        text = "".join(f"<{one['role']}>{one['content']}{END}" for one in told)
+        return self.encode(text + "<assistant>")
+
+    def encode(self, text: str) -> Prompt:
+        return Prompt(text=text, token_ids=list(text.encode()))
+
+    def decode(self, token_ids: list[int]) -> str:
+        return bytes(token_ids).decode().removesuffix(END)
+
+
+def scripted_model(
+    engine: ScriptedEngine,
+    *,
+    forgets: bool = False,
+    max_tokens: int = 4000,
+    max_prompt_tokens: int = 9000,
+) -> ModelWrapper:
+    """A model for one run."""
+    return ModelWrapper(
+        generator=engine,
+        tokenizer=TurnTokenizer(forgets=forgets),
+        limits=ModelLimits(max_model_len=20_000, max_prompt_tokens=max_prompt_tokens),
+        sampling=SamplingParams(max_tokens=max_tokens),
+        weights=(4, 1),
+        seed_of_call=lambda call: 100 + call,
+    )
+
+
+def task_of(row: JsonObject, **changes: Any) -> Task:
+    """A task with the columns `question` and `answer`."""
+    columns = FormatConfig(prompt_key="question", response_key="answer")
+    return Task(**{"raw_task": row, "format": columns, "taskset": "rows", **changes})
+
+
+async def play(
+    name: str,
+    row: JsonObject,
+    answers: list[str] | Callable[[str], str],
+    *,
+    max_tokens: int = 4000,
+    **changes: Any,
+) -> SimpleNamespace:
+    """Run a workflow by its name: `experiences`, and the `engine` that was asked."""
+    engine = ScriptedEngine(answers)
+    model = scripted_model(engine, max_tokens=max_tokens)
+    workflow = WORKFLOWS.get(name)(task=task_of(row, **changes), model=model)
+    experiences: list[Experience] = await workflow.run_async()
+    return SimpleNamespace(experiences=experiences, engine=engine)

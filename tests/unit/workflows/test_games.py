@@ -1,0 +1,168 @@
+"""Workflows that play: a frozen lake and a sudoku."""
+
+import random
+
+import pytest
+
+from tests.unit.workflows.scripted import play
+from trinity.errors import UserError
+from trinity.types import JsonObject
+from trinity.workflows.frozen_lake import DIRECTIONS, FrozenLake, distance, random_rows
+from trinity.workflows.sudoku import Move, random_board, read_board
+
+LAKE: JsonObject = {"desc": ["SF", "HG"]}
+BOARD = "12.4341221434321"
+
+
+def go(*moves: str) -> list[str]:
+    return [f"so I go <action>{move}</action>" for move in moves]
+
+
+@pytest.mark.parametrize(
+    ("answers", "reward", "moves", "turns"),
+    [
+        (go("right", "down"), 1.0, 2, 2),
+        (go("Down"), 0.0, 1, 1),
+        (["I wait", *go("right", "jump", "down")], 1.0, 2, 4),
+        (go("left", "left", "left"), 0.0, 3, 3),
+        (["no", "no", "no", "no"], 0.0, 0, 4),
+    ],
+)
+async def test_who_reaches_the_goal_of_the_lake_is_rewarded(
+    answers: list[str], reward: float, moves: int, turns: int
+) -> None:
+    args: JsonObject = {**LAKE, "env_max_steps": 3, "agent_max_steps": 4}
+    found = await play("frozen_lake_workflow", {}, answers, workflow_args=args)
+    (sample,) = found.experiences
+    assert sample.reward == reward
+    assert sample.metrics == {"env_steps": moves, "agent_steps": turns}
+    assert len(found.engine.prompts) == turns
+
+
+async def test_each_turn_shows_where_the_player_is() -> None:
+    found = await play("frozen_lake_workflow", {}, go("right", "down"), workflow_args=LAKE)
+    assert found.engine.prompts[0].endswith("<user>P F\nH G\n<assistant>")
+    assert found.engine.prompts[1].endswith("<user>F P\nH G\n<assistant>")
+
+
+async def test_a_row_draws_its_lake_and_the_same_row_the_same() -> None:
+    async def first(row: JsonObject) -> str:
+        found = await play("frozen_lake_workflow", row, lambda _: "no")
+        return str(found.engine.prompts[0])
+
+    row: JsonObject = {"size": 5, "p": 0.7, "seed": 3}
+    assert await first(row) == await first(row) != await first({**row, "seed": 4})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_lake_can_be_crossed_in_time(seed: int) -> None:
+    rows = random_rows(size=4, ice_share=0.6, seed=seed, max_steps=5)
+    lake = FrozenLake.from_rows(rows)
+    assert 1 <= distance(rows, lake.place) <= 5
+
+
+def test_slippery_ice_leads_aside_but_never_back() -> None:
+    places = set()
+    for seed in range(30):
+        lake = FrozenLake.from_rows(["SFF", "FFF", "FFG"], random.Random(seed))
+        lake.place = (1, 1)
+        lake.move("right")
+        places.add(lake.place)
+    assert places == {(1, 2), (0, 1), (2, 1)}
+    assert len(DIRECTIONS) == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "args", "said"),
+    [
+        ({}, {"desc": ["SF", "HH"]}, "is no frozen lake"),
+        ({"size": "big"}, {}, "its column `size` is 'big'"),
+        (
+            {"size": 2, "p": 1.0},
+            {"env_max_steps": 2, "desc": None, "is_slippery": 1},
+            "is_slippery",
+        ),
+        ({}, {"env_max_steps": 0}, "env_max_steps is 0: give a whole number"),
+        ({}, {"is_slippery": "yes"}, "is_slippery is 'yes': give true or false"),
+        ({}, {"max_steps": 3}, "knows no workflow_args max_steps"),
+    ],
+)
+async def test_a_lake_that_cannot_be_is_named(row: JsonObject, args: JsonObject, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        await play("frozen_lake_workflow", row, lambda _: "no", workflow_args=args)
+
+
+def test_a_lake_that_nobody_can_cross_is_not_looked_for_forever() -> None:
+    with pytest.raises(UserError, match=r"no lake of size 2 .* at most 0 steps"):
+        random_rows(size=2, ice_share=0.5, seed=1, max_steps=0)
+
+
+def fill(*moves: str) -> str:
+    lines = "\n".join(moves)
+    return f"I think\n<moves>\n{lines}\n</moves>"
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "answers", "reward"),
+    [
+        (BOARD, [fill("1 3 3")], 1.0),
+        (BOARD, [fill("1, 3, 3")], 1.0),
+        (BOARD, [fill("1 3 4")], -1.0),
+        (BOARD, [fill("1 1 1")], -1.0),
+        (BOARD, [fill("9 9 9")], -1.0),
+        (BOARD, ["I give up"], -1.0),
+        (BOARD, [fill("one three three")], -1.0),
+        ("." * 16, [fill("1 1 1", "1 2 2", "1 3 3", "1 4 4", "2 1 3", "2 2 4")], -1.0),
+        ("." * 16, [fill("1 1 1"), fill("1 2 2"), fill("1 3 3")], 0.0),
+        (
+            [[1, 2, 0, 4], [3, 4, 0, 2], [2, 1, 4, 3], [4, 3, 2, 1]],
+            [fill("1 3 3"), fill("2 3 1")],
+            1,
+        ),
+    ],
+)
+async def test_a_sudoku_is_judged_by_its_rules(
+    puzzle: str, answers: list[str], reward: float
+) -> None:
+    found = await play(
+        "sudoku_workflow", {"puzzle": puzzle}, answers, workflow_args={"max_steps": 3}
+    )
+    (sample,) = found.experiences
+    assert sample.reward == reward
+    assert sample.metrics == {"env_steps": len(answers)}
+
+
+def solver(prompt: str) -> str:
+    """Fills the first cell of the drawn board that only one number fits."""
+    board = read_board(prompt.rsplit("<user>", 1)[1].split("<assistant>")[0].replace("\n", " "))
+    for place in range(81):
+        row, column = place // 9 + 1, place % 9 + 1
+        fitting = [
+            number
+            for number in range(1, 10)
+            if not read_board([list(one) for one in board.cells]).play(Move(row, column, number))
+        ]
+        if len(fitting) == 1:
+            return fill(f"{row} {column} {fitting[0]}")
+    return "none"
+
+
+async def test_a_board_is_drawn_where_the_row_has_none_and_can_be_solved() -> None:
+    found = await play("sudoku_workflow", {"num_empty": 4, "seed": 5}, solver)
+    (sample,) = found.experiences
+    assert (sample.reward, sample.metrics) == (1.0, {"env_steps": 4.0})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_drawn_boards_keep_to_the_rules(seed: int) -> None:
+    for size in (4, 9):
+        board = random_board(size=size, num_empty=6, seed=seed)
+        again = read_board([list(row) for row in board.cells])
+        assert again.cells == board.cells
+        assert sum(row.count(0) for row in board.cells) == 6
+
+
+@pytest.mark.parametrize("puzzle", ["123", "11" + "." * 14, "x" * 16, {"a": 1}, "5" + "." * 15])
+def test_what_is_no_sudoku_is_named(puzzle: str) -> None:
+    with pytest.raises(UserError, match="the puzzle"):
+        read_board(puzzle)

@@ -1,0 +1,97 @@
+"""Transcripts become samples with the engine's very tokens."""
+
+import numpy as np
+import pytest
+
+from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
+from trinity.errors import UserError
+from trinity.sample_check import check_experience
+from trinity.types import Experience
+from trinity.workflows.messages import Message
+from trinity.workflows.multi_turn import MultiTurnWorkflow
+
+ROW = {"question": "guess", "answer": "7"}
+
+
+class Guesses(MultiTurnWorkflow):
+    """Three guesses, each answered by a hint."""
+
+    is_async = True
+    messages: list[Message]
+    sampling: dict[str, int] = {}  # noqa: RUF012 a test sets it on an instance
+
+    async def run_async(self) -> list[Experience]:
+        self.messages = [{"role": "user", "content": self.task.task_desc}]
+        for number in range(3):
+            (turn,) = await self.model.chat_async(self.messages, **self.sampling)  # type: ignore[arg-type]
+            self.messages.append({"role": "assistant", "content": turn.response_text})
+            self.messages.append({"role": "user", "content": f"hint {number}"})
+        return self.experiences(self.messages, reward=0.5, info={"tries": 3, "who": "me"})
+
+
+def guesses(*, forgets: bool = False) -> Guesses:
+    model = scripted_model(ScriptedEngine(["5", "6", "77"]), forgets=forgets)
+    return Guesses(task=task_of(ROW), model=model)
+
+
+async def test_turns_that_go_on_from_one_another_are_one_sample() -> None:
+    (sample,) = await guesses().run_async()
+    body = sample.sequence
+    text = "<user>guess\n<assistant>5\n<user>hint 0\n<assistant>6\n<user>hint 1\n<assistant>77\n"
+    assert bytes(body.tokens.tolist()).decode() == text
+    trained = body.tokens[body.prompt_length :][body.action_mask]
+    assert bytes(trained.tolist()).decode() == "5\n6\n77\n"
+    assert np.array_equal(body.rollout_logprobs != 0, body.action_mask)
+    assert (sample.reward, sample.metrics) == (0.5, {"tries": 3.0})
+    (span,) = sample.version_spans
+    assert (span.start, span.end, span.version) == (0, body.response_length, 4)
+    check_experience(sample)
+
+
+async def test_turns_whose_template_forgets_answers_are_samples_of_their_own() -> None:
+    workflow = guesses(forgets=True)
+    samples = await workflow.run_async()
+    assert [one.response_text for one in samples] == ["5", "6", "77"]
+    assert [one.reward for one in samples] == [0.5] * 3
+    with pytest.raises(UserError, match="the transcript is 3 samples"):
+        workflow.process_messages_to_experience(workflow.messages, 1.0)
+
+
+async def test_only_what_the_model_answered_is_trained() -> None:
+    workflow = guesses()
+    await workflow.run_async()
+    quoted: list[Message] = [
+        {"role": "user", "content": "an example"},
+        {"role": "assistant", "content": "8"},
+        *workflow.messages[:2],
+    ]
+    sample = await workflow.process_messages_to_experience_async(quoted, 1.0)
+    assert (sample.response_text, sample.reward) == ("5", 1.0)
+    with pytest.raises(UserError, match="none of the assistant's messages"):
+        workflow.process_messages_to_experience(quoted[:2], 1.0)
+
+
+async def test_a_conversation_that_was_cut_short_is_worth_nothing() -> None:
+    workflow = guesses()
+    await workflow.run_async()
+    sample = workflow.process_messages_to_experience(
+        workflow.messages, 1.0, truncate_status="response_truncated"
+    )
+    assert sample.reward == 0.0
+
+
+async def test_arrays_go_along_with_the_tokens_they_belong_to() -> None:
+    workflow = guesses()
+    workflow.sampling = {"logprobs": 1}
+    (sample,) = await workflow.run_async()
+    tokens = sample.arrays["likeliest_tokens"].data[:, 0]
+    mask = sample.sequence.action_mask
+    response = sample.sequence.tokens[sample.sequence.prompt_length :]
+    assert np.array_equal(tokens[mask], response[mask])
+    assert not tokens[~mask].any()
+
+
+async def test_a_prompt_that_is_too_long_leaves_the_group_whole() -> None:
+    model = scripted_model(ScriptedEngine([]), max_prompt_tokens=5)
+    (sample,) = await Guesses(task=task_of(ROW), model=model).run_async()
+    assert not sample.sequence.action_mask.any()

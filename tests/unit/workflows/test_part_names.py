@@ -1,0 +1,110 @@
+"""Names and import paths of Trinity-RFT are known here."""
+
+from pathlib import Path
+
+import pytest
+
+from trinity.errors import UserError
+from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
+from trinity.rft_imports import NAMES
+
+NAMES_FILE = Path(__file__).with_name("trinity_rft_names.txt")
+
+
+def rft_names(kind: str) -> list[str]:
+    """Names of Trinity-RFT 0.6.0, a line each: kind and name."""
+    lines = (line.split() for line in NAMES_FILE.read_text().splitlines())
+    return [name for of, name in lines if of == kind]
+
+
+@pytest.mark.parametrize("name", rft_names("workflow"))
+def test_every_workflow_of_trinity_rft_runs_or_says_what_to_do(name: str) -> None:
+    if name in WORKFLOW_PATHS:
+        assert WORKFLOWS.get(name).__name__
+        return
+    fresh: Registry[object] = Registry("workflow", {}, ABSENT_WORKFLOWS)
+    with pytest.raises(UserError, match=rf"{name}' does not come with Trinity: it .*: ") as caught:
+        fresh.get(name)
+    assert "write it as a plugin" in str(caught.value) or "text alone" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", rft_names("reward"))
+def test_every_reward_of_trinity_rft_is_here(name: str) -> None:
+    assert REWARDS.get(name)
+
+
+@pytest.mark.parametrize("name", sorted({*WORKFLOW_PATHS, *REWARD_PATHS}))
+def test_every_name_is_a_class_that_is_there(name: str) -> None:
+    found = WORKFLOWS.get(name) if name in WORKFLOW_PATHS else REWARDS.get(name)
+    assert isinstance(found, type) and found.__doc__
+
+
+def test_the_asynchronous_name_is_the_same_class() -> None:
+    for name in WORKFLOW_PATHS:
+        if name.startswith("async_"):
+            assert WORKFLOWS.get(name) is WORKFLOWS.get(name.removeprefix("async_"))
+
+
+def test_a_plugin_may_take_the_name_of_a_workflow_that_is_not_here() -> None:
+    registry: Registry[str] = Registry("workflow", {}, ABSENT_WORKFLOWS)
+    registry.register("alfworld_workflow", "mine")
+    assert registry.get("alfworld_workflow") == "mine"
+    with pytest.raises(UserError, match="close to it: webshop_workflow"):
+        registry.get("webshop_workflw")
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_what_a_plugin_of_trinity_rft_imports_is_ours(name: str, tmp_path: Path) -> None:
+    source = f"from trinity.common.workflows.workflow import {name}\n"
+    if name == "Workflow":
+        source += "import trinity.common.rewards\nimport trinity.workflows.workflow as ours\n"
+        source += "assert Workflow is ours.Workflow\n"
+    (tmp_path / f"imports_{name}.py").write_text(source)
+    load_plugins([tmp_path])
+
+
+def test_a_plugin_of_trinity_rft_is_loaded_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("""
+from typing import List, Optional
+from trinity.common.experience import Experience
+from trinity.common.models.model import ModelWrapper
+from trinity.common.rewards import REWARD_FUNCTIONS, RewardFn
+from trinity.common.workflows import WORKFLOWS, Task, Workflow
+from trinity.utils.log import get_logger
+
+logger = get_logger(__name__)
+
+@REWARD_FUNCTIONS.register_module("their_reward")
+class TheirReward(RewardFn):
+    def __call__(self, response, truth=None, **kwargs):
+        return {"score": 1.0}
+
+@WORKFLOWS.register_module("their_workflow")
+class TheirWorkflow(Workflow):
+    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models=None):
+        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
+
+    def run(self) -> List[Experience]:
+        logger.info("running")
+        return self.model.chat([{"role": "user", "content": "a"}])
+""")
+    load_plugins([tmp_path])
+    assert WORKFLOWS.get("their_workflow").__name__ == "TheirWorkflow"
+    assert REWARDS.get("their_reward")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("from trinity.common.experience import group_by", "group_by is of Trinity-RFT"),
+        ("from trinity.common.workflows.workflow import MathWorkflow", "math_workflow"),
+        ("import trinity.utils.log as log\nlog.nothing", "docs/workflows.md"),
+    ],
+)
+def test_a_name_that_is_not_here_says_what_to_use(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    (tmp_path / "absent.py").write_text(source + "\n")
+    with pytest.raises(UserError, match=rf"absent\.py.*line \d: .*{message}"):
+        load_plugins([tmp_path])

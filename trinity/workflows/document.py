@@ -1,0 +1,94 @@
+"""Writes the tables of workflows and rewards in docs/workflows.md from the code.
+
+python -m trinity.workflows.document docs/workflows.md [--check]
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+
+from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rft_imports import NAMES
+from trinity.written_pages import fill_tables, write_page
+
+
+def main() -> None:
+    """Write the tables, or say that they are not what the code says."""
+    write_page("Workflows and rewards, as Markdown.", documented)
+
+
+def documented(text: str) -> str:
+    """The page with its tables as the code has them."""
+    tables = {
+        "workflows": _workflows,
+        "rewards": _rewards,
+        "absent workflows": _absent,
+        "imports": _imports,
+    }
+    return fill_tables(text, lambda name: tables[name]())
+
+
+def _workflows() -> Iterator[str]:
+    yield "| Name | What it does | `workflow_args` |"
+    yield "| --- | --- | --- |"
+    for name in WORKFLOW_PATHS:
+        if name.startswith("async_"):
+            continue
+        workflow = WORKFLOWS.get(name)
+        yield f"| {_names(name)} | {_said(workflow)} | {_arguments_of(name)} |"
+
+
+def _names(name: str) -> str:
+    both = [name, f"async_{name}"] if f"async_{name}" in WORKFLOW_PATHS else [name]
+    return ", ".join(f"`{one}`" for one in both)
+
+
+def _arguments_of(name: str) -> str:
+    workflow = WORKFLOWS.get(name)
+    usual = dict(workflow.usual_args)
+    known = [*usual, *sorted((workflow.known_args or frozenset()) - usual.keys())]
+    return ", ".join(_argument(one, json.dumps(usual.get(one, ""))) for one in known)
+
+
+def _rewards() -> Iterator[str]:
+    yield "| Name | What it gives | `reward_fn_args` |"
+    yield "| --- | --- | --- |"
+    for name in REWARD_PATHS:
+        reward = REWARDS.get(name)
+        assert isinstance(reward, type)
+        parameters = inspect.signature(reward).parameters.values()
+        arguments = ", ".join(_argument(one.name, json.dumps(one.default)) for one in parameters)
+        yield f"| `{name}` | {_said(reward)} | {arguments} |"
+
+
+def _absent() -> Iterator[str]:
+    yield "| Name | Why, and what to do instead |"
+    yield "| --- | --- |"
+    for name, why in ABSENT_WORKFLOWS.items():
+        if name not in WORKFLOW_PATHS:
+            yield f"| `{name}` | {why} |"
+
+
+def _imports() -> Iterator[str]:
+    yield "| Name | What is given |"
+    yield "| --- | --- |"
+    for name, path in NAMES.items():
+        yield f"| `{name}` | `{path}` |"
+
+
+def _argument(name: str, usual: str) -> str:
+    shown = usual.replace("|", "\\|")
+    return f"`{name}` `{shown}`"
+
+
+def _said(part: type) -> str:
+    """What its file says it is, and then what the class says."""
+    first = (sys.modules[part.__module__].__doc__ or "").strip().split("\n\n")[0]
+    rest = " ".join(inspect.cleandoc(part.__doc__ or "").split())
+    return f"{' '.join(first.split())} {rest}".replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

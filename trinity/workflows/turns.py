@@ -1,0 +1,93 @@
+"""Turns of a conversation joined to one sample, where the engine's tokens allow it.
+
+The prompt of a turn goes on from the turn before when it begins with exactly that turn's prompt and
+response tokens. Chat templates do not promise that: some leave thoughts out of earlier answers, and
+text that is tokenised as a whole may be cut elsewhere. Nothing is tokenised again to make it fit:
+turns that do not go on from one another are samples of their own.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from trinity.types import Alignment, Array, Experience, VersionSpan
+from trinity.types import Sequence as TokenSequence
+
+
+def joined(turns: Sequence[Experience]) -> list[Experience]:
+    """As few samples as there can be, in the order of the turns, with no reward yet."""
+    if not turns:
+        return []
+    breaks = [i for i, (old, new) in enumerate(pairwise(turns), 1) if not _goes_on(old, new)]
+    edges = [0, *breaks, len(turns)]
+    return [_one(turns[start:end]) for start, end in pairwise(edges)]
+
+
+def _goes_on(old: Experience, new: Experience) -> bool:
+    before, prompt = old.sequence.tokens, new.sequence
+    begins = len(before) <= prompt.prompt_length and np.array_equal(
+        before, prompt.tokens[: len(before)]
+    )
+    alike = old.arrays.keys() == new.arrays.keys()
+    return begins and alike and all(_is_along_response(one) for one in (old, new))
+
+
+def _is_along_response(turn: Experience) -> bool:
+    return all(one.alignment is Alignment.RESPONSE for one in turn.arrays.values())
+
+
+def _one(turns: Sequence[Experience]) -> Experience:
+    """What stands between the responses, as tools' and users' words, is not trained."""
+    first, last = turns[0], turns[-1]
+    start = first.sequence.prompt_length
+    length = len(last.sequence.tokens) - start
+    places = [(turn.sequence.prompt_length - start, turn) for turn in turns]
+    mask = np.zeros(length, dtype=np.bool_)
+    logprobs = np.zeros(length, dtype=np.float32)
+    for place, turn in places:
+        mask[place : place + turn.sequence.response_length] = turn.sequence.action_mask
+        logprobs[place : place + turn.sequence.response_length] = turn.sequence.rollout_logprobs
+    body = TokenSequence(
+        tokens=last.sequence.tokens,
+        prompt_length=start,
+        action_mask=mask,
+        rollout_logprobs=logprobs,
+        prompt_text=first.prompt_text,
+        response_text=last.prompt_text[len(first.prompt_text) :] + last.response_text,
+    )
+    return replace(
+        first,
+        body=body,
+        reward=None,
+        finish_reason=last.finish_reason,
+        version_spans=tuple(_spans(places)),
+        arrays={name: _along(name, places, length) for name in first.arrays},
+        info={},
+        metrics={},
+    )
+
+
+def _spans(places: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
+    """What stands between two responses belongs to the later one; equal neighbours are one."""
+    last: VersionSpan | None = None
+    for place, turn in places:
+        for span in turn.version_spans:
+            start, end = (last.end if last else 0), place + span.end
+            if last and (last.version, last.incarnation) == (span.version, span.incarnation):
+                start = last.start
+            elif last:
+                yield last
+            last = replace(span, start=start, end=end)
+    if last:
+        yield last
+
+
+def _along(name: str, places: Sequence[tuple[int, Experience]], length: int) -> Array:
+    """The array of every turn where its response is, and 0 between them."""
+    kind = places[0][1].arrays[name].data
+    data = np.zeros((length, *kind.shape[1:]), dtype=kind.dtype)
+    for place, turn in places:
+        data[place : place + turn.sequence.response_length] = turn.arrays[name].data
+    return Array(data, Alignment.RESPONSE)
