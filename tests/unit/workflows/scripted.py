@@ -9,7 +9,7 @@ from typing import Any
 from trinity.config.data_format import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, ModelLimits, Prompt
+from trinity.workflows.generation import Generation, Heard, ModelLimits, Prompt
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
@@ -27,7 +27,12 @@ class ScriptedEngine:
     samplings: list[SamplingParams] = field(default_factory=list)
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         prompt = bytes(prompt_token_ids).decode()
         self.prompts.append(prompt)
@@ -52,7 +57,9 @@ class TurnTokenizer:
     def __init__(self, *, forgets: bool = False) -> None:
         self._forgets = forgets
 
-    def encode_chat(self, messages: Sequence[Message]) -> Prompt:
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()
+    ) -> Prompt:
         told = [one for one in messages if not (self._forgets and one["role"] == "assistant")]
         text = "".join(f"<{one['role']}>{one['content']}{END}" for one in told)
         return self.encode(text + "<assistant>")
