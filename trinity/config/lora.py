@@ -19,7 +19,8 @@ class LoRAConfig(Section):
     name: Annotated[str | None, NoEffect("there is one adapter")] = None
     """How it is called."""
     path: str | None = None
-    """Directory of an adapter to start from, in peft's layout; else it starts at zero."""
+    """Directory of an adapter to start from, in peft's layout, whose rank, scale and layers it
+    then has; else it starts at zero."""
     base_model_name: str | None = None
     """How the adapter's files call the model below; else by its path."""
     lora_rank: Positive = 32

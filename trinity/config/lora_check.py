@@ -20,10 +20,9 @@ def located_adapter(model: ModelConfig, stage: str) -> str | None:
     Raises: UserError where there are several adapters, or one that cannot be trained.
     """
     if len(model.lora_configs) > 1:
-        names = ", ".join(one.name or f"number {i + 1}" for i, one in enumerate(model.lora_configs))
         raise UserError(
-            f"stage `{stage}`: `{KEY}` has {len(model.lora_configs)} adapters ({names}), and one "
-            "is trained at a time: leave one, or train each in a stage of its own"
+            f"stage `{stage}`: `{KEY}` has {len(model.lora_configs)} adapters, and one is trained "
+            "at a time: leave one, or train each in a stage of its own"
         )
     lora = model.lora
     if lora is None:
@@ -65,5 +64,7 @@ def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
     if not is_plain or kept.get("bias", "none") != "none":
         raise UserError(f"{where} is more than low-rank matrices: give a plain LoRA adapter")
     for key, given in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):
-        if found[key] != given:
-            raise UserError(f"{where} has {key} {found[key]}, not {given}: write that number")
+        if key in lora.model_fields_set and found[key] != given:
+            raise UserError(
+                f"{where} has {key} {found[key]}, not {given}: write that number, or leave it out"
+            )
