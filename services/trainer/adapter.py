@@ -41,8 +41,8 @@ class Adapter:
     def off(self) -> Iterator[None]:
         """The model computes as it did before it had an adapter.
 
-        peft's own switch also stops the gradients of adapters; where that comes before the first
-        backward pass, FSDP takes them for frozen ever after.
+        peft's own switch also freezes adapters. FSDP looks once, before the first pass, at the
+        types of what is trainable: with passes in bfloat16 it would then refuse the gradients.
         """
         self._switch(off=True)
         try:

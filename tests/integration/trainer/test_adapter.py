@@ -15,7 +15,13 @@ from tests.integration.trainer.learners import (
     stepped,
     weights_of,
 )
-from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch, save_tiny_model
+from tests.unit.trainer.builders import (
+    grpo_plan,
+    make_plan,
+    random_batch,
+    random_pairs,
+    save_tiny_model,
+)
 from trinity.config.plan import StagePlan
 from trinity.config.start_checkpoint import start_checkpoint
 from trinity.errors import UserError
@@ -78,6 +84,30 @@ def test_what_is_published_is_the_model_plus_the_product(learner_of: Build, mode
         product = own[f"{stem}.lora_B.weight"].numpy() @ own[f"{stem}.lora_A.weight"].numpy()
         assert np.abs(product).max() > 0
         np.testing.assert_allclose(after[name], base + 2.0 * product, rtol=1e-5, atol=1e-7)
+
+
+def test_an_adapter_learns_in_bfloat16_and_is_kept_in_float32(
+    learner_of: Build, model: Path
+) -> None:
+    grpo = {"algorithm_type": "grpo", "repeat_times": 8, **KL}
+    plan = make_plan(model, grpo, {"dtype": "bfloat16"}, {"lora_configs": [{"lora_rank": 4}]})
+    learner = learner_of(plan)
+    trained(learner)
+    adapter = learner._roles.actor.adapter
+    assert adapter is not None
+    assert {tensor.dtype for tensor in adapter.weights().values()} == {torch.float32}
+    changed = [name for name, one in adapter.weights().items() if "lora_B" in name and one.any()]
+    assert len(changed) == 2 * 7
+
+
+def test_a_pair_is_measured_against_the_model_without_its_adapter(
+    learner_of: Build, model: Path
+) -> None:
+    plan = make_plan(model, {"algorithm_type": "dpo"}, None, {"lora_configs": [{"lora_rank": 4}]})
+    learner, pairs = learner_of(plan), random_pairs(6)
+    losses = [stepped(learner, pairs, rate=1e-2)["actor/loss"] for _ in range(3)]
+    assert losses[0] == pytest.approx(np.log(2), rel=1e-4), "as far from itself as from the model"
+    assert losses[2] < losses[0]
 
 
 def test_publishing_changes_nothing_of_what_is_trained(learner_of: Build, model: Path) -> None:

@@ -303,7 +303,7 @@ MODEL = [
     refused("an adapter of rank 0", at("model.lora_configs", [{"lora_rank": 0}]), "greater than 0"),
     refused(
         "two adapters",
-        at("model.lora_configs", [{"name": "one"}, {"name": "two"}]),
+        at("model.lora_configs", [{"lora_rank": 8}, {"lora_rank": 16}]),
         "has 2 adapters, and one is trained at a time",
     ),
     refused(
