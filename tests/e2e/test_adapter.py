@@ -8,8 +8,11 @@ import pytest
 
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG, Launched
+from tests.e2e.test_algorithms import figures
 
 pytestmark = pytest.mark.timeout(900)
+
+NUM_STEPS = 8
 
 ADAPTER = """
     model: {{lora_configs: [{{lora_rank: 8, lora_alpha: 16}}]}}
@@ -40,6 +43,18 @@ def trained(launch: Launch, config: str) -> Launched:
 def test_an_adapter_learns_what_the_reward_asks_for(trained: Launched) -> None:
     rewards = trained.rewards()
     assert sum(rewards[-3:]) > sum(rewards[:3]), rewards
+
+
+def test_engines_say_of_the_merged_weights_what_the_trainer_says_of_the_adapter(
+    trained: Launched,
+) -> None:
+    steps = figures(trained, "rft")
+    assert len(steps) == NUM_STEPS
+    for shown in steps.values():
+        for figure in ("p01", "p99"):
+            assert shown[f"off_policy/ratio/{figure}"] == pytest.approx(1.0, abs=1e-3)
+    assert steps[1]["actor/kl_loss"] < 1e-9, "the reference is the model that the adapter begins as"
+    assert steps[NUM_STEPS]["actor/kl_loss"] > 1e-6
 
 
 def test_its_files_are_small_and_the_last_version_is_a_whole_model(trained: Launched) -> None:
