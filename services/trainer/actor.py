@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.trainer.calls import Calls, as_array
+from services.trainer.adapter import ADAPTER_DIRECTORY, adapter_of, check_kind
+from services.trainer.calls import Calls, as_array, on_device
 from services.trainer.former_run import take_over
 from services.trainer.gatherer import Gatherer
 from services.trainer.loss import BatchLoss, LossRecipe
@@ -55,6 +56,8 @@ class Actor:
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
+        self.adapter = adapter_of(self.worker.engine.module)
+        self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
         """What it says of each token, [B, T], by name."""
@@ -113,7 +116,11 @@ class Actor:
         """All weights by their Hugging Face names, whole; they alias the live ones."""
         module = self.worker.engine.module
         tied = set(module._tied_weights_keys or ()) if module.config.tie_word_embeddings else set()
-        parameters, _ = self.worker.engine.get_per_tensor_param()
+        parameters = (
+            self.worker.engine.get_per_tensor_param()[0]
+            if self.adapter is None
+            else self.adapter.merged()
+        )
         for name, tensor in parameters:
             if name not in tied:
                 yield name, tensor.detach().cpu()
@@ -130,9 +137,20 @@ class Actor:
     def save(self, directory: Path, step: int) -> None:
         """Write this rank's part of the full state: weights, optimizer, random states."""
         self.worker.save_checkpoint(str(directory), global_step=step)
+        if self.adapter is not None:
+            with on_device(self.worker):
+                self.adapter.save(
+                    directory / ADAPTER_DIRECTORY,
+                    base_model=self._base_name,
+                    writes=self._calls.ranks.is_first,
+                )
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises: UserError where it is of an adapter and this is not, or the other way round.
+        """
+        check_kind(directory, self.adapter)
         self.worker.load_checkpoint(str(directory))
 
     def begin_with(self, directory: Path) -> None:

@@ -9,7 +9,8 @@ from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.learner import Learner
 from services.trainer.ranks import Ranks
 from services.trainer.weights import weights_hash
-from trinity.manifest import ManifestHead, move_into_place, seal
+from trinity.errors import UserError
+from trinity.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,18 @@ class CheckpointStore:
         return WrittenCheckpoint(
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
+
+    def check_base(self, learner: Learner, checkpoint: Path) -> None:
+        """Whether a checkpoint's adapter, just loaded, makes the weights that it was written with.
+
+        Raises: UserError where the model below, or the adapter's scale, is another one. Collective.
+        """
+        written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
+        if weights_hash(dict(learner.weights())).hex() != written.weights_sha256:
+            raise UserError(
+                f"the adapter of the checkpoint {checkpoint} does not make the weights that it was "
+                "written with: give `model.model_path` and `model.lora_configs` as they were then"
+            )
 
     def remove(self, paths: Iterable[Path]) -> None:
         """Delete checkpoints that are no longer needed."""

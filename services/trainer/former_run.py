@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
+from services.trainer.adapter import adapter_of
 from services.trainer.calls import on_device
 from services.trainer.ranks import Ranks
 from trinity.config.start_checkpoint import KEY
@@ -27,7 +28,7 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
     engine = worker.engine
     try:
         with on_device(worker):
-            engine.module.load_state_dict(torch.load(weights, weights_only=True))
+            _take_weights(engine.module, torch.load(weights, weights_only=True))
         if optimizer.is_file():
             _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
     except Exception as error:  # torch has as many as there are ways to be of something else
@@ -38,6 +39,14 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
         ) from error
     if engine.is_optimizer_offload_enabled:
         engine.to(device="cpu", model=False, optimizer=True, grad=False)
+
+
+def _take_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:
+    """Checkpoints of adapters are without the model below."""
+    result = module.load_state_dict(saved, strict=adapter_of(module) is None)
+    lost = [name for name in result.missing_keys if ".lora_" in name]
+    if lost or result.unexpected_keys:
+        raise ValueError(f"names differ: {[*lost, *result.unexpected_keys][0]}")
 
 
 def _take_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path) -> None:

@@ -10,12 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from peft import PeftModel
 from tensordict import TensorDict
+from transformers import PreTrainedModel
 from verl.utils import tensordict_utils
 from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithLMHead,
     FSDPEngineWithValueHead,
 )
+
+from services.trainer.adapter_layers import check_layers
+from trinity.config.lora import Names
+from trinity.errors import UserError
 
 
 class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
@@ -23,6 +29,22 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
 
     Their outputs have C = L - first_token columns; column c belongs to token first_token + c.
     """
+
+    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
+        """peft leaves names out that it does not find: they are looked for before."""
+        config = self.model_config
+        if config.lora_adapter_path is None:
+            check_layers(
+                module, _as_names(config.target_modules), _as_names(config.exclude_modules)
+            )
+        try:
+            adapted: PeftModel = super()._build_lora_module(module)
+        except RuntimeError as error:
+            raise UserError(
+                f"the adapter in {config.lora_adapter_path} does not fit the model: "
+                f"{str(error).splitlines()[-1].strip()}"
+            ) from error
+        return adapted
 
     def prepare_model_inputs(
         self, micro_batch: TensorDict
@@ -122,6 +144,10 @@ def _distribution_figures(
             surprise_NCV = entropy_NC[..., None] + all_NCV
             found["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
     return found
+
+
+def _as_names(given: str | list[str] | None) -> Names:
+    return given if isinstance(given, str) else tuple(given or ())
 
 
 def _is_set(micro_batch: TensorDict, name: str) -> bool:

@@ -2,11 +2,28 @@
 
 from pathlib import Path
 
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
+
+from services.trainer.adapter import Adapter
 from services.trainer.calls import Calls
 from services.trainer.prepared import PreparedBatch
 from services.trainer.worker import build_reference
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan import StagePlan
+
+
+class PolicyWithoutAdapter:
+    """The policy's own model as it was before it had an adapter, so it is there but once."""
+
+    def __init__(self, *, worker: TinkerTrainingWorker, adapter: Adapter, calls: Calls) -> None:
+        self._worker = worker
+        self._adapter = adapter
+        self._calls = calls
+
+    def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Of the tokens, [B, T]."""
+        with self._adapter.off():
+            return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 class Reference:

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.trainer.actor import Actor
 from services.trainer.calls import Calls
 from services.trainer.critic import Critic
-from services.trainer.reference import Reference
+from services.trainer.reference import PolicyWithoutAdapter, Reference
 from trinity.config.plan import StagePlan
 
 
@@ -15,7 +15,7 @@ class Roles:
     """All are split over the same ranks."""
 
     actor: Actor
-    reference: Reference | None
+    reference: Reference | PolicyWithoutAdapter | None
     critic: Critic | None
 
     @classmethod
@@ -32,9 +32,14 @@ class Roles:
 
         Raises: UserError when a model cannot be read.
         """
-        reference = critic = None
+        reference: Reference | PolicyWithoutAdapter | None = None
+        critic = None
         actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
-        if plan.needs_reference:
+        if plan.needs_reference and actor.adapter and policy_directory == model_directory:
+            reference = PolicyWithoutAdapter(
+                worker=actor.worker, adapter=actor.adapter, calls=calls
+            )
+        elif plan.needs_reference:
             reference = Reference(plan=plan, model_directory=model_directory, calls=calls)
         if plan.needs_critic:
             critic = Critic(plan=plan, model_directory=critic_directory, calls=calls)

@@ -122,6 +122,8 @@ class StageRun:
         life = self._parts.life
         if life.checkpoint is not None:
             self._parts.learner.load(life.checkpoint)
+            if self._parts.plan.lora is not None:
+                self._parts.checkpoints.check_base(self._parts.learner, life.checkpoint)
         logger.info(
             "a new life of the trainer",
             extra={

@@ -56,6 +56,13 @@ def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
             gc.collect()
 
 
+def _plan_of(order: StageOrder) -> StagePlan:
+    """An adapter to start from is the user's model's; after another stage one starts at zero."""
+    plan = StagePlan.model_validate_json(order.plan_json)
+    follows = bool(order.start_manifest_sha256)
+    return plan.model_copy(update={"adapter_path": None}) if follows else plan
+
+
 class StageSetup:
     """Everything a run needs, in the order in which it can be had."""
 
@@ -66,7 +73,7 @@ class StageSetup:
         self._ranks = ranks
         self._link = link
         self._stack = stack
-        self._plan = StagePlan.model_validate_json(order.plan_json)
+        self._plan = _plan_of(order)
         self._directory = Path(order.job_dir) / "stages" / order.stage
         key = StageKey(tenant=order.tenant, experiment_id=order.experiment_id, stage=order.stage)
         self._key = key

@@ -22,6 +22,7 @@ from services.trainer.own_settings import check_override, import_library  # noqa
 from services.trainer.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.recipe import actor_outputs  # noqa: E402
 from trinity.config.critic import CriticConfig  # noqa: E402
+from trinity.config.lora import LoRAConfig  # noqa: E402
 from trinity.config.optimizer import OptimizerConfig  # noqa: E402
 from trinity.config.plan import StagePlan  # noqa: E402
 from trinity.config.trainer import TrainerConfig  # noqa: E402
@@ -59,7 +60,7 @@ def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
     """
     trainer = plan.config.trainer
     optimizer = _optimizer_config(plan.config.algorithm.optimizer, trainer.grad_clip)
-    return _build(plan, model_directory, "language_model", optimizer)
+    return _build(plan, model_directory, "language_model", optimizer, plan.lora)
 
 
 def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -75,18 +76,24 @@ def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker
 
 
 def _build(
-    plan: StagePlan, model_directory: Path, kind: ModelKind, optimizer: FSDPOptimizerConfig | None
+    plan: StagePlan,
+    model_directory: Path,
+    kind: ModelKind,
+    optimizer: FSDPOptimizerConfig | None,
+    lora: LoRAConfig | None = None,
 ) -> TinkerTrainingWorker:
-    """Without an optimizer it only computes."""
+    """Without an optimizer it only computes; with an adapter nothing else learns."""
     try:
         worker = TinkerTrainingWorker(
             TrainingWorkerConfig(
                 model_type=kind,
-                model_config=_model_config(plan, model_directory, kind),
+                model_config=_model_config(plan, model_directory, kind, lora),
                 engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
                 optimizer_config=optimizer,
                 checkpoint_config=CheckpointConfig(
-                    save_contents=FULL_STATE, load_contents=FULL_STATE
+                    save_contents=FULL_STATE,
+                    load_contents=FULL_STATE,
+                    save_lora_only=lora is not None,
                 ),
             )
         )
@@ -99,7 +106,9 @@ def _build(
     return worker
 
 
-def _model_config(plan: StagePlan, model_directory: Path, kind: ModelKind) -> HFModelConfig:
+def _model_config(
+    plan: StagePlan, model_directory: Path, kind: ModelKind, lora: LoRAConfig | None
+) -> HFModelConfig:
     """Raises: UserError when what the user lays over the model does not fit it."""
     of_role = _config_of(plan, kind)
     section = "trainer.critic" if kind == "value_model" else "trainer"
@@ -113,7 +122,22 @@ def _model_config(plan: StagePlan, model_directory: Path, kind: ModelKind) -> HF
         enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
         external_lib=of_role.external_lib,
         override_config={**kernel, **of_role.override_config},
+        **_adapter_config(plan, lora),
     )
+
+
+def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:
+    """How verl calls what an adapter is made of."""
+    if lora is None:
+        return {}
+    targets, excluded = lora.targets, lora.excluded
+    return {
+        "lora_rank": lora.lora_rank,
+        "lora_alpha": lora.lora_alpha,
+        "target_modules": targets if isinstance(targets, str) else list(targets),
+        "exclude_modules": (excluded if isinstance(excluded, str) else list(excluded)) or None,
+        "lora_adapter_path": plan.adapter_path,
+    }
 
 
 def _config_of(plan: StagePlan, kind: ModelKind) -> TrainerConfig | CriticConfig:

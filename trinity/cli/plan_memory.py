@@ -6,6 +6,7 @@ from pathlib import Path
 from trinity.config.model_files import local_model_directory
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
+from trinity.sizing.adapter import count_adapter
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, read_shape
@@ -31,6 +32,8 @@ def memory_lines(
         return
     about = "" if shape.is_known else f", counted as a llama: `{shape.family}` is not known exactly"
     yield f"  model            {count_parameters(shape):,} parameters{about}"
+    if stage.lora is not None:
+        yield f"  adapter          A = {count_adapter(shape, stage.lora):,} parameters, which learn"
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trinity.config.model_services import ExternalModelConfig, LoRAConfig, TinkerConfig
+from trinity.config.lora import LoRAConfig
+from trinity.config.model_services import ExternalModelConfig, TinkerConfig
 from trinity.config.reasons import UNREAD_THERE
 from trinity.config.section import Args, NonNegative, NumLogprobs, Positive, Section, usual
 from trinity.config.status import Planned
@@ -46,10 +47,8 @@ class ModelConfig(Section):
     """Above 1 tokens of the prompt and the response are less likely; 1 is off."""
     enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode."""
-    lora_configs: Annotated[
-        tuple[LoRAConfig, ...], Planned("all weights are trained, no adapters")
-    ] = ()
-    """Adapters that are trained in place of the weights; at most one."""
+    lora_configs: tuple[LoRAConfig, ...] = ()
+    """The adapter that is trained in place of the weights; at most one."""
     fully_sharded_loras: Annotated[bool, UNREAD_THERE] = False
     """Shard adapters in the engine."""
     max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
@@ -66,3 +65,8 @@ class ModelConfig(Section):
     """A service of others that rolls out and trains."""
     external_model: ExternalModelConfig = usual(ExternalModelConfig)
     """A model of others that is evaluated."""
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """The adapter that is trained; None where all weights are."""
+        return self.lora_configs[0] if self.lora_configs else None

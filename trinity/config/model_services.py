@@ -1,33 +1,10 @@
-"""Subsections of `model` for adapters and for models that others serve."""
+"""Subsections of `model` for models that others serve."""
 
 from typing import Annotated
 
-from trinity.config.reasons import DERIVED, EXTERNAL_ONLY, TINKER_ONLY, UNREAD_THERE
+from trinity.config.reasons import EXTERNAL_ONLY, TINKER_ONLY
 from trinity.config.section import Positive, Section
 from trinity.config.status import Planned
-
-
-class LoRAConfig(Section):
-    """An adapter of low rank."""
-
-    name: str | None = None
-    """How it is called."""
-    path: str | None = None
-    """Directory of an adapter to start from; else it starts at zero."""
-    base_model_name: str | None = None
-    """How the engine calls the model below."""
-    lora_rank: Positive = 32
-    """Rank."""
-    lora_alpha: Positive = 32
-    """Scale, over the rank."""
-    lora_dtype: Annotated[str, UNREAD_THERE] = "auto"
-    """Type of its weights."""
-    target_modules: str = "all-linear"
-    """Layers that get one."""
-    exclude_modules: str | None = None
-    """Layers that get none."""
-    is_dummy: Annotated[bool, DERIVED] = False
-    """Whether it starts at zero."""
 
 
 class TinkerConfig(Section):

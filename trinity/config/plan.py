@@ -14,6 +14,7 @@ from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.data_format import FormatConfig, SelectorType
 from trinity.config.difficulty import DifficultyConfig
 from trinity.config.learning_rate import LearningRateSchedule
+from trinity.config.lora import LoRAConfig
 from trinity.config.mode import Mode
 from trinity.config.over_rollout import needed_tasks
 from trinity.config.root import Config
@@ -252,6 +253,8 @@ class StagePlan(_Derived):
     """Absolute folder of a former run's checkpoint that the stage begins with, if any."""
     critic_model_path: str | None
     """The same for the model that the critic starts from; None without a critic."""
+    adapter_path: str | None = None
+    """Absolute directory of the adapter that the stage begins with; None for one at zero."""
     chat_template: str | None
     """Text of the chat template, if not the tokenizer's."""
     max_model_len: int
@@ -305,6 +308,11 @@ class StagePlan(_Derived):
     def taskset(self) -> ResolvedTaskset | None:
         """The first of those that the explorer trains on."""
         return self.tasksets[0] if self.tasksets else None
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """The adapter that is trained; None where all weights are."""
+        return self.config.model.lora
 
     @property
     def algorithm_type(self) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue
 
 from trinity.config.model_services import ExternalModelConfig
-from trinity.config.reasons import DERIVED, NO_RAY
+from trinity.config.reasons import DERIVED, MERGED, NO_RAY
 from trinity.config.section import Args, NonNegative, Port, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
@@ -117,13 +117,13 @@ class EngineConfig(Section):
     """The run's directory."""
     cuda_visible_devices: Annotated[str | None, DERIVED] = None
     """GPUs that the engine sees."""
-    enable_lora: Annotated[bool, DERIVED] = False
+    enable_lora: Annotated[bool, MERGED] = False
     """Whether the engine takes adapters."""
-    enable_runtime_lora_updating: Annotated[bool, DERIVED] = False
+    enable_runtime_lora_updating: Annotated[bool, MERGED] = False
     """Whether adapters change while it runs."""
-    lora_modules: Annotated[tuple[Args, ...], DERIVED] = ()
+    lora_modules: Annotated[tuple[Args, ...], MERGED] = ()
     """Adapters of the engine."""
-    lora_kwargs: Annotated[Args, DERIVED] = Field(default_factory=dict)
+    lora_kwargs: Annotated[Args, MERGED] = Field(default_factory=dict)
     """Their sizes."""
     external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
     """A copy of `model.external_model`."""

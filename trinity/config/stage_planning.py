@@ -7,6 +7,7 @@ from trinity.config.algorithm_planning import resolve_algorithm
 from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
+from trinity.config.lora_check import located_adapter
 from trinity.config.merging import Stage
 from trinity.config.mode import EXPLORING, WITHOUT_TASKS, Mode
 from trinity.config.model_files import chat_template_of, located_critic, located_model
@@ -51,6 +52,7 @@ SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
 class _Model(NamedTuple):
     path: str
     critic_path: str | None
+    adapter_path: str | None
     chat_template: str | None
 
 
@@ -116,6 +118,7 @@ def _plan(
         operators=operators,
         model_path=model.path,
         critic_model_path=model.critic_path,
+        adapter_path=model.adapter_path,
         chat_template=model.chat_template,
         max_model_len=lengths.model,
         max_prompt_tokens=lengths.prompt,
@@ -141,11 +144,13 @@ def _plan(
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
     found = Gathered()
     path = found.of(lambda: located_model(config.model, stage))
+    adapter = found.of(lambda: located_adapter(config.model, stage))
     template = found.of(lambda: chat_template_of(config.model, stage))
     found.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
-    return _Model(path, located_critic(config.model, stage) if has_critic else None, template)
+    critic = located_critic(config.model, stage) if has_critic else None
+    return _Model(path, critic, adapter, template)
 
 
 def _data(

@@ -64,13 +64,16 @@ class Training:
     critic: Keeping = Keeping()
 
 
-def policy_terms(shape: ModelShape, training: Training) -> list[Term]:
-    """Of the weights that learn."""
+def policy_terms(
+    shape: ModelShape, training: Training, adapter_parameters: int | None = None
+) -> list[Term]:
+    """Of the weights that learn: all, or an adapter's beside the model's, which then only pass."""
     logits = _logits(shape, training)
+    parameters = count_parameters(shape)
     return [
-        *_state(count_parameters(shape), training, training.policy),
+        *_state(parameters, training, training.policy, adapter_parameters),
         _gathered(shape, training),
-        *_step(count_parameters(shape), training, training.policy),
+        *_step(parameters, training, training.policy, adapter_parameters),
         _activations(shape, training),
         logits,
     ]
@@ -128,18 +131,21 @@ def cache_room(
     return int(utilization * gpu_bytes) - weights - _GRAPHS
 
 
-def _state(parameters: int, training: Training, keeping: Keeping) -> list[Term]:
+def _state(
+    parameters: int, training: Training, keeping: Keeping, adapter: int | None = None
+) -> list[Term]:
     if keeping.offloads_all:
         return []
-    shard = _FULL * parameters // training.ranks
-    ranks = _ranks(training)
-    rests = keeping.offloads_parameters
+    weights = _FULL * (parameters + (adapter or 0)) // training.ranks
+    learning = _FULL * (parameters if adapter is None else adapter) // training.ranks
+    ranks, rests = _ranks(training), keeping.offloads_parameters
+    whole, part = ("P", "P") if adapter is None else ("(P + A)", "A")
     terms = [
-        Term("weights", shard, f"4 P / {ranks}, float32", rests),
-        Term("gradients", shard, f"4 P / {ranks}, float32", rests),
+        Term("weights", weights, f"4 {whole} / {ranks}, float32", rests),
+        Term("gradients", learning, f"4 {part} / {ranks}, float32", rests),
     ]
     if keeping.moments:
-        size, formula = keeping.moments * shard, f"8 P / {ranks}, Adam's two moments"
+        size, formula = keeping.moments * learning, f"8 {part} / {ranks}, Adam's two moments"
         terms.append(Term("optimizer", size, formula, keeping.offloads_optimizer))
     return terms
 
@@ -156,11 +162,15 @@ def _gathered(shape: ModelShape, training: Training) -> Term:
     return Term("gathered layers", layers + embeddings, f"{size} (2 layers + embeddings)")
 
 
-def _step(parameters: int, training: Training, keeping: Keeping) -> list[Term]:
+def _step(
+    parameters: int, training: Training, keeping: Keeping, adapter: int | None = None
+) -> list[Term]:
     if keeping.offloads_all:
         return []
-    size = _FULL * parameters // training.ranks
-    return [Term("optimizer step", size, f"4 P / {_ranks(training)}")]
+    size = _FULL * (parameters if adapter is None else adapter) // training.ranks
+    return [
+        Term("optimizer step", size, f"4 {'P' if adapter is None else 'A'} / {_ranks(training)}")
+    ]
 
 
 def _activations(shape: ModelShape, training: Training) -> Term:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity.config.plan import StagePlan
+from trinity.sizing.adapter import count_adapter
 from trinity.sizing.memory import (
     Keeping,
     Term,
@@ -124,10 +125,14 @@ def rank_memory(
     critic: ModelShape | None,
     training: Training | None = None,
 ) -> RankMemory:
-    """Actor, and the reference and the critic where the algorithm has them."""
+    """Actor, and the reference and the critic where the algorithm has them.
+
+    With an adapter the reference is the actor without it.
+    """
     training = training or training_of(stage)
-    roles = [("actor", tuple(policy_terms(shape, training)))]
-    if stage.needs_reference:
+    adapter = count_adapter(shape, stage.lora) if stage.lora else None
+    roles = [("actor", tuple(policy_terms(shape, training, adapter)))]
+    if stage.needs_reference and stage.lora is None:
         roles.append(("reference", tuple(reference_terms(shape, training))))
     if stage.needs_critic:
         roles.append(("critic", tuple(critic_terms(critic or shape, training))))

@@ -33,12 +33,13 @@ class Case:
 
     algorithm: Mapping[str, object]
     trainer: Mapping[str, object] = field(default_factory=dict)
+    model: Mapping[str, object] = field(default_factory=dict)
     figures: tuple[str, ...] = POLICY_FIGURES
     of_pairs: bool = False
 
     def plan(self, model: Path, max_tokens: int) -> StagePlan:
         trainer = {**self.trainer, "max_token_len_per_gpu": max_tokens}
-        return make_plan(model, self.algorithm, trainer)
+        return make_plan(model, self.algorithm, trainer, self.model)
 
     def batch(self, step: int) -> TrainBatch:
         make = random_pairs if self.of_pairs else random_batch
@@ -102,6 +103,17 @@ CASES = {
     "groups": Case(
         algorithm={"algorithm_type": "grpo", "repeat_times": 8},
         trainer={"fsdp_size": 1, "param_offload": True, "optimizer_offload": True},
+    ),
+    "lora": Case(
+        algorithm={"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"},
+        model={"lora_configs": [{"lora_rank": 4, "lora_alpha": 8}]},
+        figures=(*POLICY_FIGURES, "actor/kl_loss"),
+    ),
+    "lora from groups": Case(
+        algorithm={"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"},
+        trainer={"fsdp_size": 1, "param_offload": True, "optimizer_offload": True},
+        model={"lora_configs": [{"lora_rank": 4, "target_modules": "q_proj,v_proj"}]},
+        figures=(*POLICY_FIGURES, "actor/kl_loss"),
     ),
     "dpo": Case(
         algorithm={"algorithm_type": "dpo"},

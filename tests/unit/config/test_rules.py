@@ -292,8 +292,29 @@ MODEL = [
     ),
     refused("more of them than the engine gives", at("model.logprobs", 21), "20"),
     refused("a penalty of 0", at("model.repetition_penalty", 0), "greater than 0"),
-    told(
-        "one adapter", at("model.lora_configs", [{"lora_rank": 8}]), PLANNED, "model.lora_configs"
+    follows(
+        "one adapter",
+        at("model.lora_configs", [{"lora_rank": 8, "target_modules": "q_proj, v_proj"}]),
+        lambda plan: plan.lora.lora_rank == 8 and plan.lora.targets == ("q_proj", "v_proj"),
+    ),
+    refused("an adapter of rank 0", at("model.lora_configs", [{"lora_rank": 0}]), "greater than 0"),
+    refused(
+        "two adapters",
+        at("model.lora_configs", [{"lora_rank": 8}, {"lora_rank": 16}]),
+        "has 2 adapters, and one is trained at a time",
+    ),
+    refused(
+        "a broken pattern of layers",
+        at("model.lora_configs", [{"target_modules": "(q_proj"}]),
+        "`target_modules: (q_proj` is no regular expression",
+    ),
+    refused(
+        "no layers", at("model.lora_configs", [{"target_modules": ""}]), "`target_modules` is empty"
+    ),
+    refused(
+        "an adapter that is not there",
+        at("model.lora_configs", [{"path": "nowhere"}]),
+        "has no adapter_config.json",
     ),
 ]
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from trinity.config.lora import LoRAConfig
+from trinity.sizing.adapter import count_adapter
 from trinity.sizing.memory import (
     GIB,
     Keeping,
@@ -47,6 +49,28 @@ def test_state_is_sharded_over_ranks_in_float32() -> None:
     found = figures()
     assert (found["weights"], found["gradients"], found["optimizer"]) == (2 * P, 2 * P, 4 * P)
     assert found["optimizer step"] == 2 * P
+
+
+def test_with_an_adapter_gradients_and_moments_are_of_it_alone() -> None:
+    found = {term.name: term.bytes for term in policy_terms(SHAPE, training(), 100)}
+    assert (found["weights"], found["gradients"], found["optimizer"]) == (2 * (P + 100), 200, 400)
+    assert found["optimizer step"] == 200
+
+
+@pytest.mark.parametrize(
+    ("layers", "widths"),
+    [
+        ({}, 16 + 12 + 12 + 16 + 3 * 24),
+        ({"target_modules": "q_proj,v_proj"}, 16 + 12),
+        ({"exclude_modules": "gate_proj, up_proj, down_proj"}, 16 + 12 + 12 + 16),
+        ({"target_modules": r".*self_attn\.[qk]_proj"}, 16 + 12),
+    ],
+)
+def test_an_adapter_has_two_matrices_for_each_of_its_layers(
+    layers: dict[str, str], widths: int
+) -> None:
+    lora = LoRAConfig.model_validate({"lora_rank": 4, **layers})
+    assert count_adapter(SHAPE, lora) == 4 * 2 * widths
 
 
 def test_gradient_descent_has_no_moments() -> None:

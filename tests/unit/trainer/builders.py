@@ -49,7 +49,10 @@ def grpo_plan(model: Path, **algorithm: object) -> StagePlan:
 
 
 def make_plan(
-    model: Path, algorithm: Mapping[str, object], trainer: Mapping[str, object] | None = None
+    model: Path,
+    algorithm: Mapping[str, object],
+    trainer: Mapping[str, object] | None = None,
+    model_section: Mapping[str, object] | None = None,
 ) -> StagePlan:
     """The one stage of an experiment with these sections."""
     is_data = algorithm["algorithm_type"] in DATA_ALGORITHMS
@@ -61,7 +64,12 @@ def make_plan(
             "mode": "train" if is_data else "both",
             "checkpoint_root_dir": str(model.parent / "checkpoints"),
             "algorithm": {"optimizer": {"lr": 1e-3}, **algorithm},
-            "model": {"model_path": str(model), "max_prompt_tokens": 16, "max_response_tokens": 16},
+            "model": {
+                "model_path": str(model),
+                "max_prompt_tokens": 16,
+                "max_response_tokens": 16,
+                **(model_section or {}),
+            },
             "trainer": {
                 "dtype": "float32",
                 "rank_num": 1,

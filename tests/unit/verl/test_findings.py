@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.verl.builders import converted, flat, from_keys, value
+from trinity.config.lora import LoRAConfig
 from trinity.errors import UserError
 
 START = "python3 -m verl.trainer.main_ppo"
@@ -203,6 +204,29 @@ def test_adapters_count_only_with_a_rank() -> None:
     )
     assert value(found, "model.lora_configs[0].lora_rank") == 8
     assert value(found, "model.lora_configs[0].target_modules") == "q,v"
+
+
+def test_an_adapter_of_verls_is_planned_as_ours() -> None:
+    model = "actor_rollout_ref.model"
+    found = from_keys(
+        f"{model}.path=some/model",
+        "data.train_files=rows.parquet",
+        f"{model}.lora.rank=8",
+        f"{model}.lora.exclude_modules='.*visual.*'",
+        f"{model}.lora.merge=True",
+    )
+    given = flat(found.values)
+    assert any("merged into the weights" in line for line in found.report)
+    lora = LoRAConfig.model_validate(
+        {name.rpartition(".")[2]: one for name, one in given.items() if "lora_configs[0]" in name}
+    )
+    assert (lora.lora_rank, lora.targets, lora.excluded) == (8, "all-linear", ".*visual.*")
+
+
+def test_an_adapter_to_go_on_with_has_its_own_rank() -> None:
+    found = from_keys("actor_rollout_ref.model.lora_adapter_path=some/adapter")
+    given = [name for name in flat(found.values) if "lora" in name]
+    assert given == ["model.lora_configs[0].path"]
 
 
 @pytest.mark.parametrize(

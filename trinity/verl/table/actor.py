@@ -37,6 +37,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
     moved(f"{_MODEL}.target_modules", f"{_LORA}.target_modules", convert=as_target_modules),
     moved(f"{_MODEL}.lora.target_modules", f"{_LORA}.target_modules", convert=as_target_modules),
     moved(f"{_MODEL}.exclude_modules", f"{_LORA}.exclude_modules", convert=as_target_modules),
+    moved(f"{_MODEL}.lora.exclude_modules", f"{_LORA}.exclude_modules", convert=as_target_modules),
     moved(f"{_MODEL}.lora_adapter_path", f"{_LORA}.path"),
     *passed(
         f"{_MODEL}.enable_gradient_checkpointing",
@@ -54,6 +55,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
         f"{_MODEL}.hf_config_path",
     ),
     *missing("multi-token prediction is not trained here", f"{_MODEL}.mtp.*"),
+    *needless("engines always load the adapter merged into the weights", f"{_MODEL}.lora.merge"),
     *missing("there is no such option of LoRA", f"{_MODEL}.lora.*"),
     *missing("there is no such option", f"{_MODEL}.tiled_mlp.*"),
 )

@@ -1,0 +1,126 @@
+"""The policy's adapter: off for the reference, merged for who rolls out, whole for who keeps it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from peft.utils.save_and_load import get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.tensor import DTensor
+from verl.utils.device import get_device_id
+
+from trinity.errors import UserError
+
+ADAPTER_DIRECTORY = "lora_adapter"
+WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER = "default"
+"""peft's name for an adapter that has none."""
+_INSIDE = "base_model.model."
+"""How peft's names of the model's own parts begin."""
+
+
+class Adapter:
+    """An adapter of low rank around a sharded policy. What answers with tensors is collective.
+
+    with adapter.off():
+        reference = infer(...)
+    weights = dict(adapter.merged())
+    """
+
+    def __init__(self, module: PeftModel) -> None:
+        self._module = module
+        self._layers = {
+            name: layer for name, layer in module.named_modules() if isinstance(layer, LoraLayer)
+        }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The model computes as it did before it had an adapter.
+
+        peft's own switch also freezes adapters. FSDP looks once, before the first pass, at the
+        types of what is trainable: with passes in bfloat16 it would then refuse the gradients.
+        """
+        self._switch(off=True)
+        try:
+            yield
+        finally:
+            self._switch(off=False)
+
+    def _switch(self, *, off: bool) -> None:
+        for layer in self._layers.values():
+            layer._disable_adapters = off
+
+    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """All weights by the model's own names, whole, the adapter's added to those it adapts."""
+        for name, tensor in self._module.state_dict().items():
+            if not _is_of_model(name):
+                continue
+            whole = whole_tensor(tensor)
+            layer = self._layers.get(name.removesuffix(".base_layer.weight"))
+            if layer is not None and name.endswith(".base_layer.weight"):
+                whole = (whole.float() + _change(layer)).to(whole.dtype)
+            yield name.removeprefix(_INSIDE).replace(".base_layer.", "."), whole
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The adapter's own, whole, as peft names them in files."""
+        found: dict[str, torch.Tensor] = get_peft_model_state_dict(self._module)
+        return {
+            name: whole_tensor(tensor).detach().cpu().contiguous() for name, tensor in found.items()
+        }
+
+    def save(self, directory: Path, *, base_model: str, writes: bool) -> None:
+        """The two files that `PeftModel.from_pretrained` reads; only who `writes` writes them."""
+        weights = self.weights()
+        if not writes:
+            return
+        directory.mkdir()
+        save_file(weights, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+        config = self._module.peft_config[ADAPTER]
+        own_name, was_for_training = config.base_model_name_or_path, config.inference_mode
+        config.base_model_name_or_path, config.inference_mode = base_model, True
+        try:
+            config.save_pretrained(str(directory))
+        finally:
+            config.base_model_name_or_path, config.inference_mode = own_name, was_for_training
+
+
+def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
+    """Raises: UserError where the checkpoint is not of what is trained here."""
+    has_adapter = (checkpoint / ADAPTER_DIRECTORY).is_dir()
+    if has_adapter and adapter is None:
+        raise UserError(
+            f"the checkpoint {checkpoint} is of an adapter: write the `model.lora_configs` that it "
+            "was trained with"
+        )
+    if adapter is not None and not has_adapter:
+        raise UserError(
+            f"the checkpoint {checkpoint} is of all weights, not of an adapter: remove "
+            "`model.lora_configs`, or begin anew"
+        )
+
+
+def adapter_of(module: nn.Module) -> Adapter | None:
+    """That of an engine's module; None where all weights are trained."""
+    return Adapter(module) if isinstance(module, PeftModel) else None
+
+
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Put together from all ranks' shards; a whole one aliases the live one."""
+    if isinstance(tensor, DTensor):
+        return tensor.to(get_device_id(), non_blocking=True).full_tensor()
+    return tensor
+
+
+def _is_of_model(name: str) -> bool:
+    return ".lora_" not in name
+
+
+def _change(layer: LoraLayer) -> torch.Tensor:
+    """What the adapter adds to the layer's weight: B A, scaled."""
+    down, up = (whole_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
+    change: torch.Tensor = (up.float() @ down.float()) * layer.scaling[ADAPTER]
+    return change
