@@ -22,10 +22,17 @@ def _rows(key: str) -> Iterator[Row]:
 
 
 def _known_below(beginning: str) -> list[str]:
-    """Keys of the tables that begin so."""
+    """Keys of the tables that begin so, and the section itself where it has a name of ours."""
     prefix = f"{PREFIX}." if beginning.startswith(f"{PREFIX}.") else ""
     known = (f"{prefix}{name}" for name in sorted({*USED, *WITHOUT_EFFECT}))
-    return [name for name in known if name.startswith(beginning)]
+    section = beginning.removesuffix(".")
+    return [
+        name for name in known if name.startswith(beginning) or (name == section and _moves(name))
+    ]
+
+
+def _moves(key: str) -> bool:
+    return isinstance(fate_of(key, _ANY), Renamed)
 
 
 def _row(key: str) -> Row:
