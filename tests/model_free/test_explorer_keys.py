@@ -26,13 +26,18 @@ async def test_several_engines_give_the_weights_that_one_gives(tmp_path: Path) -
     assert final_weights(one) == final_weights(three)
 
 
-async def test_a_run_does_not_wait_for_tasks_that_it_may_leave_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partial", [False, True])
+async def test_a_run_does_not_wait_for_tasks_that_it_may_leave_behind(
+    partial: bool, tmp_path: Path
+) -> None:
     """One task in four never ends: without the key none of its steps would."""
     workflow = "tests.model_free.workflows.OneInFourNeverEnds"
     await ended_run(
         tmp_path,
         buffer={"explorer_input": {"default_workflow_type": workflow}, "total_steps": 3},
-        explorer={"over_rollout": {"ratio": 0.25, "wait_after_min": 0.0}},
+        explorer={
+            "over_rollout": {"ratio": 0.25, "wait_after_min": 0.0, "return_partial_tasks": partial}
+        },
     )
 
 

@@ -13,12 +13,9 @@ from trinity.config.data_rows import count_rows
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.status import Status
 from trinity.errors import UserError
+from trinity.sizing.demand import demand_of, machines_of
 from trinity.sizing.memory import GIB
 from trinity.sizing.placement import Seat, place
-from trinity.sizing.stage_sizes import (
-    demand_of,
-    machines_of,
-)
 from trinity.sizing.volume import Volume, volume_of
 
 FEW = 8

@@ -8,12 +8,12 @@ from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice
+from trinity.sizing.demand import machines_of
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, read_shape
 from trinity.sizing.parameters import count_parameters
 from trinity.sizing.stage_sizes import (
     engine_memory,
-    machines_of,
     rank_memory,
     validator_settings,
 )

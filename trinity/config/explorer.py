@@ -19,8 +19,8 @@ class OverRolloutConfig(Section):
     ones is a matter of time, so the same seed need not give the same run."""
     wait_after_min: float = Field(default=30.0, ge=0)
     """Seconds that the last tasks get after enough of the others ended."""
-    return_partial_tasks: Annotated[bool, Planned("a task counts when all its runs ended")] = False
-    """Keep the runs of tasks that did not end."""
+    return_partial_tasks: bool = False
+    """Train on the runs that had ended of tasks that are left behind."""
 
 
 class DynamicTimeoutConfig(Section):

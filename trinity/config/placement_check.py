@@ -8,8 +8,8 @@ def check_placement(plan: StagePlan) -> None:
     """Raises: UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
+    from trinity.sizing.demand import demand_of, machines_of
     from trinity.sizing.placement import check
-    from trinity.sizing.stage_sizes import demand_of, machines_of
 
     try:
         check(machines_of(plan), demand_of(plan))

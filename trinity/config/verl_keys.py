@@ -24,6 +24,8 @@ _OPTIMIZER = (
     "lr_wsd_decay_style",
 )
 _FSDP = ("param_offload", "optimizer_offload", "offload_policy", "fsdp_size", "forward_prefetch")
+_CRITIC_FSDP = ("fsdp", "fsdp_config", "model.fsdp_config")
+"""The newest name first."""
 _OTHER_NAMES = {
     "warmup_style": "lr_scheduler_type",
     "lr_decay_style": "lr_scheduler_type",
@@ -41,7 +43,7 @@ USED: Mapping[str, Renamed] = {
     **{f"actor.fsdp_config.{key}": Renamed(f"/trainer.{key}") for key in _FSDP},
     **{
         f"critic.{section}.{key}": Renamed(f"/trainer.critic.{key}")
-        for section in ("fsdp_config", "model.fsdp_config")
+        for section in _CRITIC_FSDP
         for key in ("param_offload", "optimizer_offload")
     },
     "actor.grad_clip": Renamed("/trainer.grad_clip"),
@@ -85,7 +87,7 @@ _BY_LAYER = NoEffect("FSDP2 shards layer by layer: verl reads it for `fsdp` alon
 _ON_HOST = NoEffect("verl keeps a reference's weights in the host's memory, whatever is written")
 _FSDP_ELSEWHERE: Mapping[str, NoEffect] = {
     f"{section}.{key}": _LAID_OUT
-    for section in ("critic.fsdp_config", "critic.model.fsdp_config", "ref.fsdp_config")
+    for section in (*(f"critic.{one}" for one in _CRITIC_FSDP), "ref.fsdp_config")
     for key in ("forward_prefetch", "fsdp_size", "offload_policy")
 }
 _ENGINE = NoEffect("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
@@ -95,8 +97,7 @@ _STEPS = NoEffect("the schedule knows the number of train steps")
 WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     **_FSDP_ELSEWHERE,
     "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
-    "critic.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
-    "critic.model.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
+    **{f"critic.{one}.wrap_policy.min_num_params": _BY_LAYER for one in _CRITIC_FSDP},
     "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     "ref.fsdp_config.param_offload": _ON_HOST,
     "ref.fsdp_config.optimizer_offload": NoEffect("a reference has no optimizer"),

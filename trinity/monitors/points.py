@@ -113,6 +113,8 @@ class Points:
         }
         for metric in done.metrics:
             figures[f"{place}/{metric.name}/mean@{runs}"] = metric.mean
+            for kind, value in metric.of_runs.items():
+                figures[f"{place}/{metric.name}/{kind}"] = value
         return (_point(event, "explorer", done.version, figures),)
 
     def _is_new(self, event: buffer_pb2.ProgressEvent, kind: str, step: int) -> bool:

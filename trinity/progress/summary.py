@@ -6,7 +6,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import trinity
 from trinity.progress.view import Evaluation, RunView, StageView
@@ -40,6 +40,8 @@ class Figure(_Part):
     mean: float
     standard_error: float
     n: int
+    of_runs: dict[str, float] = Field(default_factory=dict)
+    """Where a task has several runs: `std@4`, `best@2`, `worst@2`..., as means over tasks."""
 
 
 class EvaluationSummary(_Part):
@@ -178,7 +180,12 @@ def _evaluation(done: Evaluation) -> EvaluationSummary:
         taskset=done.taskset,
         num_failed=done.num_failed,
         metrics={
-            name: Figure(mean=value.mean, standard_error=value.standard_error, n=value.n)
+            name: Figure(
+                mean=value.mean,
+                standard_error=value.standard_error,
+                n=value.n,
+                of_runs=dict(value.of_runs),
+            )
             for name, value in done.metrics.items()
         },
         seconds=done.seconds,

@@ -1,5 +1,6 @@
 """What is known of a run: built from progress events alone, so a replay gives the same view."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
@@ -15,6 +16,8 @@ class Measured:
     mean: float
     standard_error: float
     n: int
+    of_runs: Mapping[str, float] = field(default_factory=dict)
+    """`std@4`, `best@2`..., where a task has several runs."""
 
 
 NOTHING_MEASURED = Measured(mean=float("nan"), standard_error=float("nan"), n=0)
@@ -151,7 +154,12 @@ def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
         num_tasks=done.num_tasks,
         num_failed=done.num_failed,
         metrics={
-            m.name: Measured(mean=m.mean, standard_error=m.standard_error, n=m.num_tasks)
+            m.name: Measured(
+                mean=m.mean,
+                standard_error=m.standard_error,
+                n=m.num_tasks,
+                of_runs=dict(m.of_runs),
+            )
             for m in done.metrics
         },
         seconds=done.duration_seconds,

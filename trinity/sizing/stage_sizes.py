@@ -1,10 +1,10 @@
 """What a planned stage wants of machines and memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity.config.plan import StagePlan
 from trinity.sizing.adapter import count_adapter
+from trinity.sizing.demand import engines_of, sequence_parallel_of
 from trinity.sizing.memory import (
     Keeping,
     Term,
@@ -18,7 +18,6 @@ from trinity.sizing.memory import (
     reference_terms,
 )
 from trinity.sizing.model_shape import ModelShape
-from trinity.sizing.placement import Demand, Engines, Machines
 from trinity.sizing.validator import ValidatorSettings
 
 MOMENTS = {"adam": 2, "sgd": 0}
@@ -57,23 +56,6 @@ class EngineMemory:
     """Of the whole engine."""
 
 
-def machines_of(stage: StagePlan) -> Machines:
-    """Section `cluster`."""
-    cluster = stage.config.cluster
-    return Machines(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
-
-
-def demand_of(stage: StagePlan) -> Demand:
-    """Engines and ranks."""
-    trainer = _tree(stage, "trainer")
-    return Demand(
-        mode=stage.mode,
-        engines=_engines(stage) if stage.needs_rollout or stage.mode != "train" else (),
-        ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
-        sequence_parallel=_number(trainer, "ulysses_sequence_parallel_size", 1),
-    )
-
-
 def training_of(stage: StagePlan) -> Training:
     """How one rank of the stage trains."""
     trainer = stage.config.trainer
@@ -87,7 +69,7 @@ def training_of(stage: StagePlan) -> Training:
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
         checkpoints_activations=trainer.enable_gradient_checkpointing,
-        sequence_parallel=_number(_tree(stage, "trainer"), "ulysses_sequence_parallel_size", 1),
+        sequence_parallel=sequence_parallel_of(stage),
     )
 
 
@@ -142,7 +124,7 @@ def rank_memory(
 def engine_memory(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
     """Of the rollout engine on GPUs of `gpu_bytes`."""
     rollout = stage.config.explorer.rollout_model
-    gpus = _engines(stage)[0].gpus_each or 1
+    gpus = engines_of(stage)[0].gpus_each or 1
     room = cache_room(
         shape,
         gpus=gpus,
@@ -164,36 +146,3 @@ def validator_settings(stage: StagePlan) -> ValidatorSettings:
         is_16_bit=training.dtype != "float32",
         has_entropy=training.has_entropy,
     )
-
-
-def _engines(stage: StagePlan) -> tuple[Engines, ...]:
-    rollout = _tree(stage, "explorer", "rollout_model")
-    found = [_engine("rollout engine", rollout)]
-    others = _tree(stage, "explorer").get("auxiliary_models")
-    for position, other in enumerate(others if isinstance(others, list | tuple) else ()):
-        found.append(_engine(f"auxiliary model {position} engine", other))
-    return tuple(found)
-
-
-def _engine(name: str, keys: Mapping[str, object]) -> Engines:
-    return Engines(
-        name=name,
-        num=_number(keys, "engine_num", 1),
-        tensor_parallel=_number(keys, "tensor_parallel_size", 1),
-        data_parallel=_number(keys, "data_parallel_size", 1),
-        pipeline_parallel=_number(keys, "pipeline_parallel_size", 1),
-        kind=str(keys.get("engine_type", "vllm")),
-    )
-
-
-def _tree(stage: StagePlan, *path: str) -> Mapping[str, object]:
-    """A section as plain values: some of its keys are read only where the schema has them."""
-    found: object = stage.config.model_dump()
-    for name in path:
-        found = found.get(name, {}) if isinstance(found, Mapping) else {}
-    return found if isinstance(found, Mapping) else {}
-
-
-def _number(keys: Mapping[str, object], key: str, default: int) -> int:
-    value = keys.get(key)
-    return value if isinstance(value, int) else default

@@ -10,7 +10,7 @@ OrderMethod = Literal["sort", "folding", "shuffle", "keep"]
 
 
 class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class TaskOperator(_Told):
@@ -43,7 +43,7 @@ class ResolvedTaskPipeline(_Told):
     """Columns that are kept; none has all."""
     added_scores: tuple[str, ...] = ()
     """Scores that become columns, as selectors go by them."""
-    ordering: Ordering = Ordering()
+    ordering: Ordering = Field(default_factory=Ordering)
     further_paths: tuple[str, ...] = ()
     """Read after the taskset's own path."""
 

@@ -7,7 +7,15 @@ import yaml
 
 from trinity.verl.json_value import JsonValue
 from trinity.verl.names import ROWS, SUPERVISED_ROWS
-from trinity.verl.rules.algorithm import ACTOR, ESTIMATORS, KL_NAMES, LOSS_NAMES, OF_THE_LOSS
+from trinity.verl.rules.algorithm import (
+    ACTOR,
+    ARGUMENTS,
+    BYPASS_LOSSES,
+    ESTIMATORS,
+    KL_NAMES,
+    LOSS_NAMES,
+    OF_THE_LOSS,
+)
 from trinity.verl.rules.batches import NEVER
 from trinity.verl.shell_words import shell_word
 from trinity.verl.sources import FloatLoader
@@ -147,9 +155,23 @@ def _tell_algorithm(way: _Way) -> None:
     ):
         if (value := way.pop(f"algorithm.{ours}")) is not None:
             way.verl[verl] = value
-    if (loss := way.pop("algorithm.policy_loss_fn")) is not None:
-        names = {ours: verl for verl, ours in reversed(LOSS_NAMES.items())}
-        way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(str(loss), loss)
+    _tell_loss(way)
+
+
+def _tell_loss(way: _Way) -> None:
+    """In bypass mode veRL has two losses, and their key is another."""
+    loss = str(way.left.get("algorithm.policy_loss_fn", "ppo"))
+    kinds = {ours: verl for verl, ours in BYPASS_LOSSES.items()}
+    bypasses = way.left.get("algorithm.bypass_old_logprobs") is True
+    if bypasses and loss in kinds:
+        way.verl["algorithm.rollout_correction.bypass_mode"] = way.pop(
+            "algorithm.bypass_old_logprobs"
+        )
+        way.verl["algorithm.rollout_correction.loss_type"] = kinds[loss]
+        way.pop("algorithm.policy_loss_fn")
+    elif loss in ARGUMENTS and way.pop("algorithm.policy_loss_fn") is not None:
+        names = {ours: verl for verl, ours in LOSS_NAMES.items()}
+        way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(loss, loss)
 
 
 def _tell_kl(way: _Way, ours: str, switch: str, kind: str) -> None:

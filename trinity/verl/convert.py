@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from trinity.errors import UserError
 from trinity.verl.json_value import JsonValue
 from trinity.verl.names import row_of
+from trinity.verl.planned import happens_instead
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import convert_batches
 from trinity.verl.rules.data import convert_data, convert_lengths
 from trinity.verl.rules.placement import convert_placement
-from trinity.verl.rules.running import convert_back_end, convert_running
+from trinity.verl.rules.running import convert_back_end, convert_running, convert_token_limit
 from trinity.verl.rules.supervised import convert_supervised
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
@@ -27,6 +28,7 @@ RULES: Rules = (
     convert_batches,
     convert_data,
     convert_lengths,
+    convert_token_limit,
 )
 SUPERVISED_RULES: Rules = (convert_running, convert_supervised)
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
@@ -61,10 +63,25 @@ def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted
     for setting in list(settings.left()):
         settings.take(setting.key)
         _end(work, setting)
+    _ask_for_unknown(work)
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
     report += _unmentioned(settings, "\n".join([body, *report]))
     return Converted(body, tuple(report), work.draft.values())
+
+
+def _ask_for_unknown(work: Work) -> None:
+    """Values that only running the script could tell are the user's to write."""
+    leaves = list(work.draft.leaves())
+    empty = [f"`{key}`" for key, value in leaves if value == ""]
+    if empty:
+        work.report.advice.append(f"{', '.join(empty)}: empty in what was given, write a value")
+    keys = [f"`{key}`" for key, value in leaves if UNKNOWN in str(value)]
+    if keys:
+        work.report.advice.append(
+            f"{', '.join(keys)}: write a value for {UNKNOWN}, which only running the script could "
+            "tell; --env NAME=VALUE gives it to the script's variables"
+        )
 
 
 def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
@@ -98,7 +115,7 @@ def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
             value = row.convert(setting.value) if row.convert else setting.value
             _move(work, setting, _ours(row, setting.key), value)
         case Fate.PASSED:
-            work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting)
+            work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting, row.note)
         case Fate.NEEDLESS:
             work.report.needless.append((setting, row.note))
         case Fate.MISSING | Fate.COMBINED:
@@ -108,7 +125,9 @@ def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
 def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
     """Write a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
-    if there is None:
+    if (reason := happens_instead(ours, value)) is not None:
+        work.report.needless.append((setting, f"it changes memory and time alone: {reason}"))
+    elif there is None:
         work.put(ours, value, setting)
     elif there == value:
         work.report.needless.append((setting, f"`{ours}` is written already"))

@@ -70,6 +70,10 @@ class Draft:
             found = found.get(part) if isinstance(found, dict) else None
         return found.value if isinstance(found, Leaf) else None
 
+    def leaves(self) -> Iterator[tuple[str, JsonValue]]:
+        """Every key with its value."""
+        yield from _leaves(self._root, "")
+
     def values(self) -> dict[str, JsonValue]:
         """All of it as nested mappings and lists."""
         plain = _plain(self._root)
@@ -97,6 +101,15 @@ def _place(name: str) -> int:
 
 def _is_list(branch: Branch) -> bool:
     return bool(branch) and all(name.startswith("[") for name in branch)
+
+
+def _leaves(branch: Branch, above: str) -> Iterator[tuple[str, JsonValue]]:
+    for name, node in branch.items():
+        key = f"{above}{name}" if name.startswith("[") else f"{above}.{name}".lstrip(".")
+        if isinstance(node, Leaf):
+            yield key, node.value
+        else:
+            yield from _leaves(node, key)
 
 
 def _plain(node: Branch | Leaf) -> JsonValue:

@@ -18,7 +18,7 @@ class Fate(StrEnum):
     COMBINED = "combined"
     """It is read together with others by one of the rules."""
     PASSED = "passed"
-    """It goes to the back end as it is, below `trainer.trainer_config`."""
+    """It stays as it is, below `trainer.trainer_config`, where nothing depends on it."""
     NEEDLESS = "needless"
     """Nothing needs to be done about it, for a reason that the note gives."""
     MISSING = "missing"
@@ -62,13 +62,6 @@ def moved(
 def combined(verl: str, ours: str, note: str) -> Row:
     """A rule reads it."""
     return Row(verl=verl, fate=Fate.COMBINED, ours=ours, note=note)
-
-
-def passed(*keys: str, note: str = "") -> tuple[Row, ...]:
-    """They go to the back end."""
-    return tuple(
-        Row(verl=key, fate=Fate.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note) for key in keys
-    )
 
 
 def needless(note: str, *keys: str) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
 MISSING = "???"
 """Hydra's sign of a value that must be given."""
 _MANY = 4
@@ -135,6 +136,7 @@ def _read_script(
         settings.remarks.append(
             f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
         )
+    settings.remarks += _unset(command, path)
     _strays(settings, script, command, path)
     words = iter(command.words)
     for word in words:
@@ -143,6 +145,14 @@ def _read_script(
         settings.remarks.append(
             f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"
         )
+
+
+def _unset(command: Command, path: str) -> list[str]:
+    """What the script takes from its environment, where nothing in it says otherwise."""
+    found = {name for word in command.words for name in _FROM_OUTSIDE.findall(word.text)}
+    names = ", ".join(sorted(found - {"HOME"}))
+    how = "have it set before `trinity run`, or give --env NAME=VALUE here"
+    return [f"{path}: takes {names} from its environment: {how}"] if names else []
 
 
 def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:

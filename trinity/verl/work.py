@@ -1,5 +1,6 @@
 """What the rules of a conversion share: veRL's settings, our draft and the report."""
 
+import re
 from dataclasses import dataclass, field
 
 from trinity.errors import UserError
@@ -7,6 +8,8 @@ from trinity.verl.draft import Draft
 from trinity.verl.json_value import JsonValue
 from trinity.verl.report import Report
 from trinity.verl.settings import Setting, VerlSettings
+
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +68,17 @@ class Work:
                 f"batches and GPUs needs: give {verl}=<number> after the file"
             ) from None
 
-    def number(self, verl: str, default: int) -> int:
-        """The same, but what is no number is the default, with a remark."""
+    def number(self, verl: str, default: int, ours: str) -> int:
+        """The same, but what is no number is the default, with what to do about it."""
         setting = self.settings.take(verl)
-        text = default if setting is None else str(setting.value)
+        text = default if setting is None or setting.value is None else str(setting.value)
         if isinstance(text, int) or text.isdigit():
             return int(text)
-        self.report.advice.append(f"{verl}={text} is no number: {default} is taken")
+        names = _VARIABLE.findall(text)
+        give = "".join(f"--env {name}=<number>, or " for name in names)
+        self.report.advice.append(
+            f"{verl}={text} is no number: {default} is taken, give {give}`{ours}` in the YAML"
+        )
         return default
 
     def origin(self, verl: str, value: JsonValue) -> str:

@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from services.buffer.domain.several_runs import over_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class MetricSummary:
     mean: float
     standard_error: float
     num_tasks: int
+    of_runs: dict[str, float] = field(default_factory=dict)
+    """Means over tasks of what their runs tell together, by name as `best@4`."""
 
 
 def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
@@ -40,5 +44,9 @@ def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
     num_tasks = len(means)
     error = float(np.std(means, ddof=1) / np.sqrt(num_tasks)) if num_tasks > 1 else 0.0
     return MetricSummary(
-        name=name, mean=float(np.mean(means)), standard_error=error, num_tasks=num_tasks
+        name=name,
+        mean=float(np.mean(means)),
+        standard_error=error,
+        num_tasks=num_tasks,
+        of_runs=over_runs(list(tasks.values())),
     )

@@ -24,19 +24,30 @@ class StepTasks:
         return num_spare - num_left_behind
 
 
+@dataclass(frozen=True, slots=True)
+class CutTask:
+    """A task that was left behind."""
+
+    assignment_id: str
+    explore_step: int
+    position: int
+
+
 def has_enough(tasks: StepTasks, num_spare: int) -> bool:
     """Whether what is still open may be left behind."""
     return 0 < tasks.num_open <= tasks.num_allowed(num_spare)
 
 
-def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks]) -> int:
+def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks], num_kept_runs: int = 0) -> int:
     """Tasks of the next explore step.
 
     Those that ended beyond what their steps needed count for it: it draws as many fewer, so that
-    rows do not pile up and grow old. A step that goes on counts as if it ended with the least.
+    rows do not pile up and grow old. So do the runs that are kept of tasks that were left behind,
+    as many as make a task. A step that goes on counts as if it ended with the least.
     """
     drawn, spare = stage.plan.config.buffer.batch_size, stage.plan.num_spare_tasks
     surplus = sum(_num_expected(tasks, spare) - (drawn - spare) for tasks in before)
+    surplus += num_kept_runs // stage.repeat_times
     return drawn - min(max(surplus, 0), drawn - spare - 1)
 
 

@@ -1,6 +1,7 @@
 """Statements on tasks that are left behind when enough others of their explore step have ended."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,7 +14,7 @@ from services.buffer.domain.states import (
     RunState,
     ScopeState,
 )
-from services.buffer.domain.stragglers import StepTasks
+from services.buffer.domain.stragglers import CutTask, StepTasks
 from services.buffer.store.database import among, in_stage, insert_rows, key_columns, one_of
 from services.buffer.store.tables import NOW, assignment, experience, pipeline_scope, run
 from trinity.types import StageKey
@@ -100,12 +101,8 @@ async def seconds_since_ended(
 
 async def leave_behind(
     connection: AsyncConnection, key: StageKey, explore_step: int, reason: str
-) -> int:
-    """Take the open tasks of a step away from whoever holds them; answers how many.
-
-    Samples of their runs that had ended stay, filtered. What was lost is kept as figures of a
-    group that is done, which the next batch takes up.
-    """
+) -> list[CutTask]:
+    """Take the open tasks of a step away from whoever holds them; answers which."""
     statement = (
         sa.update(assignment)
         .where(
@@ -118,8 +115,54 @@ async def leave_behind(
         .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
         .returning(A.assignment_id, A.explore_step, A.position)
     )
-    cut = list(await connection.execute(statement))
-    ids = [row.assignment_id for row in cut]
+    return [
+        CutTask(row.assignment_id, row.explore_step, row.position)
+        for row in await connection.execute(statement)
+    ]
+
+
+async def with_ended_runs(
+    connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask]
+) -> list[str]:
+    """Those of the tasks that have a run to train on."""
+    statement = (
+        sa.select(run.c.assignment_id)
+        .distinct()
+        .where(
+            in_stage(run, key),
+            among(run.c.assignment_id, [one.assignment_id for one in cut]),
+            run.c.state == RunState.WON,
+        )
+    )
+    return sorted((await connection.execute(statement)).scalars())
+
+
+async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
+    """Runs that had ended of tasks that were left behind."""
+    statement = (
+        sa.select(sa.func.count())
+        .select_from(run)
+        .where(
+            in_stage(run, key),
+            run.c.state == RunState.WON,
+            run.c.assignment_id.in_(
+                sa.select(A.assignment_id).where(
+                    in_stage(assignment, key), A.state == AssignmentState.CUT
+                )
+            ),
+        )
+    )
+    return (await connection.execute(statement)).scalar_one()
+
+
+async def drop(
+    connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask], reason: str
+) -> None:
+    """Keep the samples of tasks that were left behind from being trained on.
+
+    What was lost is kept as figures of a group that is done, which the next batch takes up.
+    """
+    ids = [one.assignment_id for one in cut]
     open_runs = await _open_runs(connection, key, ids)
     lengths = await _filter_samples(connection, key, ids, reason)
     scopes = [
@@ -135,7 +178,6 @@ async def leave_behind(
         for row in cut
     ]
     await insert_rows(connection, pipeline_scope, scopes)
-    return len(cut)
 
 
 async def _open_runs(connection: AsyncConnection, key: StageKey, ids: list[str]) -> dict[str, int]:

@@ -16,14 +16,20 @@ ROWS = NEEDED * REPEAT_TIMES
 COUNTS = "experience_pipeline/over_rollout"
 
 
-def plan_of(tmp_path: Path, wait_after_min: float = 0.0, **changes: int) -> StagePlan:
+def plan_of(
+    tmp_path: Path, wait_after_min: float = 0.0, partial: bool = False, **changes: int
+) -> StagePlan:
     """Two of four tasks are enough, and a train step takes what they give."""
     return rollout_plan(
         tmp_path,
         num_tasks=20,
         batch_size=4,
         train_batch_size=ROWS,
-        over_rollout={"ratio": 0.5, "wait_after_min": wait_after_min},
+        over_rollout={
+            "ratio": 0.5,
+            "wait_after_min": wait_after_min,
+            "return_partial_tasks": partial,
+        },
         **changes,
     )
 
@@ -117,3 +123,27 @@ async def test_a_refilled_step_waits_for_all_that_refills_it(
     await buffer.finish_all(refill[1:])
     _, rows = await waiting
     assert len(rows) == ROWS
+
+
+async def test_runs_that_ended_of_unfinished_tasks_are_trained_where_that_is_asked_for(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    plan = plan_of(tmp_path, partial=True, total_steps=2)
+    tasks = await began(buffer, plan)
+    kept = [buffer.complete(one, 0, Made(num_tokens=2)) for one in (tasks[0], tasks[2])]
+    await buffer.settle(*kept)
+    await buffer.finish_all([tasks[1], tasks[3]])
+    assert await lost(buffer, [tasks[0], tasks[2]]) == {tasks[0].id, tasks[2].id}
+    [late] = await buffer.settle(buffer.complete(tasks[2], 1))
+    assert late.state == pb.CommitReport.STATE_LATE
+
+    head, first = await buffer.batch(1)
+    assert f"{COUNTS}/cut_task_count" not in head.metrics
+    await buffer.record(1)
+    second = list((await buffer.lease()).assignments)
+    assert len(second) == 4 - len(kept) // REPEAT_TIMES
+    await buffer.finish_all(second[:2])
+    _, after = await buffer.batch(2)
+    rows = [row.experience.eid for row in [*first, *after] if row.experience.eid.explore_step == 1]
+    whole = [(position, run) for position in (1, 3) for run in range(REPEAT_TIMES)]
+    assert sorted((row.position, row.run) for row in rows) == sorted([(0, 0), (2, 0), *whole])

@@ -83,7 +83,30 @@ CONFIGURED = {
     name: f"{name}-{secrets.token_hex(12)}" for name in ("workflow", "database", "judge", "engine")
 }
 """Keys and passwords of the user's own, which stand in the configuration."""
+IN_VARIABLES = {
+    name: secrets.token_hex(20) for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD")
+}
+"""Keys that a user sets for a monitor before the run."""
 EXPORTER_KEY = secrets.token_hex(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A run's monitor with the key that stands in its configuration."""
+
+    package: str
+    arguments: Mapping[str, str]
+    key: str
+
+
+def monitors(root: Path) -> Mapping[str, Watched]:
+    """W&B offline, and a store of MLflow's, both with a key of the right form."""
+    key = secrets.token_hex(20)
+    store = {"uri": f"sqlite:///{root}/mlflow.db", "username": "me", "password": key}
+    return {
+        "wandb": Watched("wandb", {"api_key": key}, key),
+        "mlflow": Watched("mlflow", store, key),
+    }
 
 
 def with_keys() -> dict[str, Any]:
@@ -109,10 +132,9 @@ def with_keys() -> dict[str, Any]:
     }
 
 
-def keyed_plan(root: Path) -> ExperimentPlan:
-    return experiment_plan(
-        root, **with_keys(), monitor={"monitor_type": "none"}, log={"level": "DEBUG"}
-    )
+def keyed_plan(root: Path, watched: Watched) -> ExperimentPlan:
+    monitor = {"monitor_type": watched.package, "monitor_args": dict(watched.arguments)}
+    return experiment_plan(root, **with_keys(), monitor=monitor, log={"level": "DEBUG"})
 
 
 async def what_commands_show(folder: Path, job_dir: Path) -> str:
@@ -143,10 +165,18 @@ def leaks_of(texts: Mapping[str, bytes], values: Mapping[str, str]) -> list[str]
     ]
 
 
+@pytest.mark.parametrize("monitor", ["wandb", "mlflow"])
 async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monitor: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = keyed_plan(tmp_path)
+    watched = monitors(tmp_path)[monitor]
+    pytest.importorskip(watched.package)
+    for name, key in {**IN_VARIABLES, "WANDB_MODE": "offline"}.items():
+        monkeypatch.setenv(name, key)
+    plan = keyed_plan(tmp_path, watched)
     run = Run(
         plan=plan, reporter=make_reporter(plan.label), services=model_free_services(), secure=True
     )
@@ -183,4 +213,5 @@ async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
     database = str(plan.job_path / "infra" / "postgres")
     outside = {place: text for place, text in texts.items() if not place.startswith(database)}
     assert not leaks_of(outside | environments, CONFIGURED)
-    assert not leaks_of(texts, {"the collector's key": EXPORTER_KEY})
+    assert not leaks_of(outside, {"the monitor's key": watched.key})
+    assert not leaks_of(texts, {"the collector's key": EXPORTER_KEY, **IN_VARIABLES})

@@ -58,6 +58,17 @@ def test_what_ended_beyond_the_need_of_a_step_is_drawn_less_in_the_next(
     assert num_tasks_to_draw(now, before) == expected
 
 
+def test_runs_that_are_kept_spare_the_next_step_as_many_tasks_as_they_make() -> None:
+    explored = plan_stage(
+        algorithm={"repeat_times": 2},
+        buffer={"batch_size": 16},
+        explorer={"over_rollout": {"ratio": 0.25, "return_partial_tasks": True}},
+    )
+    before = [step(16, 0, 12)]
+    assert num_tasks_to_draw(stage(explored), before, 1) == 16
+    assert num_tasks_to_draw(stage(explored), before, 5) == 14
+
+
 def test_a_step_needs_a_task_of_its_own() -> None:
     explored = plan_stage(buffer={"batch_size": 10}, explorer={"over_rollout": {"ratio": 0.9}})
     assert explored.num_spare_tasks == 9

@@ -425,12 +425,6 @@ EXPLORER = [
         told=ADVICE,
         said="nothing is left behind below 0.25",
     ),
-    told(
-        "unfinished tasks",
-        at("explorer.over_rollout.return_partial_tasks", True),
-        PLANNED,
-        "return_partial_tasks",
-    ),
     follows(
         "an address whose calls are lost",
         at(f"{ROLLOUT}.enable_openai_api", True),

@@ -54,6 +54,14 @@ def test_an_evaluation_says_how_often_a_task_was_run() -> None:
     assert point.figures["eval/held_out/finished_task_count"] == 1000
 
 
+def test_what_several_runs_of_a_task_tell_stands_beside_their_mean() -> None:
+    event = evaluated(1, 2, 0.9)
+    event.evaluation.metrics[0].of_runs.update({"std@4": 0.3, "best@2": 0.95})
+    (point,) = points_of([event])
+    assert point.figures["eval/held_out/accuracy/std@4"] == 0.3
+    assert point.figures["eval/held_out/accuracy/best@2"] == 0.95
+
+
 def test_what_is_no_number_is_left_out() -> None:
     bad = trained(1, "rft", 1)
     bad.step.metrics["actor/grad_norm"] = float("nan")

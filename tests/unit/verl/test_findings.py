@@ -7,6 +7,7 @@ import pytest
 from tests.unit.verl.builders import converted, flat, from_keys, value
 from trinity.config.lora import LoRAConfig
 from trinity.errors import UserError
+from trinity.verl.back import verl_command
 
 START = "python3 -m verl.trainer.main_ppo"
 ACTOR = "actor_rollout_ref.actor"
@@ -278,3 +279,104 @@ def test_commands_of_several_lines_are_shown_on_one(tmp_path: Path) -> None:
     found = converted(text, tmp_path)
     assert all(line.isprintable() for line in found.report)
     assert any("`$(python3 - <<'X' print(1) X )` is not run" in line for line in found.report)
+
+
+def test_a_number_of_nodes_that_the_scheduler_knows_is_asked_for(tmp_path: Path) -> None:
+    text = f"NNODES=${{SLURM_JOB_NUM_NODES}}\n{START} trainer.nnodes=$NNODES"
+    found = converted(text, tmp_path)
+    assert value(found, "cluster.node_num") == 1
+    (advice,) = [line for line in found.report if "is no number" in line]
+    assert "--env SLURM_JOB_NUM_NODES=<number>, or `cluster.node_num`" in advice
+    assert any("takes SLURM_JOB_NUM_NODES from its environment" in one for one in found.report)
+
+
+def test_what_only_running_could_tell_is_named_where_it_was_written(tmp_path: Path) -> None:
+    found = converted(f"{START} trainer.experiment_name=run-$(date +%s)", tmp_path)
+    assert value(found, "name") == "run-UNKNOWN"
+    assert any("`name`: write a value for UNKNOWN" in line for line in found.report)
+
+
+def test_what_is_empty_is_pointed_out(tmp_path: Path) -> None:
+    text = f'MODEL=""\n{START} data.train_files=$ROWS actor_rollout_ref.model.path=$MODEL'
+    found = converted(text.replace("$ROWS", ""), tmp_path)
+    assert any("`model.model_path`: empty in what was given" in line for line in found.report)
+    assert any("`data.train_files` is empty" in line for line in found.report)
+
+
+def test_keys_of_the_back_end_are_written_under_the_names_that_act() -> None:
+    found = from_keys(
+        f"{ACTOR}.fsdp_config.param_offload=True",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=True",
+        "actor_rollout_ref.model.override_config.attention_dropout=0.1",
+        "critic.fsdp.param_offload=True",
+        "algorithm.adv_estimator=gae",
+    )
+    assert value(found, "trainer.param_offload") is True
+    assert value(found, "trainer.enable_gradient_checkpointing") is True
+    assert value(found, "trainer.override_config.attention_dropout") == 0.1
+    assert value(found, "trainer.critic.param_offload") is True
+
+
+def test_keys_that_change_memory_and_time_alone_do_not_stop_a_run() -> None:
+    given = (f"{ACTOR}.use_dynamic_bsz=False", "trainer.balance_batch=False")
+    found = from_keys(*given, f"{ACTOR}.use_torch_compile=False")
+    assert "trainer.use_dynamic_bsz" not in flat(found.values)
+    assert "trainer.balance_batch" not in flat(found.values)
+    for key in given:
+        assert any(key in line for line in found.report)
+    (line,) = [one for one in found.report if "use_torch_compile" in one]
+    assert "not passed on to the back end" in line
+
+
+def test_sampling_of_evaluations_is_not_called_needless_where_it_is_used() -> None:
+    val = "actor_rollout_ref.rollout.val_kwargs"
+    found = from_keys(f"{val}.do_sample=True", f"{val}.top_p=0.7", f"{val}.n=4")
+    assert value(found, "buffer.explorer_input.eval_tasksets[0].rollout_args.top_p") == 0.7
+    assert not any(val in line and "greedy" in line for line in found.report)
+    greedy = from_keys(f"{val}.top_p=0.7")
+    assert any(f"{val}.top_p" in line and "greedy" in line for line in greedy.report)
+
+
+def test_a_limit_of_tokens_is_one_of_whole_sequences() -> None:
+    shared = f"{ACTOR}.ulysses_sequence_parallel_size=4"
+    found = from_keys(f"{ACTOR}.ppo_max_token_len_per_gpu=1000", shared)
+    assert value(found, "trainer.max_token_len_per_gpu") == 4000
+
+
+def test_the_ranks_that_train_divide_into_the_groups_that_share_weights() -> None:
+    machines = ("trainer.nnodes=8", "trainer.n_gpus_per_node=8")
+    found = from_keys(*machines, f"{ACTOR}.fsdp_config.fsdp_size=32")
+    engines = value(found, "explorer.rollout_model.engine_num")
+    size = value(found, "explorer.rollout_model.tensor_parallel_size")
+    assert isinstance(engines, int)
+    assert isinstance(size, int)
+    assert (64 - engines * size) % 32 == 0
+
+
+CORRECTION = "algorithm.rollout_correction"
+
+
+def test_bypass_mode_has_the_loss_of_its_own_key() -> None:
+    given = [f"{CORRECTION}.bypass_mode=True", f"{CORRECTION}.rollout_is=sequence"]
+    found = from_keys(*given, f"{CORRECTION}.loss_type=reinforce")
+    assert value(found, "algorithm.policy_loss_fn") == "gpg"
+    assert value(found, "algorithm.rollout_correction.rollout_is") == "sequence"
+    clipped = from_keys(*given, f"{ACTOR}.policy_loss.loss_mode=gspo")
+    assert "algorithm.rollout_correction.rollout_is" not in flat(clipped.values)
+    assert "algorithm.policy_loss_fn" not in flat(clipped.values)
+    assert any("own ratio" in line for line in clipped.report)
+
+
+def test_a_correction_without_bypass_mode_recomputes_as_verl_does() -> None:
+    found = from_keys(f"{CORRECTION}.rollout_is=token")
+    assert value(found, "algorithm.bypass_old_logprobs") is False
+
+
+@pytest.mark.parametrize("kind", ["reinforce", "ppo_clip"])
+def test_the_way_back_from_bypass_mode(kind: str, tmp_path: Path) -> None:
+    given = [f"{CORRECTION}.bypass_mode=True", f"{CORRECTION}.loss_type={kind}"]
+    command = verl_command(from_keys(*given).yaml)
+    for text in given:
+        assert text in command
+    assert "loss_mode" not in command
+    assert flat(converted(command, tmp_path).values) == flat(from_keys(*given).values)

@@ -57,9 +57,7 @@ class TurnTokenizer:
     def __init__(self, *, forgets: bool = False) -> None:
         self._forgets = forgets
 
-    def encode_chat(
-        self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()
-    ) -> Prompt:
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         told = [one for one in messages if not (self._forgets and one["role"] == "assistant")]
         text = "".join(f"<{one['role']}>{one['content']}{END}" for one in told)
         return self.encode(text + "<assistant>")

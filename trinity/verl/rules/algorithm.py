@@ -1,8 +1,12 @@
 """The algorithm: advantages, the two KL terms, the loss and its arguments."""
 
+from collections.abc import Mapping
+
+from trinity.verl.settings import Setting
 from trinity.verl.work import Work
 
 ACTOR = "actor_rollout_ref.actor"
+_CORRECTION = "algorithm.rollout_correction"
 ESTIMATORS = {
     "gae": ("ppo", "ppo"),
     "grpo": ("grpo", "grpo"),
@@ -20,7 +24,11 @@ ESTIMATORS = {
 }
 """veRL's estimator to our algorithm type and advantage."""
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl+": "k3+"}
-LOSS_NAMES = {"vanilla": "ppo", "reinforce": "importance_sampling", "ppo_clip": "ppo"}
+LOSS_NAMES = {"vanilla": "ppo"}
+BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
+"""`rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio of its own
+and is weighed by the correction, as `gpg` is."""
+_WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
 OF_THE_LOSS = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
@@ -41,7 +49,6 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "sapo": ("tau_pos", "tau_neg"),
     "gpg": (),
     "dro": (),
-    "importance_sampling": (),
 }
 """Our losses that veRL has too, each with those of the arguments above that it takes; written out
 because reading them from the losses takes longer than all the rest."""
@@ -81,7 +88,8 @@ def _put_advantage(work: Work, has_penalty: bool) -> str:
         work.put(f"algorithm.advantage_fn_args.{name}", False, f"algorithm.{name}")
     if advantage == "remax":
         work.report.advice.append(
-            "`advantage_fn: remax` needs a greedy rollout of each task, which the workflow makes"
+            "`advantage_fn: remax` needs the reward of a greedy rollout of each task: name a "
+            "workflow of your own that puts it into each experience as `reward_baseline`"
         )
     return advantage
 
@@ -160,17 +168,28 @@ def _put_loss(work: Work) -> None:
 
 def _chosen_loss(work: Work) -> str:
     """The loss of our name, written into the draft where veRL was told one."""
-    key = f"{ACTOR}.policy_loss.loss_mode"
-    setting = work.settings.take(key)
-    bypass = work.settings.take("algorithm.rollout_correction.bypass_mode")
-    kind = work.settings.take("algorithm.rollout_correction.loss_type")
+    bypass = work.settings.take(f"{_CORRECTION}.bypass_mode")
+    mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{_CORRECTION}.loss_type"
     if bypass is not None:
         work.put("algorithm.bypass_old_logprobs", bypass.value, bypass)
-        if bypass.value is True and kind is not None:
-            setting = kind
-    if setting is None:
+    elif any(work.settings.peek(f"{_CORRECTION}.{name}") for name in ("rollout_is", "rollout_rs")):
+        default = f"veRL's default {_CORRECTION}.bypass_mode=False"
+        work.put("algorithm.bypass_old_logprobs", False, default)
+    if bypass is None or bypass.value is not True:
+        work.pass_over(kind, "veRL reads it in bypass mode alone")
+        return _named_loss(work, work.settings.take(mode), LOSS_NAMES)
+    work.pass_over(mode, f"in bypass mode veRL goes by `{kind}`")
+    loss = _named_loss(work, work.settings.take(kind), BYPASS_LOSSES)
+    for name in _WEIGHTS if loss == "ppo" else ():
+        why = "in bypass mode the loss's own ratio is the correction, veRL measures these weights"
+        work.pass_over(f"{_CORRECTION}.{name}", f"{why} and no more")
+    return loss
+
+
+def _named_loss(work: Work, setting: Setting | None, names: Mapping[str, str]) -> str:
+    if setting is None or setting.value is None:
         return "ppo"
-    loss = LOSS_NAMES.get(str(setting.value), str(setting.value))
+    loss = names.get(str(setting.value), str(setting.value))
     if loss not in ARGUMENTS:
         work.report.missing.append(
             (setting, "there is no such loss: `ppo` is taken; write it as a function of your own")

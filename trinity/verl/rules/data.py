@@ -13,6 +13,7 @@ INPUT = "buffer.explorer_input"
 VAL = "actor_rollout_ref.rollout.val_kwargs"
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_SAMPLING = ("temperature", "top_p", "top_k", "n")
 _FORMAT_KEYS = ("reward_fn_key", "image_key", "video_key")
 DEFAULT_WORKFLOW = "math_workflow"
 
@@ -34,6 +35,8 @@ def convert_data(work: Work) -> None:
         "veRL chooses a reward by the rows' data_source: name your workflow and reward",
     )
     train = _places(work, "data.train_files", "~/data/rlhf/gsm8k/train.parquet")
+    if not train:
+        work.report.advice.append(f"`data.train_files` is empty: give `{INPUT}.taskset.path`")
     keys = _keys(train, f"{INPUT}.taskset")
     for key, (place, source) in zip(keys, train, strict=True):
         _putplace_of(work, key, place, source)
@@ -46,6 +49,9 @@ def convert_data(work: Work) -> None:
         _putplace_of(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
+    if not evaluations:
+        for name in ("do_sample", *_SAMPLING):
+            work.pass_over(f"{VAL}.{name}", "there is nothing to evaluate")
     _finish(work)
 
 
@@ -141,7 +147,8 @@ def _put_sampling(work: Work, key: str) -> None:
     if samples is None or samples.value is not True:
         origin = work.origin(f"{VAL}.do_sample", False)
         work.put(f"{key}.rollout_args.temperature", 0.0, origin)
-        settings.take(f"{VAL}.temperature")
+        for name in _SAMPLING[:-1]:
+            work.pass_over(f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy")
         return
     for name, default in (("temperature", 0.0), ("top_p", None), ("top_k", None)):
         setting = settings.take(f"{VAL}.{name}")
@@ -159,8 +166,6 @@ def _finish(work: Work) -> None:
         "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
         "and reward that read them"
     )
-    for name in ("temperature", "top_p", "top_k", "n"):
-        work.pass_over(f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy")
     work.pass_over("data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`")
     if (cut := work.settings.take("data.truncation")) is not None:
         if not work.settings.has("data.filter_overlong_prompts"):

@@ -6,7 +6,8 @@ from trinity.verl.work import Work
 
 ROLLOUT = "actor_rollout_ref.rollout"
 OURS = "explorer.rollout_model"
-KINDS = ("vllm", "sglang")
+KIND = "vllm"
+_GROUP = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
 _SHARE = 4
 """One GPU in so many rolls out, unless the user says otherwise."""
 
@@ -54,7 +55,8 @@ def convert_placement(work: Work) -> None:
 def _put_cluster(work: Work) -> tuple[Machines, int]:
     """All machines, and how many of their GPUs veRL, too, keeps for rollout."""
     trained = Machines(
-        work.integer("trainer.nnodes", 1), work.integer("trainer.n_gpus_per_node", 8)
+        work.number("trainer.nnodes", 1, "cluster.node_num"),
+        work.number("trainer.n_gpus_per_node", 8, "cluster.gpu_per_node"),
     )
     own = _rollout_gpus(work, trained)
     nodes = trained.nodes + (-(-own // trained.gpus) if own and trained.gpus else 0)
@@ -93,15 +95,17 @@ def _judge_size(work: Work) -> int:
 def _engine_num(
     work: Work, machines: Machines, per_engine: int, judge_gpus: int, own_gpus: int
 ) -> int:
-    """As many as asked for, or about a quarter, so that training gets whole nodes."""
+    """As many as asked for, or about a quarter, so that training gets whole nodes and groups."""
     if work.choices.engine_num is not None:
         return work.choices.engine_num
     if own_gpus:
         return max(own_gpus // per_engine, 1)
     first = max(machines.total // _SHARE // per_engine, 1)
+    group = work.settings.peek(_GROUP)
+    ranks = group if isinstance(group, int) and group > 0 else 1
     for engines in range(first, machines.total // per_engine + 1):
         left = machines.total - judge_gpus - engines * per_engine
-        if left > 0 and (left <= machines.gpus or left % machines.gpus == 0):
+        if left > 0 and left % ranks == 0 and (left <= machines.gpus or not left % machines.gpus):
             return engines
     return first
 
@@ -124,10 +128,10 @@ def _put_kind(work: Work) -> None:
     kind = work.settings.take(f"{ROLLOUT}.name")
     if kind is None:
         return
-    if kind.value in KINDS:
+    if kind.value == KIND:
         work.put(f"{OURS}.engine_type", kind.value, kind)
     else:
-        work.report.missing.append((kind, "there is no such engine: vLLM rolls out"))
+        work.report.missing.append((kind, "there is no such engine yet: vLLM rolls out"))
 
 
 def _put_judge(work: Work, judges: int) -> None:

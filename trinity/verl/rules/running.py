@@ -10,6 +10,10 @@ LORA_RANKS = (
     "actor_rollout_ref.model.lora.rank",
     "model.lora_rank",
 )
+MEGATRON = (
+    "Megatron's engine is still to come, and no run starts with it: write "
+    "`trainer.trainer_strategy: fsdp2` where FSDP2 may train"
+)
 _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
@@ -71,6 +75,8 @@ def convert_back_end(work: Work) -> None:
             continue
         if "megatron" in str(setting.value):
             work.put("trainer.trainer_strategy", "megatron", setting)
+            if MEGATRON not in work.report.advice:
+                work.report.advice.append(MEGATRON)
         elif key == "hydra.config_name":
             work.report.needless.append((setting, "it holds veRL's own defaults"))
         elif setting.value not in ("dp", "fsdp", "fsdp2"):
@@ -79,6 +85,17 @@ def convert_back_end(work: Work) -> None:
             work.put("trainer.trainer_strategy", "fsdp2", setting)
         else:
             work.report.needless.append((setting, "FSDP2 trains, as it does unless told otherwise"))
+
+
+def convert_token_limit(work: Work) -> None:
+    """veRL counts a GPU's part of sequences that several GPUs share; here a sequence is on one."""
+    limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
+    shared = work.settings.peek(f"{ACTOR}.ulysses_sequence_parallel_size")
+    if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
+        setting = work.settings.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
+        assert setting is not None
+        note = f"times {shared}, as each sequence is on one GPU here"
+        work.put("trainer.max_token_len_per_gpu", limit * shared, setting, note)
 
 
 def _put_lora(work: Work) -> None:

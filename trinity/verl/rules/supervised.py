@@ -62,7 +62,7 @@ def _put_machines(work: Work) -> None:
         count, key = default, keys[0]
         if given:
             key = given[0]
-            count = work.number(key, default)
+            count = work.number(key, default, ours)
         work.put(ours, count, work.origin(key, count))
         for other in given[1:]:
             work.pass_over(other, f"`{key}` decides")

@@ -1,6 +1,7 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless, passed
+from trinity.verl.back_end import back_end
+from trinity.verl.row import Row, combined, missing, moved, needless
 from trinity.verl.values import (
     as_list,
     as_optimizer,
@@ -39,7 +40,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
     moved(f"{_MODEL}.exclude_modules", f"{_LORA}.exclude_modules", convert=as_target_modules),
     moved(f"{_MODEL}.lora.exclude_modules", f"{_LORA}.exclude_modules", convert=as_target_modules),
     moved(f"{_MODEL}.lora_adapter_path", f"{_LORA}.path"),
-    *passed(
+    *back_end(
         f"{_MODEL}.enable_gradient_checkpointing",
         f"{_MODEL}.enable_activation_offload",
         f"{_MODEL}.use_fused_kernels",
@@ -49,6 +50,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
         f"{_MODEL}.external_lib",
     ),
     *needless("the model is read where it lies", f"{_MODEL}.use_shm"),
+    *missing("the trainer chooses its types by the device", f"{_MODEL}.torch_dtype"),
     *missing(
         "the tokenizer and the configuration are those of `model.model_path`",
         f"{_MODEL}.tokenizer_path",
@@ -123,7 +125,7 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         for engine in ("megatron",)
         for name in ("param_offload", "optimizer_offload", "grad_offload")
     ),
-    *passed(
+    *back_end(
         f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
         f"{_ACTOR}.ppo_micro_batch_size",
         f"{_ACTOR}.fsdp_config.*",
@@ -134,9 +136,10 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         f"{_ACTOR}.megatron.*",
         f"{_ACTOR}.data_loader_seed",
         f"{_ACTOR}.use_fused_kernels",
-        f"{_ACTOR}.use_remove_padding",
         f"{_ACTOR}.pad_to_length",
     ),
+    moved(f"{_ACTOR}.use_remove_padding", "trainer.use_remove_padding", convert=same),
+    moved(f"{_ACTOR}.megatron.use_remove_padding", "trainer.use_remove_padding", convert=same),
     combined(
         f"{_ACTOR}.router_replay.mode",
         "algorithm.enable_router_replay",
@@ -158,7 +161,7 @@ _ACTOR_ROWS: tuple[Row, ...] = (
 )
 
 _REF_ROWS: tuple[Row, ...] = (
-    *passed(
+    *back_end(
         f"{_REF}.fsdp_config.*",
         f"{_REF}.log_prob_micro_batch_size_per_gpu",
         f"{_REF}.log_prob_micro_batch_size",

@@ -59,7 +59,7 @@ ROWS: tuple[Row, ...] = (
     combined(
         "algorithm.rollout_correction.loss_type",
         "algorithm.policy_loss_fn",
-        "`reinforce` is `importance_sampling`, in bypass mode only",
+        "`ppo_clip` is `ppo`, `reinforce` is `gpg`, in bypass mode only",
     ),
     *(
         moved(f"algorithm.rollout_correction.{name}", f"algorithm.rollout_correction.{name}")

@@ -1,6 +1,7 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless, passed
+from trinity.verl.back_end import back_end
+from trinity.verl.row import Row, combined, missing, moved, needless
 from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
 
 _OURS = "trainer.critic"
@@ -37,7 +38,7 @@ ROWS: tuple[Row, ...] = (
     moved("critic.grad_clip", f"{_OURS}.grad_clip"),
     moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
     moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
-    *passed(
+    *back_end(
         "critic.ppo_micro_batch_size_per_gpu",
         "critic.forward_micro_batch_size_per_gpu",
         "critic.model.use_remove_padding",

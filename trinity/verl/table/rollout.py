@@ -1,6 +1,7 @@
 """Section `actor_rollout_ref.rollout`."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless, passed
+from trinity.verl.back_end import back_end
+from trinity.verl.row import Row, combined, missing, moved, needless
 from trinity.verl.values import as_top_k, is_above_one, same
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -8,7 +9,7 @@ _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
 
 ROWS: tuple[Row, ...] = (
-    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "`vllm` or `sglang`, else vLLM"),
+    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever it says"),
     moved(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
     moved(f"{_ROLLOUT}.temperature", "model.temperature"),
     moved(f"{_ROLLOUT}.top_p", "model.top_p"),
@@ -26,14 +27,19 @@ ROWS: tuple[Row, ...] = (
     moved(f"{_ROLLOUT}.gpu_memory_utilization", f"{_OURS}.gpu_memory_utilization"),
     moved(f"{_ROLLOUT}.enforce_eager", f"{_OURS}.enforce_eager"),
     moved(f"{_ROLLOUT}.enable_prefix_caching", f"{_OURS}.enable_prefix_caching"),
-    moved(f"{_ROLLOUT}.enable_chunked_prefill", f"{_OURS}.enable_chunked_prefill"),
     moved(f"{_ROLLOUT}.dtype", f"{_OURS}.dtype"),
     moved(f"{_ROLLOUT}.seed", f"{_OURS}.seed"),
     moved(f"{_ROLLOUT}.ignore_eos", f"{_OURS}.ignore_eos"),
     moved(f"{_ROLLOUT}.max_model_len", "model.max_model_len"),
     *(
         moved(f"{_ROLLOUT}.{name}", f"{_OURS}.extra_engine_args.{name}")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "disable_log_stats", "quantization")
+        for name in (
+            "enable_chunked_prefill",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "disable_log_stats",
+            "quantization",
+        )
     ),
     moved(f"{_ROLLOUT}.engine_kwargs.vllm.*", f"{_OURS}.extra_engine_args.*", "as they are"),
     *(
@@ -54,7 +60,7 @@ ROWS: tuple[Row, ...] = (
     combined(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
     combined(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
     combined(f"{_ROLLOUT}.multi_turn.format", f"{_OURS}.tool_call_parser", "the engine's parser"),
-    *passed(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
+    *back_end(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
     *needless(
         "set by `data.max_prompt_length` and `data.max_response_length`",
         f"{_ROLLOUT}.prompt_length",
@@ -109,6 +115,9 @@ ROWS: tuple[Row, ...] = (
     *missing("traces go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"),
     *missing("metrics go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"),
     *missing(
-        "there is no such option", f"{_ROLLOUT}.disaggregation.*", f"{_ROLLOUT}.over_sample_rate"
+        "there is no such option",
+        f"{_ROLLOUT}.disaggregation.*",
+        f"{_ROLLOUT}.over_sample_rate",
+        f"{_ROLLOUT}.moe_tensor_parallel_size",
     ),
 )

@@ -94,5 +94,6 @@ ROWS: tuple[Row, ...] = (
     *missing("write messages with their tools into the rows", "data.multiturn.*", "data.tools_key"),
     *missing("the optimizer is AdamW with the options of `algorithm.optimizer`", "optim.*"),
     *missing("there is no such option of the back end", "engine.*", "model.*"),
+    *missing("cut the file beforehand, or give `trainer.total_steps`", "data.train_max_samples"),
     *missing("write rows that sft reads", "data.custom_cls.*"),
 )

@@ -1,0 +1,54 @@
+"""What a stage's configuration asks of the machines: engines, ranks, and how they share GPUs."""
+
+from collections.abc import Mapping
+
+from trinity.config.plan import StagePlan
+from trinity.sizing.placement import Demand, Engines, Machines
+
+
+def machines_of(stage: StagePlan) -> Machines:
+    """Section `cluster`."""
+    cluster = stage.config.cluster
+    return Machines(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
+
+
+def demand_of(stage: StagePlan) -> Demand:
+    """Engines and ranks."""
+    return Demand(
+        mode=stage.mode,
+        engines=engines_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
+        ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
+        sequence_parallel=sequence_parallel_of(stage),
+    )
+
+
+def engines_of(stage: StagePlan) -> tuple[Engines, ...]:
+    """Of the policy, then of the auxiliary models."""
+    explorer = stage.config.explorer.model_dump()  # some keys are read only where there are any
+    rollout = explorer.get("rollout_model")
+    found = [_engine("rollout engine", rollout if isinstance(rollout, Mapping) else {})]
+    others = explorer.get("auxiliary_models")
+    for position, other in enumerate(others if isinstance(others, list | tuple) else ()):
+        found.append(_engine(f"auxiliary model {position} engine", other))
+    return tuple(found)
+
+
+def _engine(name: str, keys: Mapping[str, object]) -> Engines:
+    return Engines(
+        name=name,
+        num=_number(keys, "engine_num", 1),
+        tensor_parallel=_number(keys, "tensor_parallel_size", 1),
+        data_parallel=_number(keys, "data_parallel_size", 1),
+        pipeline_parallel=_number(keys, "pipeline_parallel_size", 1),
+        kind=str(keys.get("engine_type", "vllm")),
+    )
+
+
+def sequence_parallel_of(stage: StagePlan) -> int:
+    """GPUs that share a sequence in training."""
+    return _number(stage.config.trainer.model_dump(), "ulysses_sequence_parallel_size", 1)
+
+
+def _number(keys: Mapping[str, object], key: str, default: int) -> int:
+    value = keys.get(key)
+    return value if isinstance(value, int) else default
