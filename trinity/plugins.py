@@ -178,6 +178,7 @@ WORKFLOWS: "Registry[type[Workflow]]" = Registry(
     {
         "simple_workflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
         "math_workflow": "trinity.workflows.math_workflow.MathWorkflow",
+        "rubric_judge_workflow": "trinity.workflows.rubric_judge_workflow.RubricJudgeWorkflow",
     },
 )
 REWARDS: "Registry[RewardSource]" = Registry(

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trinity.config.model_files import local_model_directory
-from trinity.config.plan import StagePlan
+from trinity.config.plan import AuxiliaryModel, StagePlan
 from trinity.errors import UserError
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, read_shape
 from trinity.sizing.parameters import count_parameters
 from trinity.sizing.stage_sizes import (
+    auxiliary_memory,
     engine_memory,
     machines_of,
     rank_memory,
@@ -34,6 +35,8 @@ def memory_lines(
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
+        for model in stage.auxiliary_models:
+            yield from _auxiliary_lines(stage, model, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and machines_of(stage).total:
@@ -68,6 +71,31 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     yield (
         f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
         f"sequences; up to {runners:,} run at a time"
+    )
+
+
+def _auxiliary_lines(
+    stage: StagePlan, model: AuxiliaryModel, gpu_bytes: int | None
+) -> Iterator[str]:
+    yield f"  auxiliary model {model.name}, on each GPU of its engines"
+    shape = _shape(model.model_path, None)
+    if shape is None:
+        yield f"    there is no config.json of {model.model_path} here"
+        return
+    engine = auxiliary_memory(model, shape, gpu_bytes or 0)
+    yield from _term_lines(engine.terms if gpu_bytes else engine.terms[:-1])
+    if gpu_bytes is None or not machines_of(stage).total:
+        return
+    sequences = engine.cached_tokens // model.max_model_len
+    if sequences < 1:
+        yield (
+            f"    DOES NOT FIT: no sequence of {model.max_model_len} tokens: raise its "
+            "`gpu_memory_utilization` or `tensor_parallel_size`, or shorten its `max_model_len`"
+        )
+        return
+    yield (
+        f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
+        "sequences"
     )
 
 

@@ -16,6 +16,7 @@ from trinity.config.difficulty import DifficultyConfig
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.mode import Mode
 from trinity.config.over_rollout import needed_tasks
+from trinity.config.rollout_model import AuxiliaryModelConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -186,6 +187,22 @@ def fresh_rows(
     return min(num_rollout_rows, rows_per_explore_step)
 
 
+class AuxiliaryModel(_Derived):
+    """A model beside the policy, whose weights stay as they are."""
+
+    name: str
+    """As the user calls it, else where it stands."""
+    model_path: str
+    """Absolute directory or hub name."""
+    max_model_len: int
+    max_prompt_tokens: int
+    truncates_prompts: bool
+    chat_template: str | None
+    enable_thinking: bool | None
+    sampling: Sampling
+    engine: AuxiliaryModelConfig
+
+
 class StoredBatches(_Derived):
     """Batches that another stage of the same database has recorded."""
 
@@ -264,6 +281,8 @@ class StagePlan(_Derived):
     experience_buffer: ResolvedExperienceBuffer
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""
+    auxiliary_models: tuple[AuxiliaryModel, ...] = ()
+    """Models that workflows may ask beside the policy."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""

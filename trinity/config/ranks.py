@@ -46,4 +46,4 @@ def _too_few(left: int, wanted: int) -> str:
 def _rollout_gpus(config: Config) -> int:
     if config.mode == "train":
         return 0
-    return config.explorer.rollout_model.num_gpus
+    return config.explorer.num_gpus

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from trinity.config.algorithm_check import check_algorithm
 from trinity.config.algorithm_planning import resolve_algorithm
+from trinity.config.auxiliary_models import resolve_auxiliary_models
 from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
@@ -15,6 +16,7 @@ from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
 from trinity.config.placement_check import check_placement
 from trinity.config.plan import (
+    AuxiliaryModel,
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
     ResolvedOperator,
@@ -72,9 +74,11 @@ def plan_stage(stage: Stage) -> StagePlan:
     sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name)) if algorithm else None
     data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
     operators = found.of(lambda: _operators(config, name))
+    beside = found.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
     found.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
+    plan = plan.model_copy(update={"auxiliary_models": beside})
     found.of(lambda: check_algorithm(plan))
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
@@ -168,6 +172,11 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
         return ()
     operators = config.data_processor.experience_pipeline.operators
     return resolve_operators(operators, config.service, stage)
+
+
+def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
+    """Data that is not rolled out is not judged either."""
+    return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
 
 
 def _tasksets(

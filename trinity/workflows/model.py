@@ -45,6 +45,8 @@ class Sampling(TypedDict, total=False):
     logprobs: int
 
 
+AUXILIARY_MODEL = "auxiliary_model"
+"""Key of an experience's `info` that says which model beside the policy made it."""
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
 """Arrays of an experience, position by position, where `logprobs` asked for them."""
@@ -78,6 +80,7 @@ class ModelWrapper:
         weights: tuple[int, int],
         seed_of_call: Callable[[int], int],
         keeps_history: bool = False,
+        auxiliary_name: str = "",
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
@@ -92,6 +95,7 @@ class ModelWrapper:
         self._place = tracing.current()
         self._history = History() if keeps_history else None
         self._api: ApiAccess | None = None
+        self._auxiliary_name = auxiliary_name
 
     @property
     def model_version(self) -> int:
@@ -291,6 +295,7 @@ class ModelWrapper:
             version_spans=(span,),
             sampling=sampling,
             chat_template_sha256=self._tokenizer.template_sha256,
+            info={AUXILIARY_MODEL: self._auxiliary_name} if self._auxiliary_name else {},
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from services.explorer.openai_api.chat import read_request, write_answer
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
 from trinity.workflows.generation import ChatTokenizer
@@ -38,9 +38,7 @@ class OpenAIApi:
         model.offer_api(api.admit(model))
     """
 
-    def __init__(
-        self, *, model_path: str, rollout: RolloutModelConfig, tokenizer: ChatTokenizer
-    ) -> None:
+    def __init__(self, *, model_path: str, rollout: EngineConfig, tokenizer: ChatTokenizer) -> None:
         self._model_path = model_path
         self._rollout = rollout
         self._tokenizer = tokenizer
@@ -162,7 +160,7 @@ def _refuse(status: int, kind: str, message: str) -> "web.Response":
 
 def _no_key() -> "web.Response":
     return _refuse(
-        401, "authentication_error", "bring `explorer.rollout_model.api_key` as a bearer token"
+        401, "authentication_error", "bring the `api_key` of the model as a bearer token"
     )
 
 

@@ -430,11 +430,37 @@ EXPLORER = [
         NO_EFFECT,
         "asynchronous",
     ),
-    told(
-        "other models",
-        at("explorer.auxiliary_models", [{"model_path": "/m"}]),
-        PLANNED,
-        "auxiliary_models",
+    follows(
+        "a model beside the policy",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "temperature": 0.0}]),
+        lambda plan: (
+            [(one.name, one.model_path, one.max_model_len) for one in plan.auxiliary_models]
+            == [("auxiliary_models[0]", "/m", plan.max_model_len)]
+            and plan.auxiliary_models[0].sampling.temperature == 0.0
+        ),
+    ),
+    follows(
+        "a model beside the policy with lengths of its own",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "max_response_tokens": 7}]),
+        lambda plan: (
+            plan.auxiliary_models[0].max_model_len == plan.max_prompt_tokens + 7
+            and plan.auxiliary_models[0].sampling.max_tokens == 7
+        ),
+    ),
+    refused(
+        "a model beside the policy that is nowhere",
+        at("explorer.auxiliary_models", [{"name": "judge"}]),
+        "explorer.auxiliary_models[0].model_path",
+    ),
+    refused(
+        "two models of one name",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "name": "judge"}] * 2),
+        "`judge`",
+    ),
+    refused(
+        "a model beside the policy whose lengths contradict one another",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "max_model_len": 1}]),
+        "explorer.auxiliary_models[0].max_model_len",
     ),
     *(
         told(f"the proxy's {name}", at(f"explorer.{name}", value), NO_EFFECT, name)
