@@ -2,19 +2,23 @@
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.engine_pool import EnginePool
+from services.explorer.external_engine import ExternalEngine, read_access
+from services.explorer.external_tokenizer import ExternalTokenizer
 from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.patience import Patience
 from services.explorer.slow_calls import SlowCalls
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
-from trinity.config.plan import AuxiliaryModel, StagePlan
+from trinity.config.plan import AuxiliaryModel, ExternalAccess, StagePlan
 from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
@@ -63,6 +67,8 @@ class _Model:
     enable_thinking: bool | None
     rollout: EngineConfig
     has_api: bool
+    external: ExternalAccess | None = None
+    """Where it is, if others serve it."""
     name: str = ""
     """Of a model beside the policy."""
     first_gpu: int = 0
@@ -83,6 +89,9 @@ class Engines:
         self._models: tuple[_Model, ...] = ()
         self._started: list[RunningModel] = []
         self._running: RunningEngine | None = None
+        self._seconds = 0.0
+        self._variables: Mapping[str, str] = {}
+        """Of the stage, over those of the process."""
 
     @property
     def is_running(self) -> bool:
@@ -97,7 +106,9 @@ class Engines:
         models = _models(plan)
         if self._running is None or self._models != models:
             await self.close()
-            self._running = await self._begin_all(models, plan.config.synchronizer.sync_timeout)
+            self._seconds = plan.config.synchronizer.sync_timeout
+            self._variables = _texts(plan.config.explorer.env_vars)
+            self._running = await self._begin_all(models)
             self._models = models
         return self._running
 
@@ -107,12 +118,12 @@ class Engines:
         for one in started:
             await one.close()
 
-    async def _begin_all(self, models: Sequence[_Model], seconds: float) -> RunningEngine:
+    async def _begin_all(self, models: Sequence[_Model]) -> RunningEngine:
         """One after the other, as the engines of one model."""
         await in_daemon_thread(lambda: _prepare(models))
         try:
             for model in models:
-                self._started.append(await self._begin_in_time(model, seconds))
+                self._started.append(await self._begin_in_time(model))
         except BaseException:
             await self.close()
             raise
@@ -128,7 +139,8 @@ class Engines:
             ),
         )
 
-    async def _begin_in_time(self, model: _Model, seconds: float) -> RunningModel:
+    async def _begin_in_time(self, model: _Model) -> RunningModel:
+        seconds = self._seconds
         limit = asyncio.timeout(seconds)
         what = f"{model.path} as {model.name}" if model.name else model.path
         waits = self._waits.waiting(
@@ -147,6 +159,8 @@ class Engines:
             ) from error
 
     async def _begin(self, model: _Model) -> RunningModel:
+        if model.external is not None:
+            return await self._reach(model, model.external)
         begun = time.monotonic()
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
         options = EngineOptions(
@@ -168,6 +182,16 @@ class Engines:
         api = await _open_api(model, tokenizer)
         return RunningModel(engine=engine, tokenizer=tokenizer, api=api)
 
+    async def _reach(self, model: _Model, external: ExternalAccess) -> RunningModel:
+        """Nothing is asked of it before a workflow does."""
+        engine = ExternalEngine(
+            access=read_access(external, {**os.environ, **self._variables}),
+            patience=Patience(self._waits, self._seconds),
+        )
+        tokenizer = ExternalTokenizer()
+        api = await _open_api(model, tokenizer)
+        return RunningModel(engine=engine, tokenizer=tokenizer, api=api)
+
     async def _start_all(self, options: EngineOptions) -> Engine:
         """One after the other: what an engine's processes see is set while they are started."""
         started: list[Engine] = []
@@ -183,7 +207,7 @@ class Engines:
 def _models(plan: StagePlan) -> tuple[_Model, ...]:
     """The policy first; the GPUs of the others come after its own, in their order."""
     rollout = plan.config.explorer.rollout_model
-    total = plan.config.explorer.num_gpus
+    total = plan.num_rollout_gpus
     policy = _Model(
         path=plan.model_path,
         max_len=plan.max_model_len,
@@ -191,10 +215,11 @@ def _models(plan: StagePlan) -> tuple[_Model, ...]:
         enable_thinking=plan.config.model.enable_thinking,
         rollout=rollout,
         has_api=rollout.enable_openai_api,
+        external=plan.external_model,
         gpus_of_process=total,
     )
     models = [policy]
-    first_gpu = rollout.num_gpus
+    first_gpu = 0 if plan.external_model is not None else rollout.num_gpus
     for one in plan.auxiliary_models:
         models.append(replace(_beside(one), first_gpu=first_gpu, gpus_of_process=total))
         first_gpu += one.engine.num_gpus
@@ -210,6 +235,7 @@ def _beside(model: AuxiliaryModel) -> _Model:
         enable_thinking=model.enable_thinking,
         rollout=model.engine,
         has_api=True,
+        external=model.external,
     )
 
 
@@ -221,13 +247,20 @@ async def _open_api(model: _Model, tokenizer: ChatTokenizer) -> OpenAIApi | None
     return api
 
 
+def _texts(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
+    return {name: str(value) for name, value in variables.items()}
+
+
 def _prepare(models: Sequence[_Model]) -> None:
     """Before the first import of heavy modules, which read the environment.
 
     The hub may be asked as soon as one of the models is to come from there.
     """
-    path = next((one.path for one in models if not Path(one.path).is_dir()), models[0].path)
-    prepare_environment(path, look_at_machine(), sum(one.rollout.engine_num for one in models))
+    own = [one for one in models if one.external is None]
+    if not own:
+        return
+    path = next((one.path for one in own if not Path(one.path).is_dir()), own[0].path)
+    prepare_environment(path, look_at_machine(), sum(one.rollout.engine_num for one in own))
 
 
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:

@@ -19,6 +19,9 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
 
+UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
+"""Of a model that others serve: what is too long for it, it refuses."""
+
 
 class Workbench:
     """Everything a stage's workflows are made from.
@@ -77,7 +80,9 @@ class Workbench:
         model = ModelWrapper(
             generator=self._engine,
             tokenizer=self._tokenizer,
-            limits=ModelLimits(
+            limits=UNKNOWN
+            if plan.external_model is not None
+            else ModelLimits(
                 max_model_len=plan.max_model_len,
                 max_prompt_tokens=plan.max_prompt_tokens,
                 min_tokens=sampling.min_tokens,
@@ -106,7 +111,9 @@ class Workbench:
         model = ModelWrapper(
             generator=running.engine,
             tokenizer=running.tokenizer,
-            limits=ModelLimits(
+            limits=UNKNOWN
+            if plan.external is not None
+            else ModelLimits(
                 max_model_len=plan.max_model_len,
                 max_prompt_tokens=plan.max_prompt_tokens,
                 min_tokens=plan.sampling.min_tokens,

@@ -26,6 +26,11 @@ def memory_lines(
     """Terms of each role, and, with the size of a GPU, whether they fit."""
     yield "memory of a GPU, an estimate until measured"
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
+    if stage.external_model is not None:
+        yield f"  rollout model: none, others serve `{stage.external_model.model_name}`"
+        for model in stage.auxiliary_models:
+            yield from _auxiliary_lines(stage, model, gpu_bytes)
+        return
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
@@ -78,6 +83,9 @@ def _auxiliary_lines(
     stage: StagePlan, model: AuxiliaryModel, gpu_bytes: int | None
 ) -> Iterator[str]:
     yield f"  auxiliary model {model.name}, on each GPU of its engines"
+    if model.external is not None:
+        yield "    none: others serve it"
+        return
     shape = _shape(model.model_path, None)
     if shape is None:
         yield f"    there is no config.json of {model.model_path} here"

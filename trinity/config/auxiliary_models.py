@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from trinity.config.external import external_access
 from trinity.config.gathered import all_of
 from trinity.config.lengths import Lengths, resolve_auxiliary_lengths
 from trinity.config.model_files import located_auxiliary
@@ -35,10 +36,16 @@ def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> Aux
     at = f"explorer.auxiliary_models[{position}]"
     own = resolve_auxiliary_lengths(given, lengths, at, stage)
     model = config.model
+    external, path = None, ""
+    if given.engine_type == "external":
+        key = f"{at}.external_model_config"
+        external = external_access(given.external_model_config, key, stage)
+        path = external.model_name
     truncates, thinks = given.enable_prompt_truncation, given.enable_thinking
     return AuxiliaryModel(
         name=given.name or f"auxiliary_models[{position}]",
-        model_path=located_auxiliary(given.model_path, at, stage),
+        model_path=path or located_auxiliary(given.model_path, at, stage),
+        external=external,
         max_model_len=own.model,
         max_prompt_tokens=own.prompt,
         truncates_prompts=model.enable_prompt_truncation if truncates is None else truncates,

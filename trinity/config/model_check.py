@@ -40,6 +40,8 @@ class _Architecture(BaseModel):
 
 def check_model(stage: StagePlan) -> None:
     """Raise for the first thing that is missing or does not fit."""
+    if stage.external_model is not None:
+        return
     if stage.chat_template is not None:
         _check_template(stage.chat_template, "of `model`")
     directory = local_model_directory(stage.model_path)
@@ -57,6 +59,8 @@ def check_model(stage: StagePlan) -> None:
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:
     """The same for a model beside the policy."""
     model, at = stage.auxiliary_models[position], f"explorer.auxiliary_models[{position}]"
+    if model.external is not None:
+        return
     if model.chat_template is not None:
         _check_template(model.chat_template, f"of `{at}`")
     directory = local_model_directory(model.model_path, f"{at}.model_path")

@@ -22,6 +22,11 @@ def located_model(model: ModelConfig, stage: str) -> str:
     return _located(path)
 
 
+def located_if_given(model: ModelConfig) -> str:
+    """The same where another model stands in for it; empty where there is none."""
+    return _located(model.model_path) if model.model_path else ""
+
+
 def located_auxiliary(path: str, at: str, stage: str) -> str:
     """The same for a model beside the policy."""
     if not path:

@@ -187,13 +187,23 @@ def fresh_rows(
     return min(num_rollout_rows, rows_per_explore_step)
 
 
+class ExternalAccess(_Derived):
+    """Where a model is that others serve; the key is in the explorer's environment alone."""
+
+    base_url_env: str
+    api_key_env: str
+    model_name: str
+
+
 class AuxiliaryModel(_Derived):
     """A model beside the policy, whose weights stay as they are."""
 
     name: str
     """As the user calls it, else where it stands."""
     model_path: str
-    """Absolute directory or hub name."""
+    """Absolute directory or hub name; of a model that others serve its name there."""
+    external: ExternalAccess | None = None
+    """Where it is, if others serve it."""
     max_model_len: int
     max_prompt_tokens: int
     truncates_prompts: bool
@@ -283,6 +293,8 @@ class StagePlan(_Derived):
     """Rows of data that are mixed in."""
     auxiliary_models: tuple[AuxiliaryModel, ...] = ()
     """Models that workflows may ask beside the policy."""
+    external_model: ExternalAccess | None = None
+    """What is evaluated or explored with in place of the policy, if others serve it."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""
@@ -339,6 +351,13 @@ class StagePlan(_Derived):
     def needs_training(self) -> bool:
         """Whether a trainer gives out the weights; else there are those the stage starts with."""
         return "trainer" in self.roles
+
+    @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs of one explorer's engines of all models, where there are any."""
+        explorer = self.config.explorer
+        own = 0 if self.external_model is not None else explorer.rollout_model.num_gpus
+        return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
     def num_rollout_rows(self) -> int:

@@ -23,7 +23,7 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
-    benches = any(stage.mode == "bench" for stage in stages)
+    benches = any(stage.mode == "bench" and stage.needs_training for stage in stages)
     if _begins_anew(config) and not benches and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(

@@ -1,12 +1,13 @@
 """How many training processes a stage gets."""
 
+from trinity.config.external import is_external
 from trinity.config.root import Config
 from trinity.errors import UserError
 
 
 def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
     """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
-    if config.mode == "explore":
+    if config.mode == "explore" or is_external(config):
         return 0
     wanted = config.trainer.rank_num
     gpus = config.cluster.node_num * config.cluster.gpu_per_node

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from trinity.config.model_services import ExternalModelConfig
+from trinity.config.model_services import AuxiliaryExternalConfig, ExternalModelConfig
 from trinity.config.reasons import DERIVED, NO_RAY
 from trinity.config.section import Args, NonNegative, NumLogprobs, Port, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
@@ -36,17 +36,14 @@ class EngineConfig(Section):
     """What all engines share."""
 
     engine_type: Annotated[
-        Literal["vllm"],
+        Literal["vllm", "external"],
         Choices(
-            planned={
-                "sglang": "SGLang's engine",
-                "tinker": "the Tinker service",
-                "external": "a model that others serve",
-            },
+            planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
             aliases={"vllm_async": "vllm"},
         ),
     ] = "vllm"
-    """Inference engine."""
+    """Inference engine; `external` is a model that others serve behind an OpenAI-compatible
+    address."""
     engine_num: Positive = 1
     """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
     tensor_parallel_size: Positive = 1
@@ -127,12 +124,12 @@ class EngineConfig(Section):
     """Adapters of the engine."""
     lora_kwargs: Annotated[Args, DERIVED] = Field(default_factory=dict)
     """Their sizes."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
-    """A copy of `model.external_model`."""
 
     @property
     def num_gpus(self) -> int:
         """GPUs of one explorer's engines of this model, where there are any."""
+        if self.engine_type == "external":
+            return 0
         return self.engine_num * self.tensor_parallel_size
 
 
@@ -147,6 +144,8 @@ class RolloutModelConfig(EngineConfig):
 
     model_path: Annotated[str | None, NoEffect("the policy is `model.model_path`")] = None
     """Which model is rolled out."""
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    """A copy of `model.external_model`."""
     name: Annotated[str | None, NoEffect("there is one rollout model")] = None
     """How workflows call the model."""
 
@@ -162,6 +161,8 @@ class AuxiliaryModelConfig(EngineConfig):
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
     """How it is called in sentences and logs."""
+    external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
+    """Where it is, for `engine_type: external`."""
     trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
     """Run the Python code that comes with it."""
     enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False

@@ -5,12 +5,18 @@ from typing import NamedTuple
 from trinity.config.algorithm_check import check_algorithm
 from trinity.config.algorithm_planning import resolve_algorithm
 from trinity.config.auxiliary_models import resolve_auxiliary_models
+from trinity.config.external import is_external, resolve_external_model
 from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.merging import Stage
 from trinity.config.mode import EXPLORING, Mode
-from trinity.config.model_files import chat_template_of, located_critic, located_model
+from trinity.config.model_files import (
+    chat_template_of,
+    located_critic,
+    located_if_given,
+    located_model,
+)
 from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
@@ -75,10 +81,11 @@ def plan_stage(stage: Stage) -> StagePlan:
     data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
     operators = found.of(lambda: _operators(config, name))
     beside = found.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = found.of(lambda: resolve_external_model(config, name))
     found.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
-    plan = plan.model_copy(update={"auxiliary_models": beside})
+    plan = plan.model_copy(update={"auxiliary_models": beside, "external_model": external})
     found.of(lambda: check_algorithm(plan))
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
@@ -140,7 +147,13 @@ def _plan(
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
     found = Gathered()
-    path = found.of(lambda: located_model(config.model, stage))
+    path = found.of(
+        lambda: (
+            located_if_given(config.model)
+            if is_external(config)
+            else located_model(config.model, stage)
+        )
+    )
     template = found.of(lambda: chat_template_of(config.model, stage))
     found.raise_all()
     assert path is not None
@@ -163,7 +176,8 @@ def _data(
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
-    return ROLES[config.mode]
+    """A model that others serve has no checkpoints to read."""
+    return ("explorer",) if is_external(config) else ROLES[config.mode]
 
 
 def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:

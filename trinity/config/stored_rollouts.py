@@ -29,6 +29,12 @@ def _completed(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
             "trains on the experiences of an earlier stage of `mode: explore`, and there is none: "
             "write one in front of it in `stages`, or give `mode: both`"
         )
+    if source.external_model is not None:
+        raise UserError(
+            f"stage `{stage.name}`: stage `{source.name}` explores with a model that others serve "
+            "(`model.external_model.enable`), which tells no log-probabilities to train on: "
+            "explore with a model of your own, or leave the training out"
+        )
     _check_rows(stage, source)
     return stage.model_copy(update={"stored_rollouts": StoredRollouts(stage=source.name)})
 

@@ -22,8 +22,10 @@ def check_hub_models(plan: ExperimentPlan) -> None:
 def _models(stage: StagePlan) -> Iterator[tuple[str, str]]:
     """The key that each is named by; the policy's is the last word on its own."""
     for position, model in enumerate(stage.auxiliary_models):
-        yield model.model_path, f"explorer.auxiliary_models[{position}].model_path"
-    yield stage.model_path, "model.model_path"
+        if model.external is None:
+            yield model.model_path, f"explorer.auxiliary_models[{position}].model_path"
+    if stage.external_model is None:
+        yield stage.model_path, "model.model_path"
 
 
 def _check_on_hub(name: str, key: str) -> None:

@@ -172,7 +172,7 @@ def validator_settings(stage: StagePlan) -> ValidatorSettings:
 
 def _engines(stage: StagePlan) -> tuple[Engines, ...]:
     rollout = _tree(stage, "explorer", "rollout_model")
-    found = [_engine("rollout engine", rollout)]
+    found = [] if stage.external_model else [_engine("rollout engine", rollout)]
     others = _tree(stage, "explorer").get("auxiliary_models")
     for position, other in enumerate(others if isinstance(others, list | tuple) else ()):
         found.append(_engine(f"auxiliary model {position} engine", other))

@@ -249,11 +249,13 @@ class ModelWrapper:
         self, prompt: Prompt, generation: Generation, sampling: SamplingParams
     ) -> Experience:
         num_tokens = len(generation.token_ids)
+        knows_logprobs = len(generation.logprobs) == num_tokens
+        logprobs = generation.logprobs if knows_logprobs else [0.0] * num_tokens
         body = TokenSequence(
             tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
             prompt_length=len(prompt.token_ids),
-            action_mask=np.ones(num_tokens, dtype=np.bool_),
-            rollout_logprobs=np.array(generation.logprobs, dtype=np.float32),
+            action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
+            rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
             response_text=_until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
         )
