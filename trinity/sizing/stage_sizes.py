@@ -173,9 +173,9 @@ def validator_settings(stage: StagePlan) -> ValidatorSettings:
 def _engines(stage: StagePlan) -> tuple[Engines, ...]:
     rollout = _tree(stage, "explorer", "rollout_model")
     found = [] if stage.external_model else [_engine("rollout engine", rollout)]
-    others = _tree(stage, "explorer").get("auxiliary_models")
-    for position, other in enumerate(others if isinstance(others, list | tuple) else ()):
-        found.append(_engine(f"auxiliary model {position} engine", other))
+    for model in stage.auxiliary_models:
+        if model.external is None:
+            found.append(_engine(f"{model.name} engine", model.engine.model_dump()))
     return tuple(found)
 
 

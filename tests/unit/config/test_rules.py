@@ -245,7 +245,40 @@ MODEL = [
         {"algorithm": {"algorithm_type": "ppo"}},
         lambda plan: plan.critic_model_path == plan.model_path,
     ),
-    told("a model of others", at("model.external_model.enable", True), PLANNED, "external_model"),
+    refused(
+        "a model of others that is trained",
+        {"model": {"external_model": {"enable": True, "model_name": "theirs"}}},
+        "tells no log-probabilities",
+    ),
+    refused(
+        "a model of others by the engine's type",
+        at(f"{ROLLOUT}.engine_type", "external"),
+        "tells no log-probabilities",
+    ),
+    refused(
+        "a model of others without a name",
+        {"mode": "explore", "model": {"external_model": {"enable": True}}},
+        "model.external_model.model_name",
+    ),
+    refused(
+        "nothing to evaluate a model of others on",
+        {"mode": "bench", "model": {"external_model": {"enable": True, "model_name": "theirs"}}},
+        "eval_tasksets",
+    ),
+    follows(
+        "exploring with a model of others",
+        {
+            "mode": "explore",
+            "model": {"model_path": "", "external_model": {"enable": True, "model_name": "theirs"}},
+        },
+        lambda plan: (
+            plan.external_model is not None
+            and (plan.external_model.model_name, plan.external_model.api_key_env)
+            == ("theirs", "OPENAI_API_KEY")
+            and plan.roles == ("explorer",)
+            and plan.num_rollout_gpus == 0
+        ),
+    ),
     told("the Tinker service", at("model.tinker.enable", True), PLANNED, "tinker"),
     refused(
         "an unreadable chat template",
@@ -446,6 +479,23 @@ EXPLORER = [
             plan.auxiliary_models[0].max_model_len == plan.max_prompt_tokens + 7
             and plan.auxiliary_models[0].sampling.max_tokens == 7
         ),
+    ),
+    follows(
+        "a judge that others serve",
+        at(
+            "explorer.auxiliary_models",
+            [{"engine_type": "external", "external_model_config": {"model_name": "theirs"}}],
+        ),
+        lambda plan: (
+            plan.auxiliary_models[0].external is not None
+            and plan.auxiliary_models[0].external.model_name == "theirs"
+            and plan.num_rollout_gpus == 1
+        ),
+    ),
+    refused(
+        "a judge that others serve, without its name there",
+        at("explorer.auxiliary_models", [{"engine_type": "external"}]),
+        "explorer.auxiliary_models[0].external_model_config.model_name",
     ),
     refused(
         "a model beside the policy that is nowhere",
