@@ -28,20 +28,19 @@ def memory_lines(
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
     if stage.external_model is not None:
         yield f"  rollout model: none, others serve `{stage.external_model.model_name}`"
-        for model in stage.auxiliary_models:
-            yield from _auxiliary_lines(stage, model, gpu_bytes)
+        yield from _beside_lines(stage, gpu_bytes)
         return
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
+        yield from _beside_lines(stage, gpu_bytes)
         return
     about = "" if shape.is_known else f", counted as a llama: `{shape.family}` is not known exactly"
     yield f"  model            {count_parameters(shape):,} parameters{about}"
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
-        for model in stage.auxiliary_models:
-            yield from _auxiliary_lines(stage, model, gpu_bytes)
+        yield from _beside_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and machines_of(stage).total:
@@ -77,6 +76,11 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
         f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
         f"sequences; up to {runners:,} run at a time"
     )
+
+
+def _beside_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
+    for model in stage.auxiliary_models:
+        yield from _auxiliary_lines(stage, model, gpu_bytes)
 
 
 def _auxiliary_lines(
