@@ -1,7 +1,9 @@
 """Answers that another model grades by the rubric of their row."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.rubric_judge_workflow import grade_in
 from trinity.workflows.task import Task
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "rubric_judge" / "advice.jsonl"
 RUBRIC: JsonObject = {
     "question": "1+1=",
     "rubric": [{"description": "names the sum", "weight": 2}, {"description": "is polite"}],
@@ -94,3 +97,9 @@ async def test_without_a_judge_or_a_rubric_the_sentence_says_what_to_give() -> N
 
 def test_the_last_grade_counts() -> None:
     assert grade_in("at first <grade>2</grade>, on reflection <grade> 8 </grade>") == 8
+
+
+@pytest.mark.parametrize("line", EXAMPLE.read_text().splitlines())
+async def test_the_rows_of_the_example_are_judged(line: str) -> None:
+    experience = await judged([model(Judge("<grade>10</grade>"), "judge")], json.loads(line))
+    assert experience.reward == 1.0
