@@ -20,6 +20,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     **_ASYNC_TOO,
     **{f"async_{name}": path for name, path in _ASYNC_TOO.items()},
     "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
 }
@@ -74,7 +75,6 @@ ABSENT_WORKFLOWS: Mapping[str, str] = {
     "RAFT_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "RAFT_reflect_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "rubric_judge_openai_workflow": f"it asks a judge behind an address outside: {_JUDGED}",
-    "rubric_judge_workflow": f"it asks a judge for marks by a rubric: {_JUDGED}",
     "sciworld_workflow": f"it plays in ScienceWorld, which no service installs: {_TRANSCRIPT}",
     "simple_mm_workflow": _IMAGES,
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",

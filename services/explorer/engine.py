@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import TrinityError
 from trinity.workflows.generation import Generator
 
@@ -21,9 +21,15 @@ class EngineOptions:
     max_model_len: int
     end_token_ids: tuple[int, ...]
     """Tokens that end a response."""
-    rollout: RolloutModelConfig
+    rollout: EngineConfig
     number: int = 0
-    """Which of the `engine_num` engines of this process it is."""
+    """Which of the `engine_num` engines of the model it is."""
+    first_gpu: int = 0
+    """Where the GPUs of the model's engines begin, among those of this process."""
+    gpus_of_process: int | None = None
+    """GPUs of the engines of all models; None where there is one model."""
+    role: str = "the rollout engine"
+    """How sentences call it."""
 
 
 class Engine(Generator, Protocol):

@@ -2,19 +2,25 @@
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from services.explorer.engine import Engine, EngineOptions
 from services.explorer.engine_pool import EnginePool
+from services.explorer.external_engine import ExternalEngine, read_access
+from services.explorer.external_tokenizer import ExternalTokenizer
 from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.patience import Patience
+from services.explorer.slow_calls import SlowCalls
 from services.explorer.tokenizer import REMEMBERED_CHATS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
-from trinity.config.plan import StagePlan
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.plan import AuxiliaryModel, ExternalAccess, StagePlan
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
 from trinity.waits import Waits
@@ -26,8 +32,28 @@ StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningModel:
+    """Engines of one model with what goes with it."""
+
+    engine: Engine
+    """All of them as one."""
+    each: tuple[Engine, ...]
+    tokenizer: ChatTokenizer
+    parsers: ResponseParsers | None = None
+    """What finds calls of tools and thoughts in responses, if anything does."""
+    api: OpenAIApi | None = None
+    """Where workflows' own clients reach the model, if they may."""
+
+    async def close(self) -> None:
+        """End them."""
+        if self.api is not None:
+            await self.api.close()
+        await self.engine.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningEngine:
-    """An engine with what goes with its model."""
+    """The policy's engine, and the models beside it."""
 
     engine: Engine
     """All of them as one."""
@@ -37,27 +63,45 @@ class RunningEngine:
     parsers: ResponseParsers | None = None
     """What finds calls of tools and thoughts in responses, if anything does."""
     api: OpenAIApi | None = None
-    """Where workflows' own clients reach the model, if they may."""
+    auxiliary: tuple[RunningModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Model:
+    """What engines are started for; those of an equal one may go on."""
+
     path: str
     max_len: int
     chat_template: str | None
     enable_thinking: bool | None
-    rollout: RolloutModelConfig
-    serves: bool
+    rollout: EngineConfig
+    has_api: bool
+    serves: bool = False
+    external: ExternalAccess | None = None
+    """Where it is, if others serve it."""
+    name: str = ""
+    """Of a model beside the policy."""
+    first_gpu: int = 0
+    gpus_of_process: int = 0
+
+    @property
+    def role(self) -> str:
+        """How sentences call its engine."""
+        return f"the engine of {self.name}" if self.name else "the rollout engine"
 
 
 class Engines:
-    """At most those of one model at a time; several of them work as one."""
+    """Those of the models of one stage at a time; several engines of a model work as one."""
 
     def __init__(self, *, start: StartEngine, waits: Waits) -> None:
         self._start = start
         self._waits = waits
-        self._model: _Model | None = None
+        self._models: tuple[_Model, ...] = ()
+        self._started: list[RunningModel] = []
         self._running: RunningEngine | None = None
+        self._seconds = 0.0
+        self._variables: Mapping[str, str] = {}
+        """Of the stage, over those of the process."""
 
     @property
     def is_running(self) -> bool:
@@ -65,37 +109,54 @@ class Engines:
         return self._running is not None
 
     async def ensure(self, plan: StagePlan) -> RunningEngine:
-        """The engine for a stage: the one that runs, or a new one when the stage needs another.
+        """The engines for a stage: those that run, or new ones when the stage needs others.
 
-        Raises: UserError when the model cannot be run, or does not run in time.
+        Raises: UserError when a model cannot be run, or does not run in time.
         """
-        model = _Model(
-            path=plan.model_path,
-            max_len=plan.max_model_len,
-            chat_template=plan.chat_template,
-            enable_thinking=plan.config.model.enable_thinking,
-            rollout=plan.config.explorer.rollout_model,
-            serves=plan.mode == "serve",
-        )
-        if self._running is None or self._model != model:
+        models = _models(plan)
+        if self._running is None or self._models != models:
             await self.close()
-            self._running = await self._begin_in_time(model, plan.config.synchronizer.sync_timeout)
-            self._model = model
+            self._seconds = plan.config.synchronizer.sync_timeout
+            self._variables = _texts(plan.config.explorer.env_vars)
+            self._running = await self._begin_all(models)
+            self._models = models
         return self._running
 
     async def close(self) -> None:
         """End the engines, if there are any."""
-        running, self._running = self._running, None
-        if running is None:
-            return
-        if running.api is not None:
-            await running.api.close()
-        await running.engine.close()
+        started, self._started, self._running = self._started, [], None
+        for one in started:
+            await one.close()
 
-    async def _begin_in_time(self, model: _Model, seconds: float) -> RunningEngine:
+    async def _begin_all(self, models: Sequence[_Model]) -> RunningEngine:
+        """One after the other, as the engines of one model."""
+        await in_daemon_thread(lambda: _prepare(models))
+        try:
+            for model in models:
+                self._started.append(await self._begin_in_time(model))
+        except BaseException:
+            await self.close()
+            raise
+        policy, *beside = self._started
+        return RunningEngine(
+            engine=policy.engine,
+            each=policy.each,
+            tokenizer=policy.tokenizer,
+            parsers=policy.parsers,
+            loader=WeightLoader(policy.engine, holds=model_weights(models[0].path)),
+            api=policy.api,
+            auxiliary=tuple(
+                replace(one, engine=SlowCalls(one.engine, name=model.name, waits=self._waits))
+                for one, model in zip(beside, models[1:], strict=True)
+            ),
+        )
+
+    async def _begin_in_time(self, model: _Model) -> RunningModel:
+        seconds = self._seconds
         limit = asyncio.timeout(seconds)
+        what = f"{model.path} as {model.name}" if model.name else model.path
         waits = self._waits.waiting(
-            for_="engine", reason=f"to load {model.path}", deadline_seconds=seconds
+            for_="engine", reason=f"to load {what}", deadline_seconds=seconds
         )
         try:
             with waits:
@@ -105,11 +166,13 @@ class Engines:
             if not limit.expired():
                 raise
             raise UserError(
-                f"the rollout engine did not load {model.path} in {seconds:g} s "
+                f"{model.role} did not load {model.path} in {seconds:g} s "
                 "(`synchronizer.sync_timeout`)"
             ) from error
 
-    async def _begin(self, model: _Model) -> RunningEngine:
+    async def _begin(self, model: _Model) -> RunningModel:
+        if model.external is not None:
+            return await self._reach(model, model.external)
         begun = time.monotonic()
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
         options = EngineOptions(
@@ -117,23 +180,35 @@ class Engines:
             max_model_len=model.max_len,
             end_token_ids=tokenizer.end_token_ids,
             rollout=model.rollout,
+            first_gpu=model.first_gpu,
+            gpus_of_process=model.gpus_of_process,
+            role=model.role,
         )
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
             each = await self._start_all(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
-            raise UserError(f"the rollout engine cannot run {model.path}: {error}") from error
-        logger.info("engine ready", extra={"seconds": round(time.monotonic() - begun, 1)})
-        engine = each[0] if len(each) == 1 else EnginePool(each)
-        return RunningEngine(
-            engine=engine,
+            raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
+        seconds = round(time.monotonic() - begun, 1)
+        logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
+        return RunningModel(
+            engine=each[0] if len(each) == 1 else EnginePool(each),
             each=each,
             tokenizer=tokenizer,
-            loader=WeightLoader(engine, holds=model_weights(model.path)),
             parsers=parsers,
             api=await _open_api(model, tokenizer, parsers),
         )
+
+    async def _reach(self, model: _Model, external: ExternalAccess) -> RunningModel:
+        """Nothing is asked of it before a workflow does."""
+        engine = ExternalEngine(
+            access=read_access(external, {**os.environ, **self._variables}),
+            patience=Patience(self._waits, self._seconds),
+        )
+        tokenizer = ExternalTokenizer()
+        api = await _open_api(model, tokenizer)
+        return RunningModel(engine=engine, each=(engine,), tokenizer=tokenizer, api=api)
 
     async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
         """One after the other: what an engine's processes see is set while they are started."""
@@ -147,10 +222,46 @@ class Engines:
         return tuple(started)
 
 
+def _models(plan: StagePlan) -> tuple[_Model, ...]:
+    """The policy first; the GPUs of the others come after its own, in their order."""
+    rollout = plan.config.explorer.rollout_model
+    total = plan.num_rollout_gpus
+    policy = _Model(
+        path=plan.model_path,
+        max_len=plan.max_model_len,
+        chat_template=plan.chat_template,
+        enable_thinking=plan.config.model.enable_thinking,
+        rollout=rollout,
+        has_api=rollout.enable_openai_api,
+        serves=plan.mode == "serve",
+        external=plan.external_model,
+        gpus_of_process=total,
+    )
+    models = [policy]
+    first_gpu = 0 if plan.external_model is not None else rollout.num_gpus
+    for one in plan.auxiliary_models:
+        models.append(replace(_beside(one), first_gpu=first_gpu, gpus_of_process=total))
+        first_gpu += one.engine.num_gpus
+    return tuple(models)
+
+
+def _beside(model: AuxiliaryModel) -> _Model:
+    return _Model(
+        name=f"auxiliary model `{model.name}`",
+        path=model.model_path,
+        max_len=model.max_model_len,
+        chat_template=model.chat_template,
+        enable_thinking=model.enable_thinking,
+        rollout=model.engine,
+        has_api=True,
+        external=model.external,
+    )
+
+
 async def _open_api(
-    model: _Model, tokenizer: ChatTokenizer, parsers: ResponseParsers | None
+    model: _Model, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
 ) -> OpenAIApi | None:
-    if not model.rollout.enable_openai_api:
+    if not model.has_api:
         return None
     api = OpenAIApi(
         model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
@@ -159,9 +270,23 @@ async def _open_api(
     return api
 
 
+def _texts(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _prepare(models: Sequence[_Model]) -> None:
+    """Before the first import of heavy modules, which read the environment.
+
+    The hub may be asked as soon as one of the models is to come from there.
+    """
+    own = [one for one in models if one.external is None]
+    if not own:
+        return
+    path = next((one.path for one in own if not Path(one.path).is_dir()), own[0].path)
+    prepare_environment(path, look_at_machine(), sum(one.rollout.engine_num for one in own))
+
+
 def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
-    """The first import of heavy modules, which read the environment."""
-    prepare_environment(model.path, look_at_machine(), model.rollout.engine_num)
     return load_tokenizer(
         model.path,
         model.chat_template,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 
 from services.explorer.engine import Engine
@@ -16,6 +17,7 @@ from trinity.sample_check import check_experience
 from trinity.telemetry import tracing
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience
+from trinity.workflows.model import AUXILIARY_MODEL
 from trinity.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -39,8 +41,9 @@ class Runner:
         engine: Engine,
         limit: TimeLimit,
         threads: DaemonThreads,
+        auxiliary: Sequence[Engine] = (),
     ) -> None:
-        self._engine = engine
+        self._engines = (engine, *auxiliary)
         self._workbench = workbench
         self._limit = limit
         self._threads = threads
@@ -59,7 +62,7 @@ class Runner:
                 raise
             experiences, failure = [], f"the workflow cancelled itself: {_reason(error)}"
         except (Exception, SystemExit) as error:  # the edge of the user's code
-            await self._engine.check()
+            await self._check_engines()
             experiences, failure = [], _reason(error)
             logger.warning(
                 "a run failed",
@@ -76,12 +79,18 @@ class Runner:
     async def _experiences(self, attempt: Attempt, weights: WeightsId) -> list[Experience]:
         """When this is over, nothing of the attempt has a hold on the engine any more."""
         model = self._workbench.model(attempt, weights)
+        beside = self._workbench.auxiliary_models(attempt)
         try:
-            workflow = self._workbench.workflow(attempt, model)
+            workflow = self._workbench.workflow(attempt, model, beside)
             experiences = await self._call(workflow, self._limit.of(attempt.assignment))
         finally:
-            await model.close()
+            for one in (model, *beside):
+                await one.close()
         return _checked(experiences, workflow, attempt)
+
+    async def _check_engines(self) -> None:
+        for engine in self._engines:
+            await engine.check()
 
     async def _call(self, workflow: Workflow, seconds: float) -> list[Experience]:
         """A workflow without `is_async` may block: it gets a thread, and time when it has one."""
@@ -135,6 +144,11 @@ def _checked(
     for step, experience in enumerate(experiences):
         if not isinstance(experience, Experience):
             raise TypeError(f"{name} gave {type(experience).__name__}, not an Experience")
+        if other := experience.info.get(AUXILIARY_MODEL):
+            raise ValueError(
+                f"{name} gave an answer of the auxiliary model `{other}` as an experience: only "
+                "what `self.model` answers is the policy's"
+            )
         trace_id = experience.trace_id or own_trace
         placed.append(replace(experience, eid=_eid(attempt, step), trace_id=trace_id))
         check_experience(placed[-1])

@@ -17,6 +17,8 @@ class SeedBase:
     explore_step: int
     position: int
     run: int
+    model: str = ""
+    """Which of the models of a run; empty for the policy."""
 
     def seed_of_call(self, call: int) -> int:
         """63 bits for the run's call number `call`, from 0."""
@@ -29,6 +31,7 @@ class SeedBase:
             self.position,
             self.run,
             call,
+            *([self.model] if self.model else []),
         )
         text = "\0".join(map(str, parts)).encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()

@@ -123,12 +123,14 @@ class StageSetup:
             engine=job.engine.engine,
             tokenizer=job.engine.tokenizer,
             api=job.engine.api,
+            auxiliary=job.engine.auxiliary,
         )
         runner = Runner(
             workbench=workbench,
             engine=job.engine.engine,
             limit=limit,
             threads=self._threads,
+            auxiliary=[one.engine for one in job.engine.auxiliary],
         )
         return RunWork(
             key=job.key,

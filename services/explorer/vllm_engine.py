@@ -50,6 +50,7 @@ class VllmEngine:
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
         self._engine = engine
         self._model_path = options.model_path
+        self._role = options.role
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
@@ -93,7 +94,7 @@ class VllmEngine:
     async def check(self) -> None:
         """Raises: EngineDied when the child process has."""
         if self._engine.errored:
-            raise EngineDied("the rollout engine's process died") from self._engine.dead_error
+            raise EngineDied(f"the process of {self._role} died") from self._engine.dead_error
 
     async def close(self) -> None:
         """End the child process, and close the sockets that led to it, which vLLM leaves open.

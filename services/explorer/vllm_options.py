@@ -85,16 +85,19 @@ def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
 
     Raises: ValueError when there are too few of them.
     """
-    size, number = options.rollout.tensor_parallel_size, options.number
-    if not machine.has_gpu or options.rollout.engine_num == 1:
+    size, total = options.rollout.tensor_parallel_size, options.gpus_of_process
+    total = options.rollout.num_gpus if total is None else total
+    if not machine.has_gpu or total == size:
         return {}
     seen = os.environ.get(VISIBLE)
-    devices = seen.split(",") if seen else [str(i) for i in range(options.rollout.num_gpus)]
-    own = devices[number * size : (number + 1) * size]
+    devices = seen.split(",") if seen else [str(i) for i in range(total)]
+    first = options.first_gpu + options.number * size
+    own = devices[first : first + size]
     if len(own) < size:
+        beside = f", {total} with those of other models" if options.gpus_of_process else ""
         raise ValueError(
-            f"{options.rollout.engine_num} engines of {size} GPUs each, and {VISIBLE} shows "
-            f"{len(devices)}"
+            f"{options.rollout.engine_num} engines of {size} GPUs each{beside}, and {VISIBLE} "
+            f"shows {len(devices)}"
         )
     return {VISIBLE: ",".join(own)}
 

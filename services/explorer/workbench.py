@@ -1,11 +1,15 @@
-"""Makes the workflow of a run: its task, its reward, and the model bound to it."""
+"""Makes the workflow of a run: its task, its reward, and the models bound to it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from services.explorer.engine import Engine
+from services.explorer.engines import RunningModel
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.seeds import SeedBase
 from services.explorer.weights import WeightsId
-from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.plan import AuxiliaryModel, ResolvedTaskset, Sampling, StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import Reward
@@ -14,6 +18,9 @@ from trinity.workflows.generation import ChatTokenizer, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
+
+UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
+"""Of a model that others serve: what is too long for it, it refuses."""
 
 
 class Workbench:
@@ -30,19 +37,23 @@ class Workbench:
         engine: Engine,
         tokenizer: ChatTokenizer,
         api: OpenAIApi | None = None,
+        auxiliary: Sequence[RunningModel] = (),
     ) -> None:
         self._plan = plan
         self._seed = seed
         self._engine = engine
         self._tokenizer = tokenizer
         self._api = api
+        self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
         self._tasksets = {one.name: one for one in (*plan.tasksets, *plan.eval_tasksets)}
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
             _reward(taskset, {})
 
-    def workflow(self, attempt: Attempt, model: ModelWrapper) -> Workflow:
-        """A new instance for one attempt, over a model of `model`."""
+    def workflow(
+        self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
+    ) -> Workflow:
+        """A new instance for one attempt, over models that were made for it."""
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.row
         name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
@@ -58,7 +69,9 @@ class Workbench:
         kind = WORKFLOWS.get(name)
         if not (isinstance(kind, type) and issubclass(kind, Workflow)):
             raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
-        return kind(task=task, model=model)
+        if not auxiliary_models:  # workflows may leave the argument out
+            return kind(task=task, model=model)
+        return kind(task=task, model=model, auxiliary_models=auxiliary_models)
 
     def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
         """The model for one attempt, to be closed when the attempt is over."""
@@ -67,26 +80,52 @@ class Workbench:
         model = ModelWrapper(
             generator=self._engine,
             tokenizer=self._tokenizer,
-            limits=ModelLimits(
+            limits=UNKNOWN
+            if plan.external_model is not None
+            else ModelLimits(
                 max_model_len=plan.max_model_len,
                 max_prompt_tokens=plan.max_prompt_tokens,
                 min_tokens=sampling.min_tokens,
                 truncate_prompts=plan.config.model.enable_prompt_truncation,
             ),
-            sampling=SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_tokens,
-                repetition_penalty=sampling.repetition_penalty,
-                logprobs=sampling.logprobs,
-            ),
+            sampling=_parameters(sampling),
             weights=(weights.version, weights.incarnation),
             seed_of_call=self._seeds(attempt).seed_of_call,
             keeps_history=plan.config.explorer.rollout_model.enable_history,
         )
         if self._api is not None:
             model.offer_api(self._api.admit(model))
+        return model
+
+    def auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
+        """The models beside the policy for one attempt, to be closed with it."""
+        return [
+            self._auxiliary_model(f"auxiliary {position}", attempt, plan, running)
+            for position, (plan, running) in enumerate(self._auxiliary)
+        ]
+
+    def _auxiliary_model(
+        self, place: str, attempt: Attempt, plan: AuxiliaryModel, running: RunningModel
+    ) -> ModelWrapper:
+        """Its seeds follow from its place among the models: a new name changes no answer."""
+        model = ModelWrapper(
+            generator=running.engine,
+            tokenizer=running.tokenizer,
+            limits=UNKNOWN
+            if plan.external is not None
+            else ModelLimits(
+                max_model_len=plan.max_model_len,
+                max_prompt_tokens=plan.max_prompt_tokens,
+                min_tokens=plan.sampling.min_tokens,
+                truncate_prompts=plan.truncates_prompts,
+            ),
+            sampling=_parameters(plan.sampling),
+            weights=(0, 0),
+            seed_of_call=replace(self._seeds(attempt), model=place).seed_of_call,
+            auxiliary_name=plan.name,
+        )
+        if running.api is not None:
+            model.offer_api(running.api.admit(model))
         return model
 
     def _seeds(self, attempt: Attempt) -> SeedBase:
@@ -100,6 +139,17 @@ class Workbench:
             position=assignment.position,
             run=attempt.run,
         )
+
+
+def _parameters(sampling: Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        logprobs=sampling.logprobs,
+    )
 
 
 def _reward(taskset: ResolvedTaskset, row: JsonObject) -> Reward | None:

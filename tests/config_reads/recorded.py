@@ -3,6 +3,8 @@
 from pathlib import Path
 
 ON_GPUS = {
+    "AuxiliaryModelConfig.enforce_eager": ["explorer"],
+    "AuxiliaryModelConfig.gpu_memory_utilization": ["explorer"],
     "RolloutModelConfig.enforce_eager": ["explorer"],
     "RolloutModelConfig.gpu_memory_utilization": ["explorer"],
 }

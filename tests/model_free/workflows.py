@@ -1,4 +1,4 @@
-"""Workflows that take their time, and that bring a client of their own."""
+"""Workflows that take their time, bring a client of their own, or ask another model."""
 
 import asyncio
 
@@ -32,6 +32,21 @@ class Agent(Workflow):
                     model="policy", messages=[{"role": "user", "content": self.task.task_desc}]
                 )
         return _rewarded(self.model.extract_experience_from_history())
+
+
+class Judged(Workflow):
+    """Rewarded by what the first of the models beside the policy says of the answer."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        """One experience."""
+        experiences = await self.model.chat_async([{"role": "user", "content": "a"}])
+        judge = self.auxiliary_model_wrappers[0]
+        for experience in experiences:
+            [said] = await judge.chat_async([{"role": "user", "content": experience.response_text}])
+            experience.reward = float(sum(said.response_text.encode()) % 7)
+        return experiences
 
 
 def _rewarded(experiences: list[Experience]) -> list[Experience]:

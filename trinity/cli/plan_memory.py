@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trinity.config.model_files import local_model_directory
-from trinity.config.plan import StagePlan
+from trinity.config.plan import AuxiliaryModel, StagePlan
 from trinity.errors import UserError
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice
@@ -13,6 +13,7 @@ from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, read_shape
 from trinity.sizing.parameters import count_parameters
 from trinity.sizing.stage_sizes import (
+    auxiliary_memory,
     engine_memory,
     rank_memory,
     validator_settings,
@@ -26,9 +27,14 @@ def memory_lines(
     """Terms of each role, and, with the size of a GPU, whether they fit."""
     yield "memory of a GPU, an estimate until measured"
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
+    if stage.external_model is not None:
+        yield f"  rollout model: none, others serve `{stage.external_model.model_name}`"
+        yield from _beside_lines(stage, gpu_bytes)
+        return
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
+        yield from _beside_lines(stage, gpu_bytes)
         return
     about = "" if shape.is_known else f", counted as a llama: `{shape.family}` is not known exactly"
     yield f"  model            {count_parameters(shape):,} parameters{about}"
@@ -37,6 +43,7 @@ def memory_lines(
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
+        yield from _beside_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and machines_of(stage).total:
@@ -71,6 +78,39 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     yield (
         f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
         f"sequences; up to {runners:,} run at a time"
+    )
+
+
+def _beside_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
+    for model in stage.auxiliary_models:
+        yield from _auxiliary_lines(stage, model, gpu_bytes)
+
+
+def _auxiliary_lines(
+    stage: StagePlan, model: AuxiliaryModel, gpu_bytes: int | None
+) -> Iterator[str]:
+    yield f"  auxiliary model {model.name}, on each GPU of its engines"
+    if model.external is not None:
+        yield "    none: others serve it"
+        return
+    shape = _shape(model.model_path, None)
+    if shape is None:
+        yield f"    there is no config.json of {model.model_path} here"
+        return
+    engine = auxiliary_memory(model, shape, gpu_bytes or 0)
+    yield from _term_lines(engine.terms if gpu_bytes else engine.terms[:-1])
+    if gpu_bytes is None or not machines_of(stage).total:
+        return
+    sequences = engine.cached_tokens // model.max_model_len
+    if sequences < 1:
+        yield (
+            f"    DOES NOT FIT: no sequence of {model.max_model_len} tokens: raise its "
+            "`gpu_memory_utilization` or `tensor_parallel_size`, or shorten its `max_model_len`"
+        )
+        return
+    yield (
+        f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
+        "sequences"
     )
 
 

@@ -53,10 +53,8 @@ class ExplorerConfig(Section):
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
     eval_on_startup: bool = True
     """Evaluate the weights that the stage starts with."""
-    auxiliary_models: Annotated[
-        tuple[AuxiliaryModelConfig, ...], Planned("the policy is the only model with an engine")
-    ] = ()
-    """Engines beside it: judges, teachers, reward models."""
+    auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
+    """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
     over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
     dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
@@ -99,3 +97,8 @@ class ExplorerConfig(Section):
     engine requests wait."""
     db_url: Annotated[str | None, Planned("requests of `mode: serve` are not kept")] = None
     """In `mode: serve`: database that keeps the requests."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one explorer's engines of all models, where there are any."""
+        return sum(one.num_gpus for one in (self.rollout_model, *self.auxiliary_models))

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from trinity.config.model import ModelConfig
+from trinity.config.rollout_model import AuxiliaryModelConfig
 from trinity.errors import UserError
 
 
@@ -17,28 +18,50 @@ class Lengths(NamedTuple):
 
 def resolve_lengths(model: ModelConfig, stage: str) -> Lengths:
     """Prompt and response share the sequence; what is missing is what the others leave."""
+    return _resolve(model, model.min_response_tokens, "model", stage)
+
+
+def resolve_auxiliary_lengths(
+    model: AuxiliaryModelConfig, of_policy: Lengths, at: str, stage: str
+) -> Lengths:
+    """The policy's, but for what the model has of its own: without a total, the policy's parts."""
+    shortest = model.min_response_tokens
+    shortest = of_policy.min_response if shortest is None else shortest
+    prompt, response = model.max_prompt_tokens, model.max_response_tokens
+    total = model.max_model_len
+    if total is None:
+        total = of_policy.model if prompt is None and response is None else None
+        prompt, response = prompt or of_policy.prompt, response or of_policy.response
+    given = AuxiliaryModelConfig.model_construct(
+        max_model_len=total, max_prompt_tokens=prompt, max_response_tokens=response
+    )
+    return _resolve(given, shortest, at, stage)
+
+
+def _resolve(
+    model: ModelConfig | AuxiliaryModelConfig, shortest: int, at: str, stage: str
+) -> Lengths:
     prompt, response = model.max_prompt_tokens, model.max_response_tokens
     total = model.max_model_len
     if total is None:
         if prompt is None or response is None:
             raise UserError(
-                f"stage `{stage}`: `model.max_model_len` is missing: give it, "
-                "or both `model.max_prompt_tokens` and `model.max_response_tokens`"
+                f"stage `{stage}`: `{at}.max_model_len` is missing: give it, "
+                f"or both `{at}.max_prompt_tokens` and `{at}.max_response_tokens`"
             )
         total = prompt + response
     if total < 2:
         raise UserError(
-            f"stage `{stage}`: `model.max_model_len: {total}` "
+            f"stage `{stage}`: `{at}.max_model_len: {total}` "
             "holds no prompt and response: give 2 or more"
         )
     if prompt is not None and response is not None and prompt + response > total:
         raise UserError(
-            f"stage `{stage}`: `model.max_prompt_tokens: {prompt}` and `model.max_response_tokens: "
-            f"{response}` exceed `model.max_model_len: {total}`: "
+            f"stage `{stage}`: `{at}.max_prompt_tokens: {prompt}` and `{at}.max_response_tokens: "
+            f"{response}` exceed `{at}.max_model_len: {total}`: "
             f"shorten them, or give {prompt + response}"
         )
     prompt, response = _share(total, prompt, response)
-    shortest = model.min_response_tokens
     return Lengths(total, prompt, response, shortest if shortest < response else response - 1)
 
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from trinity.config.chat_template import check_template
 from trinity.config.model_files import local_model_directory
 from trinity.config.plan import StagePlan
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -47,6 +48,8 @@ class _Architecture(BaseModel):
 
 def check_model(stage: StagePlan) -> None:
     """Raise for the first thing that is missing or does not fit."""
+    if stage.external_model is not None:
+        return
     if stage.chat_template is not None:
         check_template(stage.chat_template, "of `model`")
     directory = local_model_directory(stage.model_path)
@@ -54,8 +57,28 @@ def check_model(stage: StagePlan) -> None:
         return
     architecture = _read_architecture(directory)
     _check_weights(directory)
-    _check_tokenizer(directory, stage)
-    _check_architecture(architecture, stage)
+    _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
+    _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    if stage.needs_rollout:
+        rollout = stage.config.explorer.rollout_model
+        _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)
+
+
+def check_auxiliary_model(stage: StagePlan, position: int) -> None:
+    """The same for a model beside the policy."""
+    model, at = stage.auxiliary_models[position], f"explorer.auxiliary_models[{position}]"
+    if model.external is not None:
+        return
+    if model.chat_template is not None:
+        check_template(model.chat_template, f"of `{at}`")
+    directory = local_model_directory(model.model_path, f"{at}.model_path")
+    if directory is None:
+        return
+    architecture = _read_architecture(directory)
+    _check_weights(directory)
+    _check_tokenizer(directory, model.chat_template, f"{at}.chat_template")
+    _check_length(architecture, model.max_model_len, at, model.model_path)
+    _check_engine(architecture, model.engine, at, model.model_path, stage)
 
 
 def check_critic(stage: StagePlan) -> None:
@@ -128,7 +151,7 @@ def _check_safetensors(file: Path) -> None:
         raise UserError(f"{file} is cut short or damaged: copy or save the model again")
 
 
-def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
+def _check_tokenizer(directory: Path, chat_template: str | None, key: str) -> None:
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         raise UserError(
             f"the model {directory} has no tokenizer (such as tokenizer.json): save one with it"
@@ -138,13 +161,11 @@ def _check_tokenizer(directory: Path, stage: StagePlan) -> None:
         json.loads(file.read_bytes() if file.is_file() else b"{}")
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is damaged: save the tokenizer again") from error
-    if stage.chat_template is not None:
+    if chat_template is not None:
         return
     template = _own_template(directory)
     if not template:
-        raise UserError(
-            f"the tokenizer of {directory} has no chat template: give `model.chat_template_path`"
-        )
+        raise UserError(f"the tokenizer of {directory} has no chat template: give `{key}`")
     for name, text in _templates_by_name(template, directory).items():
         check_template(text, f"{name}of the tokenizer in {directory}")
 
@@ -178,25 +199,28 @@ def _own_template(directory: Path) -> object:
     return None
 
 
-def _check_architecture(architecture: _Architecture, stage: StagePlan) -> None:
+def _check_length(architecture: _Architecture, length: int, at: str, path: str) -> None:
     longest = architecture.max_position_embeddings
-    if longest and not architecture.rope_scaling and stage.max_model_len > longest:
+    if longest and not architecture.rope_scaling and length > longest:
         raise UserError(
-            f"`model.max_model_len: {stage.max_model_len}` exceeds the {longest} positions of the "
-            f"model {stage.model_path}: give {longest} or less"
+            f"`{at}.max_model_len: {length}` exceeds the {longest} positions of the "
+            f"model {path}: give {longest} or less"
         )
-    if not stage.needs_rollout:
-        return
+
+
+def _check_engine(
+    architecture: _Architecture, engine: EngineConfig, at: str, path: str, stage: StagePlan
+) -> None:
     heads = architecture.num_attention_heads
-    tensor_parallel = stage.config.explorer.rollout_model.tensor_parallel_size
+    tensor_parallel = engine.tensor_parallel_size
     if heads and heads % tensor_parallel:
         raise UserError(
-            f"`explorer.rollout_model.tensor_parallel_size: {tensor_parallel}` does not divide the "
-            f"{heads} attention heads of the model {stage.model_path}: give a divisor"
+            f"`{at}.tensor_parallel_size: {tensor_parallel}` does not divide the "
+            f"{heads} attention heads of the model {path}: give a divisor"
         )
     head_size = architecture.head_size
     if head_size and stage.config.cluster.gpu_per_node == 0 and head_size not in CPU_HEAD_SIZES:
         raise UserError(
-            f"the model {stage.model_path} has heads of {head_size}, which vLLM does not run "
+            f"the model {path} has heads of {head_size}, which vLLM does not run "
             f"without a GPU: give a model with heads of {', '.join(map(str, CPU_HEAD_SIZES))}"
         )

@@ -22,6 +22,21 @@ def located_model(model: ModelConfig, stage: str) -> str:
     return _located(path)
 
 
+def located_if_given(model: ModelConfig) -> str:
+    """The same where another model stands in for it; empty where there is none."""
+    return _located(model.model_path) if model.model_path else ""
+
+
+def located_auxiliary(path: str, at: str, stage: str) -> str:
+    """The same for a model beside the policy."""
+    if not path:
+        raise UserError(
+            f"stage `{stage}`: `{at}.model_path` is missing: "
+            "give the directory of a model in Hugging Face's layout"
+        )
+    return _located(path)
+
+
 def located_critic(model: ModelConfig, stage: str) -> str:
     """The same for the model that the critic starts from: the policy's unless it has its own."""
     path = model.critic_model_path
@@ -52,18 +67,18 @@ def chat_template_of(model: ModelConfig, stage: str) -> str | None:
         ) from error
 
 
-def local_model_directory(model_path: str) -> Path | None:
+def local_model_directory(model_path: str, key: str = "model.model_path") -> Path | None:
     """The directory of a planned `model_path`; None for a model that is still on the hub."""
     if os.path.isabs(model_path):
         if not Path(model_path).is_dir():
             raise UserError(
-                f"there is no model directory {model_path}: create it or correct `model.model_path`"
+                f"there is no model directory {model_path}: create it or correct `{key}`"
             )
         return Path(model_path)
     snapshot = _newest_snapshot(model_path)
     if snapshot is None and os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF:
         raise UserError(
-            f"`model.model_path: {model_path}` is neither a directory nor in the hub's cache, and "
+            f"`{key}: {model_path}` is neither a directory nor in the hub's cache, and "
             "HF_HUB_OFFLINE keeps it from being fetched: fetch it first, or unset the variable"
         )
     return snapshot

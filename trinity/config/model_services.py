@@ -2,9 +2,11 @@
 
 from typing import Annotated
 
-from trinity.config.reasons import EXTERNAL_ONLY, TINKER_ONLY
+from pydantic import Field
+
+from trinity.config.reasons import TINKER_ONLY
 from trinity.config.section import Positive, Section
-from trinity.config.status import Planned
+from trinity.config.status import NoEffect, Planned
 
 
 class TinkerConfig(Section):
@@ -26,14 +28,27 @@ class TinkerConfig(Section):
     """Address of the service."""
 
 
-class ExternalModelConfig(Section):
-    """A model behind an OpenAI-compatible address."""
+class ExternalAccessConfig(Section):
+    """Where a model is that others serve behind an OpenAI-compatible address."""
 
-    enable: Annotated[bool, Planned("a model that others serve is not evaluated")] = False
-    """Evaluate it, in `mode: bench`."""
-    base_url_env: Annotated[str, EXTERNAL_ONLY] = "OPENAI_BASE_URL"
-    """Environment variable that holds the address."""
-    api_key_env: Annotated[str, EXTERNAL_ONLY] = "OPENAI_API_KEY"
-    """Environment variable that holds the key."""
-    model_name: Annotated[str | None, EXTERNAL_ONLY] = None
+    base_url_env: str = Field(default="OPENAI_BASE_URL", min_length=1)
+    """Environment variable of the explorer that holds the address, up to `/v1`."""
+    api_key_env: str = Field(default="OPENAI_API_KEY", min_length=1)
+    """Environment variable of the explorer that holds the key."""
+    model_name: str | None = None
     """How the model is called there."""
+
+
+class ExternalModelConfig(ExternalAccessConfig):
+    """A model of others in the place of the policy."""
+
+    enable: bool = False
+    """Evaluate it, in `mode: bench`, or explore with it, in `mode: explore`; the same as
+    `explorer.rollout_model.engine_type: external`."""
+
+
+class AuxiliaryExternalConfig(ExternalAccessConfig):
+    """A model of others beside the policy."""
+
+    enable: Annotated[bool, NoEffect("`engine_type: external` of the same model says so")] = False
+    """Whether others serve it."""

@@ -17,6 +17,7 @@ from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lora import LoRAConfig
 from trinity.config.mode import Mode
 from trinity.config.over_rollout import needed_tasks
+from trinity.config.rollout_model import AuxiliaryModelConfig
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.steps import train_steps_from
@@ -187,6 +188,32 @@ def fresh_rows(
     return min(num_rollout_rows, rows_per_explore_step)
 
 
+class ExternalAccess(_Derived):
+    """Where a model is that others serve; the key is in the explorer's environment alone."""
+
+    base_url_env: str
+    api_key_env: str
+    model_name: str
+
+
+class AuxiliaryModel(_Derived):
+    """A model beside the policy, whose weights stay as they are."""
+
+    name: str
+    """As the user calls it, else where it stands."""
+    model_path: str
+    """Absolute directory or hub name; of a model that others serve its name there."""
+    external: ExternalAccess | None = None
+    """Where it is, if others serve it."""
+    max_model_len: int
+    max_prompt_tokens: int
+    truncates_prompts: bool
+    chat_template: str | None
+    enable_thinking: bool | None
+    sampling: Sampling
+    engine: AuxiliaryModelConfig
+
+
 class StoredBatches(_Derived):
     """Batches that another stage of the same database has recorded."""
 
@@ -282,6 +309,10 @@ class StagePlan(_Derived):
     experience_buffer: ResolvedExperienceBuffer
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""
+    auxiliary_models: tuple[AuxiliaryModel, ...] = ()
+    """Models that workflows may ask beside the policy."""
+    external_model: ExternalAccess | None = None
+    """What is evaluated or explored with in place of the policy, if others serve it."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Means nothing without a critic."""
@@ -345,6 +376,13 @@ class StagePlan(_Derived):
     def needs_training(self) -> bool:
         """Whether a trainer gives out the weights; else there are those the stage starts with."""
         return "trainer" in self.roles
+
+    @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs of one explorer's engines of all models, where there are any."""
+        explorer = self.config.explorer
+        own = 0 if self.external_model is not None else explorer.rollout_model.num_gpus
+        return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
     def num_rollout_rows(self) -> int:

@@ -25,7 +25,10 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
-    looks_back = any(stage.mode in ("bench", "serve") for stage in stages)
+    looks_back = any(
+        stage.mode == "serve" or (stage.mode == "bench" and stage.needs_training)
+        for stage in stages
+    )
     if _begins_anew(config) and not looks_back and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(

@@ -11,7 +11,7 @@ from trinity.config.data_check import (
     check_number_of_tasks,
     check_taskset,
 )
-from trinity.config.model_check import check_critic, check_model
+from trinity.config.model_check import check_auxiliary_model, check_critic, check_model
 from trinity.config.monitor_check import check_monitor
 from trinity.config.plan import ExperimentPlan
 from trinity.config.start_checkpoint import check_start
@@ -41,6 +41,9 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
         if stage.mode == "serve":
             continue
         yield "", partial(check_critic, stage)
+        for position in range(len(stage.auxiliary_models)):
+            what = f"stage `{stage.name}`: "
+            yield what, partial(check_auxiliary_model, stage, position)
         yield "", partial(check_start, stage)
         buffer = stage.experience_buffer
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "

@@ -1,12 +1,13 @@
 """How many training processes a stage gets."""
 
+from trinity.config.external import is_external
 from trinity.config.root import Config
 from trinity.errors import UserError
 
 
 def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
     """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
-    if config.mode in ("explore", "serve"):
+    if config.mode in ("explore", "serve") or is_external(config):
         return 0
     wanted = config.trainer.rank_num
     gpus = config.cluster.node_num * config.cluster.gpu_per_node
@@ -46,4 +47,4 @@ def _too_few(left: int, wanted: int) -> str:
 def _rollout_gpus(config: Config) -> int:
     if config.mode == "train":
         return 0
-    return config.explorer.rollout_model.num_gpus
+    return config.explorer.num_gpus

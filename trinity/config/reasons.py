@@ -8,5 +8,4 @@ NO_RAY = NoEffect("there is no Ray here: services find one another by their addr
 UNREAD_THERE = NoEffect("nothing reads it in Trinity-RFT either")
 IN_DATABASE = NoEffect("rows are in the buffer's database, which has retries of its own")
 TINKER_ONLY = NoEffect("it belongs to `model.tinker.enable`, which is planned")
-EXTERNAL_ONLY = NoEffect("it belongs to `model.external_model.enable`, which is planned")
 MEGATRON_ONLY = NoEffect("it belongs to `trainer_strategy: megatron`, which is planned")

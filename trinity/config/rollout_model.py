@@ -5,9 +5,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from trinity.config.model_services import ExternalModelConfig
+from trinity.config.model_services import AuxiliaryExternalConfig, ExternalModelConfig
 from trinity.config.reasons import DERIVED, MERGED, NO_RAY
-from trinity.config.section import Args, NonNegative, Port, Positive, Section, usual
+from trinity.config.section import Args, NonNegative, NumLogprobs, Port, Positive, Section, usual
 from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
@@ -28,23 +28,21 @@ OF_MODEL = (
     "trust_remote_code",
 )
 """Keys of `model` that Trinity-RFT copies into each engine."""
+OWN_POSITIONS = Planned("position embeddings are those of the model's own config.json")
 
 
 class EngineConfig(Section):
     """What all engines share."""
 
     engine_type: Annotated[
-        Literal["vllm"],
+        Literal["vllm", "external"],
         Choices(
-            planned={
-                "sglang": "SGLang's engine",
-                "tinker": "the Tinker service",
-                "external": "a model that others serve",
-            },
+            planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
             aliases={"vllm_async": "vllm"},
         ),
     ] = "vllm"
-    """Inference engine."""
+    """Inference engine; `external` is a model that others serve behind an OpenAI-compatible
+    address."""
     engine_num: Positive = 1
     """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
     tensor_parallel_size: Positive = 1
@@ -125,8 +123,13 @@ class EngineConfig(Section):
     """Adapters of the engine."""
     lora_kwargs: Annotated[Args, MERGED] = Field(default_factory=dict)
     """Their sizes."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
-    """A copy of `model.external_model`."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one explorer's engines of this model, where there are any."""
+        if self.engine_type == "external":
+            return 0
+        return self.engine_num * self.tensor_parallel_size
 
 
 class RolloutModelConfig(EngineConfig):
@@ -140,31 +143,38 @@ class RolloutModelConfig(EngineConfig):
 
     model_path: Annotated[str | None, NoEffect("the policy is `model.model_path`")] = None
     """Which model is rolled out."""
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    """A copy of `model.external_model`."""
     name: Annotated[str | None, NoEffect("there is one rollout model")] = None
     """How workflows call the model."""
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of one explorer's engines, where there are any."""
-        return self.engine_num * self.tensor_parallel_size
 
 
 class AuxiliaryModelConfig(EngineConfig):
     """An engine beside the policy's: a judge, a teacher, a reward model."""
 
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    }
+
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
-    """How workflows call the model."""
-    trust_remote_code: bool = False
+    """How it is called in sentences and logs."""
+    external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
+    """Where it is, for `engine_type: external`."""
+    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
     """Run the Python code that comes with it."""
-    temperature: float | None = None
+    enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False
+    """Keep its answers as experiences."""
+    enable_openai_api: Annotated[bool, NoEffect("each attempt has an address of each")] = True
+    """An OpenAI-compatible address on this machine."""
+    temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature, unless as `model`."""
-    top_p: float | None = None
+    top_p: float | None = Field(default=None, gt=0, le=1)
     """Nucleus sampling, unless as `model`."""
-    top_k: int | None = None
+    top_k: int | None = Field(default=None, ge=-1)
     """Sampling among the k likeliest tokens, unless as `model`."""
-    logprobs: int | None = None
+    logprobs: NumLogprobs | None = None
     """Log-probabilities of other tokens, unless as `model`."""
     max_model_len: Positive | None = None
     """Longest sequence, unless as `model`."""
@@ -176,15 +186,13 @@ class AuxiliaryModelConfig(EngineConfig):
     """No end token before this many, unless as `model`."""
     enable_prompt_truncation: bool | None = None
     """What becomes of long prompts, unless as `model`."""
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = Field(default=None, gt=0)
     """Penalty of repetitions, unless as `model`."""
     enable_thinking: bool | None = None
     """Switch of chat templates that have a thinking mode, unless as `model`."""
-    enable_chunked_prefill: bool = True
-    """Read long prompts in parts."""
     chat_template: str | None = None
     """Jinja text used in place of the tokenizer's chat template."""
-    rope_scaling: dict[str, JsonValue] | None = None
+    rope_scaling: Annotated[dict[str, JsonValue] | None, OWN_POSITIONS] = None
     """Longer sequences than the model was made for, unless as `model`."""
-    rope_theta: float | None = None
+    rope_theta: Annotated[float | None, OWN_POSITIONS] = None
     """Base of the position embeddings, unless as `model`."""

@@ -4,18 +4,26 @@ from typing import NamedTuple
 
 from trinity.config.algorithm_check import check_algorithm
 from trinity.config.algorithm_planning import resolve_algorithm
+from trinity.config.auxiliary_models import resolve_auxiliary_models
+from trinity.config.external import is_external, resolve_external_model
 from trinity.config.gathered import Gathered
 from trinity.config.learning_rate import LearningRateSchedule
 from trinity.config.lengths import Lengths, resolve_lengths
 from trinity.config.lora_check import located_adapter
 from trinity.config.merging import Stage
 from trinity.config.mode import EXPLORING, WITHOUT_TASKS, Mode
-from trinity.config.model_files import chat_template_of, located_critic, located_model
+from trinity.config.model_files import (
+    chat_template_of,
+    located_critic,
+    located_if_given,
+    located_model,
+)
 from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
 from trinity.config.placement_check import check_placement
 from trinity.config.plan import (
+    AuxiliaryModel,
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
     ResolvedOperator,
@@ -76,9 +84,12 @@ def plan_stage(stage: Stage) -> StagePlan:
     sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name)) if algorithm else None
     data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
     operators = found.of(lambda: _operators(config, name))
+    beside = found.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = found.of(lambda: resolve_external_model(config, name))
     found.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
+    plan = plan.model_copy(update={"auxiliary_models": beside, "external_model": external})
     found.of(lambda: check_algorithm(plan))
     found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     found.of(lambda: check_placement(plan))
@@ -143,7 +154,13 @@ def _plan(
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
     found = Gathered()
-    path = found.of(lambda: located_model(config.model, stage))
+    path = found.of(
+        lambda: (
+            located_if_given(config.model)
+            if is_external(config)
+            else located_model(config.model, stage)
+        )
+    )
     adapter = found.of(lambda: located_adapter(config.model, stage))
     template = found.of(lambda: chat_template_of(config.model, stage))
     found.raise_all()
@@ -168,7 +185,8 @@ def _data(
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
-    return ROLES[config.mode]
+    """A model that others serve has no checkpoints to read."""
+    return ("explorer",) if is_external(config) else ROLES[config.mode]
 
 
 def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
@@ -177,6 +195,11 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
         return ()
     operators = config.data_processor.experience_pipeline.operators
     return resolve_operators(operators, config.service, stage)
+
+
+def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
+    """Data that is not rolled out is not judged either."""
+    return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
 
 
 def _tasksets(

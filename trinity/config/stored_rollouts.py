@@ -50,6 +50,12 @@ def _of_earlier_stage(stage: StagePlan, before: Sequence[StagePlan]) -> StagePla
             "`buffer.trainer_input.experience_buffer.source_run`, or give `mode: both`"
         )
     _check_order(stage)
+    if source.external_model is not None:
+        raise UserError(
+            f"stage `{stage.name}`: stage `{source.name}` explores with a model that others serve "
+            "(`model.external_model.enable`), which tells no log-probabilities to train on: "
+            "explore with a model of your own, or leave the training out"
+        )
     stored = StoredRollouts(stage=source.name)
     check_rows(stage, source, stored)
     return stage.model_copy(update={"stored_rollouts": stored})

@@ -92,7 +92,7 @@ class Deployment:
         if service == "trainer":
             return max(stage.trainer_rank_num for stage in self.plan.stages)
         rollouts = [stage for stage in self.plan.stages if stage.needs_rollout]
-        sizes = [stage.config.explorer.rollout_model.num_gpus for stage in rollouts]
+        sizes = [stage.num_rollout_gpus for stage in rollouts]
         return max(sizes, default=0) if service == "explorer" else 0
 
     def folders(self, service: str) -> tuple[Folder, ...]:
@@ -154,6 +154,9 @@ class Deployment:
                 yield from _data(stage)
             if service in ("explorer", "trainer"):
                 yield from (model for model in _models(stage) if model.startswith("/"))
+            if service == "explorer":
+                own = (model for model in stage.auxiliary_models if model.external is None)
+                yield from (one.model_path for one in own if one.model_path.startswith("/"))
         if service != "synchronizer" and self.plugin_dir is not None:
             yield str(self.plugin_dir)
 

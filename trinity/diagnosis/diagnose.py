@@ -9,7 +9,7 @@ from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
 
-SLOW = ("workflow", "ranks", "engine", "reader", "advantage function")
+SLOW = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
 """Waits for work that may just take its time."""
 OWNED = (*SLOW, "files")
 """What belongs to whoever waits for it."""
@@ -32,6 +32,8 @@ ADVICE = {
     "starts them anew from the newest checkpoint",
     "engine": "A large model takes minutes to load; one that does not load is given up after "
     "`synchronizer.sync_timeout`",
+    "external model": "A model that others serve and that does not answer is given up after "
+    "`synchronizer.sync_timeout`, and the stage fails",
     "files": "Weights whose files do not match their manifest are never loaded: the disk is at "
     "fault, or somebody changed them",
     "advantage function": "One that takes too long is ended and tried again, at last without the "

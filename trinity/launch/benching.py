@@ -19,7 +19,7 @@ CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 
 def is_bench(plan: ExperimentPlan) -> bool:
     """Whether checkpoints are to be evaluated."""
-    return any(stage.mode == "bench" for stage in plan.stages)
+    return any(stage.mode == "bench" and stage.needs_training for stage in plan.stages)
 
 
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
@@ -33,7 +33,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
             f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
             "then start it with `mode=bench`"
         )
-    stages = [stage for stage in plan.stages if stage.mode == "bench"]
+    stages = [one for one in plan.stages if one.mode == "bench" and one.needs_training]
     newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
     name = f"{which}-{newest}"

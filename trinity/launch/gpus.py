@@ -40,4 +40,4 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 def _rollout_gpus(stage: StagePlan) -> int:
     if not stage.needs_rollout:
         return 0
-    return stage.config.explorer.rollout_model.num_gpus
+    return stage.num_rollout_gpus

@@ -113,7 +113,7 @@ def sample_lines(stage: StageView) -> list[str]:
 def _extent(stage: StageView, opened: buffer_pb2.StageOpened) -> str:
     """How much there is to do."""
     if stage.mode == "bench":
-        return "checkpoints are evaluated"
+        return "nothing is trained, evaluations alone"
     if stage.mode == "explore":
         return f"{opened.num_tasks} tasks, {opened.total_explore_steps} explore steps"
     return f"{opened.num_tasks} tasks, {stage.total_steps or 'unbounded'} steps"

@@ -23,13 +23,13 @@ def demand_of(stage: StagePlan) -> Demand:
 
 
 def engines_of(stage: StagePlan) -> tuple[Engines, ...]:
-    """Of the policy, then of the auxiliary models."""
-    explorer = stage.config.explorer.model_dump()  # some keys are read only where there are any
-    rollout = explorer.get("rollout_model")
-    found = [_engine("rollout engine", rollout if isinstance(rollout, Mapping) else {})]
-    others = explorer.get("auxiliary_models")
-    for position, other in enumerate(others if isinstance(others, list | tuple) else ()):
-        found.append(_engine(f"auxiliary model {position} engine", other))
+    """Of the policy, then of the models beside it, as far as they are not served by others."""
+    rollout = stage.config.explorer.model_dump().get("rollout_model")
+    keys = rollout if isinstance(rollout, Mapping) else {}  # some are read only where they are
+    found = [] if stage.external_model else [_engine("rollout engine", keys)]
+    for model in stage.auxiliary_models:
+        if model.external is None:
+            found.append(_engine(f"{model.name} engine", model.engine.model_dump()))
     return tuple(found)
 
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan import AuxiliaryModel, StagePlan
+from trinity.config.rollout_model import EngineConfig
 from trinity.sizing.adapter import count_adapter
-from trinity.sizing.demand import engines_of, sequence_parallel_of
+from trinity.sizing.demand import sequence_parallel_of
 from trinity.sizing.memory import (
     Keeping,
     Term,
@@ -123,17 +124,25 @@ def rank_memory(
 
 def engine_memory(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
     """Of the rollout engine on GPUs of `gpu_bytes`."""
-    rollout = stage.config.explorer.rollout_model
-    gpus = engines_of(stage)[0].gpus_each or 1
+    return _memory_of(stage.config.explorer.rollout_model, shape, gpu_bytes)
+
+
+def auxiliary_memory(model: AuxiliaryModel, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
+    """The same of an engine of a model beside the policy."""
+    return _memory_of(model.engine, shape, gpu_bytes)
+
+
+def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
+    gpus = engine.tensor_parallel_size
     room = cache_room(
         shape,
         gpus=gpus,
-        dtype=rollout.dtype,
+        dtype=engine.dtype,
         gpu_bytes=gpu_bytes,
-        utilization=rollout.gpu_memory_utilization,
+        utilization=engine.gpu_memory_utilization,
     )
-    a_token = kv_bytes_per_token(shape, rollout.tensor_parallel_size, rollout.dtype)
-    terms = engine_terms(shape, gpus=gpus, dtype=rollout.dtype, cache_bytes=room)
+    a_token = kv_bytes_per_token(shape, engine.tensor_parallel_size, engine.dtype)
+    terms = engine_terms(shape, gpus=gpus, dtype=engine.dtype, cache_bytes=room)
     return EngineMemory(terms=tuple(terms), room=room, cached_tokens=max(room, 0) // a_token)
 
 

@@ -21,7 +21,8 @@ class Generation:
     """What an engine made of a prompt: its very tokens, the end token included.
 
     logprobs are natural logarithms after penalties, temperature and truncation, one for each token:
-    what the token was drawn by. `likeliest` are the likeliest tokens at each position with the same
+    what the token was drawn by. A model that others serve tells none: its tokens are masked out and
+    never trained. `likeliest` are the likeliest tokens at each position with the same
     kind of number, as many as `SamplingParams.logprobs` asked for; without a question none.
     """
 

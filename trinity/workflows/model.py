@@ -55,6 +55,8 @@ class Sampling(TypedDict, total=False):
 
 HeardOf = Callable[[int, Piece], None]
 """Told which of the answers goes on, and how."""
+AUXILIARY_MODEL = "auxiliary_model"
+"""Key of an experience's `info` that says which model beside the policy made it."""
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
 """Arrays of an experience, position by position, where `logprobs` asked for them."""
@@ -88,6 +90,7 @@ class ModelWrapper(HttpAccess):
         weights: tuple[int, int],
         seed_of_call: Callable[[int], int],
         keeps_history: bool = False,
+        auxiliary_name: str = "",
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
@@ -101,6 +104,7 @@ class ModelWrapper(HttpAccess):
         self._is_closed = False
         self._place = tracing.current()
         self._history = History() if keeps_history else None
+        self._auxiliary_name = auxiliary_name
 
     @property
     def model_version(self) -> int:
@@ -252,11 +256,13 @@ class ModelWrapper(HttpAccess):
         self, prompt: Prompt, generation: Generation, sampling: SamplingParams
     ) -> Experience:
         num_tokens = len(generation.token_ids)
+        knows_logprobs = len(generation.logprobs) == num_tokens
+        logprobs = generation.logprobs if knows_logprobs else [0.0] * num_tokens
         body = TokenSequence(
             tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
             prompt_length=len(prompt.token_ids),
-            action_mask=np.ones(num_tokens, dtype=np.bool_),
-            rollout_logprobs=np.array(generation.logprobs, dtype=np.float32),
+            action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
+            rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
             response_text=_until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
         )
@@ -298,6 +304,7 @@ class ModelWrapper(HttpAccess):
             version_spans=(span,),
             sampling=sampling,
             chat_template_sha256=self._tokenizer.template_sha256,
+            info={AUXILIARY_MODEL: self._auxiliary_name} if self._auxiliary_name else {},
         )
 
 

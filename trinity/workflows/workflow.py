@@ -1,12 +1,16 @@
 """The base of workflows."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from trinity.errors import UserError
 from trinity.types import Experience, JsonValue
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
+
+if TYPE_CHECKING:
+    import openai
 
 
 class Workflow:
@@ -22,6 +26,9 @@ class Workflow:
     A workflow with `is_async` runs on the service's event loop and must not block; any other has
     `run` and gets a thread. A thread cannot be stopped: once the attempt is over, its calls of the
     model raise AttemptOver. An instance serves one run and is never used again.
+
+    `auxiliary_model_wrappers` are the models beside the policy, in their order: to be asked as
+    `model` is, and never trained.
     """
 
     is_async: ClassVar[bool] = False
@@ -39,8 +46,19 @@ class Workflow:
     ) -> None:
         self.task = task
         self.model = model
-        self.auxiliary_models = list(auxiliary_models or [])
+        self.auxiliary_model_wrappers = list(auxiliary_models or [])
         self._check_args()
+
+    @cached_property
+    def auxiliary_models(self) -> "list[openai.OpenAI] | list[openai.AsyncOpenAI]":
+        """OpenAI clients of the models in `explorer.auxiliary_models`; asynchronous by `is_async`.
+
+        Raises: UserError when the package `openai` is missing.
+        """
+        wrappers = self.auxiliary_model_wrappers
+        if self.is_async:
+            return [one.get_openai_async_client() for one in wrappers]
+        return [one.get_openai_client() for one in wrappers]
 
     # A workflow writes one of the two; without it the run fails with this sentence.
     def run(self) -> list[Experience]:

@@ -96,7 +96,7 @@ class Stage:
         if self.plan.benched is not None:
             return version not in self.plan.benched.known_versions
         if version == 0:
-            return self.plan.config.explorer.eval_on_startup
+            return self.plan.mode == "bench" or self.plan.config.explorer.eval_on_startup
         if self.plan.is_driven:
             return False
         interval = self.plan.eval_interval

@@ -48,7 +48,7 @@ def _check_sampling(plan: StagePlan) -> None:
 
 
 def _check_tasksets(plan: StagePlan) -> None:
-    if plan.mode == "bench" and plan.benched is None:
+    if plan.mode == "bench" and plan.needs_training and plan.benched is None:
         raise InvalidRequest(
             "plan_json: mode bench without a run whose checkpoints are evaluated: start it with "
             "`trinity run` in that run's directory"

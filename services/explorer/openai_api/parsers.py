@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.explorer.tokenizer import HuggingFaceTokenizer
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject
 
@@ -75,9 +75,7 @@ class ResponseParsers:
         return str(self.tokenizer.plain.decode(tokens, skip_special_tokens=False))
 
 
-def load_parsers(
-    rollout: RolloutModelConfig, tokenizer: HuggingFaceTokenizer
-) -> ResponseParsers | None:
+def load_parsers(rollout: EngineConfig, tokenizer: HuggingFaceTokenizer) -> ResponseParsers | None:
     """Those that are named; heavy to import.
 
     Raises: UserError when vLLM has none of that name, or it does not suit the model.

@@ -13,7 +13,7 @@ from services.explorer.openai_api.answering import Answering, over
 from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.parsers import ResponseParsers
 from services.explorer.openai_api.refusals import bearer_of, in_json, refuse, respond
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper
@@ -43,7 +43,7 @@ class OpenAIApi:
         self,
         *,
         model_path: str,
-        rollout: RolloutModelConfig,
+        rollout: EngineConfig,
         tokenizer: ChatTokenizer,
         parsers: ResponseParsers | None = None,
     ) -> None:
@@ -133,6 +133,4 @@ def _listen(port: int | None) -> socket.socket:
 
 
 def _no_key() -> "web.Response":
-    return refuse(
-        401, "authentication_error", "bring `explorer.rollout_model.api_key` as a bearer token"
-    )
+    return refuse(401, "authentication_error", "bring the `api_key` of the model as a bearer token")

@@ -242,7 +242,40 @@ MODEL = [
         {"algorithm": {"algorithm_type": "ppo"}},
         lambda plan: plan.critic_model_path == plan.model_path,
     ),
-    told("a model of others", at("model.external_model.enable", True), PLANNED, "external_model"),
+    refused(
+        "a model of others that is trained",
+        {"model": {"external_model": {"enable": True, "model_name": "theirs"}}},
+        "tells no log-probabilities",
+    ),
+    refused(
+        "a model of others by the engine's type",
+        at(f"{ROLLOUT}.engine_type", "external"),
+        "tells no log-probabilities",
+    ),
+    refused(
+        "a model of others without a name",
+        {"mode": "explore", "model": {"external_model": {"enable": True}}},
+        "model.external_model.model_name",
+    ),
+    refused(
+        "nothing to evaluate a model of others on",
+        {"mode": "bench", "model": {"external_model": {"enable": True, "model_name": "theirs"}}},
+        "eval_tasksets",
+    ),
+    follows(
+        "exploring with a model of others",
+        {
+            "mode": "explore",
+            "model": {"model_path": "", "external_model": {"enable": True, "model_name": "theirs"}},
+        },
+        lambda plan: (
+            plan.external_model is not None
+            and (plan.external_model.model_name, plan.external_model.api_key_env)
+            == ("theirs", "OPENAI_API_KEY")
+            and plan.roles == ("explorer",)
+            and plan.num_rollout_gpus == 0
+        ),
+    ),
     told("the Tinker service", at("model.tinker.enable", True), PLANNED, "tinker"),
     refused(
         "an unreadable chat template",
@@ -447,11 +480,54 @@ EXPLORER = [
         NO_EFFECT,
         "asynchronous",
     ),
-    told(
-        "other models",
-        at("explorer.auxiliary_models", [{"model_path": "/m"}]),
-        PLANNED,
-        "auxiliary_models",
+    follows(
+        "a model beside the policy",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "temperature": 0.0}]),
+        lambda plan: (
+            [(one.name, one.model_path, one.max_model_len) for one in plan.auxiliary_models]
+            == [("auxiliary_models[0]", "/m", plan.max_model_len)]
+            and plan.auxiliary_models[0].sampling.temperature == 0.0
+        ),
+    ),
+    follows(
+        "a model beside the policy with lengths of its own",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "max_response_tokens": 7}]),
+        lambda plan: (
+            plan.auxiliary_models[0].max_model_len == plan.max_prompt_tokens + 7
+            and plan.auxiliary_models[0].sampling.max_tokens == 7
+        ),
+    ),
+    follows(
+        "a judge that others serve",
+        at(
+            "explorer.auxiliary_models",
+            [{"engine_type": "external", "external_model_config": {"model_name": "theirs"}}],
+        ),
+        lambda plan: (
+            plan.auxiliary_models[0].external is not None
+            and plan.auxiliary_models[0].external.model_name == "theirs"
+            and plan.num_rollout_gpus == 1
+        ),
+    ),
+    refused(
+        "a judge that others serve, without its name there",
+        at("explorer.auxiliary_models", [{"engine_type": "external"}]),
+        "explorer.auxiliary_models[0].external_model_config.model_name",
+    ),
+    refused(
+        "a model beside the policy that is nowhere",
+        at("explorer.auxiliary_models", [{"name": "judge"}]),
+        "explorer.auxiliary_models[0].model_path",
+    ),
+    refused(
+        "two models of one name",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "name": "judge"}] * 2),
+        "`judge`",
+    ),
+    refused(
+        "a model beside the policy whose lengths contradict one another",
+        at("explorer.auxiliary_models", [{"model_path": "/m", "max_model_len": 1}]),
+        "explorer.auxiliary_models[0].max_model_len",
     ),
     *(
         told(f"the proxy's {name}", at(f"explorer.{name}", value), SILENT, "")

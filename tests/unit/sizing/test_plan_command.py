@@ -116,3 +116,30 @@ def test_no_heavy_library_is_loaded(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_models_beside_the_policy_take_gpus_and_memory_too(tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
+    judge = {"name": "judge", "model_path": model, "engine_num": 2, "gpu_memory_utilization": 0.01}
+    theirs = {"engine_type": "external", "external_model_config": {"model_name": "theirs"}}
+    file = experiment(
+        tmp_path,
+        cluster={"gpu_per_node": 4},
+        explorer={"auxiliary_models": [judge, theirs]},
+    )
+    text = plan(file, "--gpu-memory", "80")
+    assert line(text, "rollout engine 0").endswith("GPU 0:0")
+    assert line(text, "judge engine 1").endswith("GPU 0:2")
+    assert "auxiliary_models[1] engine" not in text
+    assert line(text, "rank 0").endswith("GPU 0:3")
+    of_judge = text.partition("auxiliary model judge, on each GPU")[2]
+    assert line(of_judge, "weights").split()[1:3] == ["2.9", "GiB"]
+    assert line(of_judge, "DOES NOT FIT").startswith("DOES NOT FIT: no sequence of 2048 tokens")
+    assert "others serve it" in of_judge
+
+
+def test_models_beside_the_policy_leave_fewer_gpus_to_train_on(tmp_path: Path) -> None:
+    judge = {"model_path": str(tmp_path / "model"), "tensor_parallel_size": 2}
+    file = experiment(tmp_path, cluster={"gpu_per_node": 3}, explorer={"auxiliary_models": [judge]})
+    with pytest.raises(UserError, match="rollout takes 3 of 3 GPUs"):
+        plan(file)

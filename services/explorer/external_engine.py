@@ -1,0 +1,255 @@
+"""A model that others serve behind an OpenAI-compatible address, asked as an engine is."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.explorer.external_tokenizer import messages_of, tokens_of
+from services.explorer.failures import StageFailed
+from services.explorer.patience import Patience
+from trinity.config.plan import ExternalAccess
+from trinity.errors import UserError
+from trinity.masking import HIDDEN
+from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.workflows.generation import Generation, Heard, Piece
+
+if TYPE_CHECKING:
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 8.0
+LONGEST_ASKED_SECONDS = 30.0
+"""However long a server asks to be left alone."""
+MAX_QUOTED_CHARACTERS = 200
+HOPELESS = {
+    HTTPStatus.UNAUTHORIZED: "the key in {key}",
+    HTTPStatus.FORBIDDEN: "the key in {key}",
+    HTTPStatus.NOT_FOUND: "the address in {address}, or the model's name",
+    HTTPStatus.METHOD_NOT_ALLOWED: "the address in {address}",
+}
+"""Answers that stay the same however often it is asked, and what to correct."""
+MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where a model is, with the key, which is shown to nobody."""
+
+    source: ExternalAccess
+    address: str = field(repr=False)
+    key: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """How the model is called there."""
+        return self.source.model_name
+
+
+def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Access:
+    """Raises: UserError when one of the variables is not set."""
+    for name, what in ((source.base_url_env, "address"), (source.api_key_env, "key")):
+        if not environment.get(name):
+            raise UserError(
+                f"the environment variable {name}, which holds the {what} of the model "
+                f"`{source.model_name}`, is not set where the explorer runs: set it"
+            )
+    address, key = environment[source.base_url_env], environment[source.api_key_env]
+    if not address.startswith(("http://", "https://")):
+        raise UserError(
+            f"the environment variable {source.base_url_env} holds no address that begins with "
+            f"http:// or https://, where the model `{source.model_name}` is reached"
+        )
+    return Access(source=source, address=address.rstrip("/"), key=key)
+
+
+class _NoAnswerYet(Exception):
+    """It may answer when it is asked again."""
+
+    def __init__(self, reason: str, pause_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause_seconds = pause_seconds
+
+
+class ExternalEngine:
+    """Calls wait for the model together, and give it up together: `check` then raises StageFailed.
+
+    Tokens are bytes (`ExternalTokenizer`) and have no log-probabilities: nothing of them is
+    trained. Whether equal seeds give equal answers is the server's doing.
+    """
+
+    def __init__(self, *, access: Access, patience: Patience) -> None:
+        self._access = access
+        self._patience = patience
+        self._outage = patience.outage(
+            waits_for="external model", purpose=f"answer as `{access.name}`"
+        )
+        self._failed: StageFailed | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
+    ) -> Generation:
+        """Its answer to the messages, asked for again for as long as patience lasts; heard whole.
+
+        Raises: StageFailed when it is given up, UserError when it does not take this request.
+        """
+        body = _request(self._access.name, prompt_token_ids, sampling, min_tokens)
+        pause = FIRST_PAUSE_SECONDS
+        while self._failed is None:
+            try:
+                answer = await self._post(body)
+            except _NoAnswerYet as error:
+                await self._wait(error, pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                self._outage.over()
+                if heard is not None:
+                    heard(Piece(token_ids=answer.token_ids, logprobs=answer.logprobs))
+                return answer
+        raise self._failed
+
+    async def load_weights(self, directory: Path) -> None:
+        """Its weights are others' business."""
+        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {directory}")
+
+    async def check(self) -> None:
+        """Raises: StageFailed when it was given up."""
+        if self._failed is not None:
+            raise self._failed
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._outage.over()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _wait(self, error: _NoAnswerYet, pause: float) -> None:
+        try:
+            self._outage.note(str(error))
+        except StageFailed as given_up:
+            self._failed = given_up
+            raise
+        await asyncio.sleep(max(pause, error.pause_seconds))
+
+    async def _post(self, body: JsonObject) -> Generation:
+        import aiohttp
+
+        try:
+            async with self._open_session().post(
+                f"{self._access.address}/chat/completions",
+                json=body,
+                headers={"Authorization": f"Bearer {self._access.key}"},
+                allow_redirects=False,
+            ) as response:
+                text = await response.text(errors="replace")
+                if response.status == HTTPStatus.OK:
+                    return _read(text)
+                raise self._refusal(response.status, response.headers.get("Retry-After"), text)
+        except aiohttp.InvalidURL as error:
+            raise self._given_up(f"cannot be asked at the address in {self._address}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _NoAnswerYet(self._masked(type(error).__name__)) from error
+
+    def _open_session(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        if self._session is None:
+            limits = aiohttp.ClientTimeout(
+                total=self._patience.seconds, sock_connect=CONNECT_SECONDS
+            )
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(timeout=limits, connector=connector)
+        return self._session
+
+    def _refusal(self, status: int, retry_after: str | None, text: str) -> Exception:
+        """What an answer other than 200 means; only that to one request is quoted."""
+        if (wrong := _what_is_wrong(status)) is not None:
+            names = wrong.format(key=self._access.source.api_key_env, address=self._address)
+            return self._given_up(f"refuses to answer (HTTP {status}): correct {names}")
+        if status in MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return _NoAnswerYet(f"HTTP {status}", _seconds(retry_after))
+        said = self._masked(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
+        return UserError(
+            f"the model `{self._access.name}` does not take a request (HTTP {status}): {said}"
+        )
+
+    def _given_up(self, why: str) -> StageFailed:
+        self._failed = StageFailed(f"the model `{self._access.name}`, which others serve, {why}")
+        return self._failed
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self._access.key, HIDDEN)
+
+    @property
+    def _address(self) -> str:
+        return self._access.source.base_url_env
+
+
+def _what_is_wrong(status: int) -> str | None:
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return "the address in {address}"
+    return next((wrong for one, wrong in HOPELESS.items() if one == status), None)
+
+
+def _request(
+    name: str, prompt_token_ids: list[int], sampling: SamplingParams, min_tokens: int
+) -> JsonObject:
+    """What all servers know, and of the rest what was asked for."""
+    rest: JsonObject = {
+        "top_k": sampling.top_k if sampling.top_k > 0 else None,
+        "min_p": sampling.min_p or None,
+        "min_tokens": min_tokens or None,
+        "presence_penalty": sampling.presence_penalty or None,
+        "frequency_penalty": sampling.frequency_penalty or None,
+        "repetition_penalty": sampling.repetition_penalty
+        if sampling.repetition_penalty != 1.0
+        else None,
+        "stop": list(sampling.stop) or None,
+    }
+    return {
+        "model": name,
+        "messages": [
+            {"role": one["role"], "content": one["content"]}
+            for one in messages_of(prompt_token_ids)
+        ],
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        **{key: value for key, value in rest.items() if value is not None},
+    }
+
+
+def _read(text: str) -> Generation:
+    try:
+        choice: dict[str, Any] = json.loads(text)["choices"][0]
+        said = choice["message"]["content"] or ""
+        reason = str(choice.get("finish_reason"))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _NoAnswerYet("an answer that is no chat completion") from error
+    return Generation(
+        token_ids=tokens_of(str(said)),
+        logprobs=[],
+        finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
+    )
+
+
+def _seconds(retry_after: str | None) -> float:
+    """A date, which is allowed too, is as good as nothing."""
+    try:
+        return min(max(float(retry_after or 0), 0.0), LONGEST_ASKED_SECONDS)
+    except ValueError:
+        return 0.0

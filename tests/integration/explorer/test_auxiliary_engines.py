@@ -1,0 +1,86 @@
+"""The policy and a judge, each in a vLLM engine of its own, in one explorer."""
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from services.explorer.engine import Engine, EngineDied, EngineOptions
+from services.explorer.engines import Engines, RunningEngine
+from services.explorer.vllm_engine import start_vllm
+from services.explorer.weights import PublishedWeights, WeightsId
+from tests.integration.explorer.test_engine import PROMPT, sampling
+from tests.unit.explorer.builders import build_plan
+from trinity.waits import Waits
+
+DIED_SECONDS = 60.0
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+CHILDREN: dict[str, set[BaseProcess]] = {}
+"""Processes of each engine, by the role that it was started for."""
+
+
+async def start(options: EngineOptions) -> Engine:
+    before = set(multiprocessing.active_children())
+    engine = await start_vllm(options)
+    CHILDREN[options.role] = set(multiprocessing.active_children()) - before
+    return engine
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningEngine]:
+    """Started as the explorer does, from a plan."""
+    plan = build_plan(
+        tmp_path_factory.mktemp("plan"),
+        model={"model_path": str(models[0]), "max_model_len": 96},
+        explorer={
+            "auxiliary_models": [
+                {"name": "judge", "model_path": str(models[1]), "dtype": "float32"}
+            ]
+        },
+    )
+    engines = Engines(start=start, waits=Waits(owner="explorer", on_change=lambda: None))
+    try:
+        yield await engines.ensure(plan.stages[0])
+    finally:
+        await engines.close()
+
+
+async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
+    running: RunningEngine, models: tuple[Path, Path]
+) -> None:
+    [judge] = running.auxiliary
+    own = await running.engine.generate(PROMPT, sampling())
+    said = await judge.engine.generate(PROMPT, sampling())
+    assert own != said
+    learnt = PublishedWeights(
+        id=WeightsId(version=1, incarnation=1),
+        path=models[1],
+        manifest_sha256=b"",
+        weights_sha256=b"other weights",
+    )
+    await running.loader.load(learnt)
+    assert await running.engine.generate(PROMPT, sampling()) == said, "it has the judge's weights"
+    assert await judge.engine.generate(PROMPT, sampling()) == said, "which are as they were"
+
+
+async def test_a_judge_whose_process_is_killed_is_named(running: RunningEngine) -> None:
+    """The last test here: nothing is left to judge with."""
+    [judge] = running.auxiliary
+    for child in CHILDREN["the engine of auxiliary model `judge`"]:
+        child.kill()
+    async with asyncio.timeout(DIED_SECONDS):
+        with pytest.raises(EngineDeadError):
+            await judge.engine.generate(PROMPT, sampling())
+    with pytest.raises(EngineDied, match="the engine of auxiliary model `judge` died"):
+        await judge.engine.check()
+    await running.engine.check()

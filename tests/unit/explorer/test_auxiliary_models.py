@@ -1,0 +1,222 @@
+"""Models beside the policy: asked by workflows, never trained, told apart when they fail."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from services.explorer import engines
+from services.explorer.engine import EngineDied, EngineOptions
+from services.explorer.engines import Engines, RunningEngine
+from services.explorer.outcome import Attempt, Outcome
+from services.explorer.runner import Runner
+from services.explorer.time_limit import TimeLimit
+from services.explorer.weights import WeightsId
+from services.explorer.workbench import Workbench
+from tests.model_free.engine import CharacterTokenizer
+from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
+from trinity.config.plan import ExperimentPlan
+from trinity.errors import UserError
+from trinity.plugins import WORKFLOWS
+from trinity.threads import DaemonThreads
+from trinity.types import Experience, JsonObject
+from trinity.waits import Waits
+from trinity.workflows.workflow import Workflow
+
+WEIGHTS = WeightsId(version=4, incarnation=1)
+
+
+class Asks(Workflow):
+    """Puts what the judge says into the policy's experience."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        [own] = await self.model.chat_async([{"role": "user", "content": "question"}])
+        [judge] = self.auxiliary_model_wrappers
+        [said] = await judge.chat_async([{"role": "user", "content": own.response_text}])
+        own.info["said"] = said.response_text
+        own.reward = 1.0
+        return [own]
+
+
+class AsksOverHttp(Workflow):
+    """The same in a thread, with OpenAI's client."""
+
+    def run(self) -> list[Experience]:
+        [own] = self.model.chat([{"role": "user", "content": "question"}])
+        [client] = self.auxiliary_models
+        answer = client.chat.completions.create(
+            model="judge", messages=[{"role": "user", "content": own.response_text}]
+        )
+        own.info["said"] = answer.choices[0].message.content  # type: ignore[union-attr]
+        own.reward = 1.0
+        return [own]
+
+
+class GivesTheJudgesAnswer(Workflow):
+    """Takes the judge for the policy."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        [judge] = self.auxiliary_model_wrappers
+        return await judge.chat_async([{"role": "user", "content": "question"}])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> None:
+    WORKFLOWS.register("test_asks", Asks)
+    WORKFLOWS.register("test_asks_over_http", AsksOverHttp)
+    WORKFLOWS.register("test_gives_the_judges_answer", GivesTheJudgesAnswer)
+
+
+@dataclass
+class World:
+    """Engines as a stage has them, in the order in which they were started."""
+
+    plan: ExperimentPlan
+    started: list[tuple[EngineOptions, ArithmeticEngine]] = field(default_factory=list)
+    fails: str = ""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.waits = Waits(owner="explorer", on_change=self.changed.set)
+        self.engines = Engines(start=self.start, waits=self.waits)
+
+    async def start(self, options: EngineOptions) -> ArithmeticEngine:
+        if self.fails and self.fails in options.role:
+            raise RuntimeError("out of memory")
+        self.started.append((options, ArithmeticEngine()))
+        return self.started[-1][1]
+
+    async def run(self, engine: RunningEngine, number: int = 0) -> Outcome:
+        [stage] = self.plan.stages
+        bench = Workbench(
+            plan=stage,
+            seed=self.plan.seed,
+            engine=engine.engine,
+            tokenizer=engine.tokenizer,
+            auxiliary=engine.auxiliary,
+        )
+        runner = Runner(
+            workbench=bench,
+            engine=engine.engine,
+            limit=TimeLimit(stage.config.explorer),
+            threads=DaemonThreads(name="workflow", max_threads=2),
+            auxiliary=[one.engine for one in engine.auxiliary],
+        )
+        attempt = Attempt(key=KEY, assignment=build_assignment(), run=0, number=number)
+        return await runner.run(attempt, WEIGHTS)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
+    world = World(build_plan(tmp_path, **asking("test_asks", tmp_path)))
+    yield world
+    await world.engines.close()
+
+
+def asking(workflow: str, folder: Path, **judge: object) -> dict[str, JsonObject]:
+    model = {"name": "judge", "model_path": str(folder / "judge"), "engine_num": 2, **judge}
+    return {
+        "buffer": {"explorer_input": {"taskset": {"default_workflow_type": workflow}}},
+        "explorer": {"auxiliary_models": [model]},
+    }
+
+
+async def test_a_workflow_asks_a_judge_whose_answers_follow_from_the_place_of_the_run(
+    world: World,
+) -> None:
+    engine = await world.engines.ensure(world.plan.stages[0])
+    first, again = [await world.run(engine, number) for number in range(2)]
+    assert first.failure == again.failure == ""
+    [one], [other] = first.experiences, again.experiences
+    assert one.info["said"] == other.info["said"]
+    assert one.sequence.tokens.tolist() == other.sequence.tokens.tolist()
+    own, *judges = [started.seeds for _, started in world.started]
+    assert len(set(own)) == 1, "another attempt has the same seeds"
+    assert len({seed for seeds in judges for seed in seeds}) == 1
+    assert set(own).isdisjoint(seed for seeds in judges for seed in seeds), (
+        "the judge draws otherwise than the policy"
+    )
+    assert [span.version for span in one.version_spans] == [4]
+
+
+async def test_a_thread_asks_the_judge_over_an_address_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
+    world = World(build_plan(tmp_path, **asking("test_asks_over_http", tmp_path)))
+    engine = await world.engines.ensure(world.plan.stages[0])
+    outcome = await world.run(engine)
+    await world.engines.close()
+    assert outcome.failure == ""
+    assert len(str(outcome.experiences[0].info["said"])) == ArithmeticEngine().num_tokens
+
+
+async def test_an_answer_of_the_judge_is_no_experience_of_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
+    world = World(build_plan(tmp_path, **asking("test_gives_the_judges_answer", tmp_path)))
+    outcome = await world.run(await world.engines.ensure(world.plan.stages[0]))
+    await world.engines.close()
+    assert "an answer of the auxiliary model `judge`" in outcome.failure
+    assert outcome.experiences == []
+
+
+async def test_new_weights_reach_the_policy_alone(world: World, tmp_path: Path) -> None:
+    engine = await world.engines.ensure(world.plan.stages[0])
+    await engine.engine.load_weights(tmp_path / "v1")
+    assert [started.loaded for _, started in world.started] == [[tmp_path / "v1"], [], []]
+
+
+async def test_each_model_has_its_own_engines_and_gpus(world: World) -> None:
+    await world.engines.ensure(world.plan.stages[0])
+    assert [(one.role, one.number, one.first_gpu) for one, _ in world.started] == [
+        ("the rollout engine", 0, 0),
+        ("the engine of auxiliary model `judge`", 0, 1),
+        ("the engine of auxiliary model `judge`", 1, 1),
+    ]
+    assert {one.gpus_of_process for one, _ in world.started} == {3}
+
+
+async def test_a_judge_that_dies_ends_the_process_as_the_policys_engine_does(world: World) -> None:
+    engine = await world.engines.ensure(world.plan.stages[0])
+    for _, judge in world.started[1:]:
+        judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
+    with pytest.raises(EngineDied, match="auxiliary model `judge`"):
+        await world.run(engine)
+
+
+async def test_a_judge_that_does_not_start_is_named_and_nothing_is_left(world: World) -> None:
+    world.fails = "judge"
+    with pytest.raises(UserError, match=r"auxiliary model `judge` cannot run .*out of memory"):
+        await world.engines.ensure(world.plan.stages[0])
+    assert not world.engines.is_running
+
+
+async def test_a_judge_that_is_slow_is_what_the_explorer_says_it_waits_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.explorer.slow_calls.SHOWN_AFTER_SECONDS", 0.05)
+    engine = await world.engines.ensure(world.plan.stages[0])
+    gate = asyncio.Event()
+    for _, judge in world.started[1:]:
+        judge.gate = gate
+    world.changed.clear()
+    running = asyncio.create_task(world.run(engine))
+    async with asyncio.timeout(60):
+        await world.changed.wait()
+    waits = world.waits.to_proto()
+    assert (waits[0].waits_for, waits[0].reason) == (
+        "engine",
+        "to answer as auxiliary model `judge`",
+    )
+    gate.set()
+    assert (await running).failure == ""
+    assert world.waits.to_proto() == []
