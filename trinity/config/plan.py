@@ -339,6 +339,12 @@ class StagePlan(_Derived):
         return "trainer" in self.roles
 
     @property
+    def sends_weights(self) -> bool:
+        """Whether weights go from the trainer's memory to engines, and not through files alone."""
+        has_both = self.mode == "both" and self.needs_training and self.needs_rollout
+        return has_both and self.config.synchronizer.sync_method == "nccl"
+
+    @property
     def num_rollout_rows(self) -> int:
         """Rows of one train step that rollouts give."""
         return self.train_batch_size - self.num_expert_rows
