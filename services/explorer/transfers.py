@@ -8,7 +8,6 @@ from services.explorer.weights import PublishedWeights
 from trinity.errors import TransferFailed
 from trinity.telemetry.instruments import TRANSFERS
 from trinity.threads import in_daemon_thread
-from trinity.transfer.asking import ask
 from trinity.transfer.offer import Limits, Offer, Seat
 from trinity.waits import Waits
 
@@ -66,6 +65,8 @@ class EngineTransfers:
             return str(error)
 
     def _ask(self, weights: PublishedWeights, offer: Offer) -> Seat:
+        from trinity.transfer.asking import ask  # imports torch, in this thread
+
         return ask(
             offer,
             self._engine.receivers,

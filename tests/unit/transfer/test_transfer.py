@@ -174,3 +174,10 @@ def test_another_group_is_not_answered(offer: WeightsOffer) -> None:
 def test_a_list_of_tensors_that_is_none_is_refused() -> None:
     with pytest.raises(TransferFailed, match="list of tensors"):
         tensors.described(b'[[["w", "int8", [1]]]]')
+
+
+def test_limits_leave_time_for_the_files() -> None:
+    for seconds in (1.0, 60.0, 3600.0):
+        limits = Limits.within(seconds)
+        parts = (limits.turn_seconds, limits.join_seconds, limits.whole_seconds)
+        assert sum(parts) + limits.stall_seconds < 0.6 * seconds
