@@ -17,5 +17,5 @@ def test_a_run_by_collective_ends_with_the_same_weights_bit_for_bit(
     run.start()
     assert run.wait() == 0, run.text
     assert end_of(run) == undisturbed_end
-    log = "".join(path.read_text() for path in (run.job_dir / "logs").glob("explorer*"))
+    log = "".join(path.read_text() for path in (run.job_dir / "log").glob("explorer*"))
     assert log.count(RECEIVED) >= 6, log
