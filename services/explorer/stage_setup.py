@@ -157,7 +157,10 @@ class StageSetup:
 
         async def load(weights: PublishedWeights) -> None:
             with loading(job.key, weights):
-                await job.engine.loader.load(weights, transfers)
+                try:
+                    await job.engine.loader.load(weights, transfers)
+                finally:
+                    transfers.over()
 
         gate = WeightGate(load=load, published=published, beats=self._beats, patience=patience)
         job.feed.on_change(gate.notice)

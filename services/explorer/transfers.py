@@ -18,11 +18,12 @@ FILES = "files"
 
 
 class EngineTransfers:
-    """Takes what is offered, within limits; the reason of a failure shows until the next load.
+    """Takes what is offered, within limits; the reason of a failure shows until the files are in.
 
     transfers = EngineTransfers(engine=engine, waits=waits, limits=Limits.within(3600))
     if not await transfers.receive(weights, weights.offer):
         ...  # load the files
+    transfers.over()
     """
 
     def __init__(self, *, engine: Engine, waits: Waits, limits: Limits) -> None:
@@ -42,11 +43,21 @@ class EngineTransfers:
                 "weights are taken from files, not from the trainer's memory",
                 extra=about | {"reason": failure, "seconds": seconds},
             )
+            version = weights.id.version
+            self._waits.set(
+                FILES,
+                waits_for=FILES,
+                reason=f"of version {version}, which did not come from memory: {failure}",
+            )
             return False
         logger.info(
             "weights received from the trainer's memory", extra=about | {"seconds": seconds}
         )
         return True
+
+    def over(self) -> None:
+        """The weights are loaded, one way or the other."""
+        self._waits.clear(FILES)
 
     async def _failure(self, weights: PublishedWeights, offer: Offer) -> str:
         version = weights.id.version

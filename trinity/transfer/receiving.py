@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Literal
 
 import torch
 
@@ -10,7 +11,7 @@ from trinity.errors import TransferFailed
 from trinity.transfer.digest import WeightsDigest
 from trinity.transfer.group import Group, address_towards
 from trinity.transfer.offer import Seat
-from trinity.transfer.rendezvous import Report, open_store, report_key, tensors_key
+from trinity.transfer.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
 from trinity.transfer.tensors import TensorInfo, described, new_buffer, unpacked
 
 
@@ -90,7 +91,8 @@ class Arrival:
 
     def _report(self) -> None:
         """Spares the trainer a wait; one that is gone by now has sent all the same."""
-        report = Report(state="failed" if self.failure else "received", reason=self.failure)
+        state: Literal["failed", "received"] = "failed" if self.failure else "received"
+        report = Report(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):
             self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())
 

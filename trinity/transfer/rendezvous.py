@@ -16,6 +16,7 @@ NEVER = timedelta(days=365)
 CLOSED = b""
 WITHDRAWN = "these weights are not offered any more"
 CONNECT_SECONDS = 5.0
+MAX_REASON = 500
 
 
 class Ask(BaseModel):
@@ -44,7 +45,7 @@ class Report(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     state: Literal["received", "failed"]
-    reason: str = ""
+    reason: str = Field(default="", max_length=MAX_REASON)
 
 
 class Keys:

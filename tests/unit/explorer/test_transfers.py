@@ -69,6 +69,19 @@ async def test_what_the_engine_refuses_is_loaded_from_files(
     assert said.__dict__["reason"] == "hash differs"
 
 
+async def test_why_files_have_to_do_shows_until_they_are_in() -> None:
+    engine = ArithmeticEngine()
+    waits = Waits(owner="explorer", on_change=lambda: None)
+    transfers = EngineTransfers(engine=engine, waits=waits, limits=LIMITS)
+    assert not await transfers.receive(published(NOBODY), NOBODY)
+    [wait] = waits.to_proto()
+    assert wait.waits_for == "files"
+    assert "of version 1" in wait.reason
+    assert "nobody offers weights at 127.0.0.1:9" in wait.reason
+    transfers.over()
+    assert not waits.to_proto()
+
+
 async def test_a_trainer_that_is_gone_leaves_the_files() -> None:
     engine = ArithmeticEngine()
     await load(engine, published(NOBODY))
