@@ -4,6 +4,7 @@ TrinityError
 ├── UserError             a mistake of the person who runs it; one sentence, exit code 2
 ├── RunFailed             the run ended without reaching its goal; exit code 1
 ├── ManifestError         files do not match their manifest
+├── TransferFailed        weights did not come from memory to memory; they are taken from files
 └── RpcError              an answer of a service other than success
     ├── InvalidRequest        the request is malformed; do not retry
     │   └── TooLarge              something in it is larger than the limit that the text names
@@ -31,6 +32,10 @@ class RunFailed(TrinityError):
 
 class ManifestError(TrinityError):
     """Files are missing, cut short or changed since their manifest was written."""
+
+
+class TransferFailed(TrinityError):
+    """Weights did not come from memory to memory; the same version is in files."""
 
 
 class RpcError(TrinityError):

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from trinity.config.rollout_model import EngineConfig
 from trinity.errors import TrinityError
+from trinity.transfer.offer import Receivers, Seat
 from trinity.workflows.generation import Generator
 
 
@@ -40,6 +41,19 @@ class Engine(Generator, Protocol):
 
     async def load_weights(self, directory: Path) -> None:
         """Replace the weights by those of a Hugging Face directory, of the same architecture."""
+        ...
+
+    @property
+    def receivers(self) -> Receivers:
+        """Its processes that would receive weights."""
+        ...
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Replace the weights by those that come from a trainer's memory.
+
+        Answers why they must not be used, and others must be loaded; empty where all is well.
+        Called, as `load_weights` is, while nothing is being generated.
+        """
         ...
 
     async def check(self) -> None:

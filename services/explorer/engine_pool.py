@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.explorer.engine import Engine
+from trinity.transfer.offer import Receivers, Seat, moved
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, Heard
 
@@ -44,6 +45,23 @@ class EnginePool:
         async with asyncio.TaskGroup() as tasks:
             for engine in self._engines:
                 tasks.create_task(engine.load_weights(directory))
+
+    @property
+    def receivers(self) -> Receivers:
+        """All of theirs, in the order of the engines; of one kind, as the engines are."""
+        each = [engine.receivers for engine in self._engines]
+        return Receivers(
+            count=sum(one.count for one in each), have_gpu=all(one.have_gpu for one in each)
+        )
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """All at the same time, in one group; one that fails is enough for none to use them."""
+        async with asyncio.TaskGroup() as tasks:
+            receiving = []
+            for engine in self._engines:
+                receiving.append(tasks.create_task(engine.receive_weights(seat)))
+                seat = moved(seat, engine.receivers.count)
+        return next((task.result() for task in receiving if task.result()), "")
 
     async def check(self) -> None:
         """Raises: EngineDied when any of them has."""

@@ -15,6 +15,7 @@ from services.explorer.patience import Patience
 from trinity.config.plan import ExternalAccess
 from trinity.errors import UserError
 from trinity.masking import HIDDEN
+from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, Heard, Piece
 
@@ -124,6 +125,15 @@ class ExternalEngine:
     async def load_weights(self, directory: Path) -> None:
         """Its weights are others' business."""
         raise AssertionError(f"`{self._access.name}` takes no weights, not those of {directory}")
+
+    @property
+    def receivers(self) -> Receivers:
+        """None: there is no process of ours."""
+        return Receivers(count=0, have_gpu=False)
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Its weights are others' business."""
+        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
 
     async def check(self) -> None:
         """Raises: StageFailed when it was given up."""

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from services.explorer.engine import Engine
+from trinity.transfer.offer import Receivers, Seat
 from trinity.types import SamplingParams
 from trinity.waits import Waits
 from trinity.workflows.generation import Generation, Heard
@@ -49,6 +50,15 @@ class SlowCalls:
     async def load_weights(self, directory: Path) -> None:
         """Its weights stay as they are."""
         raise AssertionError(f"{self._name} takes no new weights, not those of {directory}")
+
+    @property
+    def receivers(self) -> Receivers:
+        """The engine's own, which never are."""
+        return self._engine.receivers
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Its weights stay as they are."""
+        raise AssertionError(f"{self._name} takes no new weights, not those of {seat}")
 
     async def check(self) -> None:
         """Raises: EngineDied when it has."""

@@ -21,12 +21,14 @@ from services.explorer.synchronizer_client import Published
 from services.explorer.telemetry import loading
 from services.explorer.thread_watch import ThreadWatch
 from services.explorer.time_limit import TimeLimit
+from services.explorer.transfers import EngineTransfers
 from services.explorer.unconfirmed import Unconfirmed
 from services.explorer.weights import PublishedWeights
 from services.explorer.workbench import Workbench
 from trinity.config.plan import StagePlan
 from trinity.members import Heartbeats
 from trinity.threads import DaemonThreads
+from trinity.transfer.offer import Limits
 from trinity.types import StageKey
 from trinity.workflows.simple_workflow import REWARD_THREADS
 
@@ -149,9 +151,18 @@ class StageSetup:
                 return (job.given,)
             return job.feed.current.weights if job.feed.current else ()
 
+        transfers = EngineTransfers(
+            engine=job.engine.engine,
+            waits=self._beats.waits,
+            limits=Limits.within(job.plan.config.synchronizer.sync_timeout),
+        )
+
         async def load(weights: PublishedWeights) -> None:
             with loading(job.key, weights):
-                await job.engine.loader.load(weights)
+                try:
+                    await job.engine.loader.load(weights, transfers)
+                finally:
+                    transfers.over()
 
         gate = WeightGate(load=load, published=published, beats=self._beats, patience=patience)
         job.feed.on_change(gate.notice)

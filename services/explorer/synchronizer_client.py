@@ -15,6 +15,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.transfer.offer import Offer
 
 SERVICE = "trinity.api.v1.SynchronizerService"
 LIVE_SECONDS = 10.0
@@ -174,4 +175,11 @@ def _weights(message: pb.Version) -> PublishedWeights:
         path=Path(message.path),
         manifest_sha256=message.manifest_sha256,
         weights_sha256=message.weights_sha256,
+        offer=_offer(message),
     )
+
+
+def _offer(message: pb.Version) -> Offer | None:
+    if not message.HasField("offer"):
+        return None
+    return Offer(address=message.offer.address, group=message.offer.group)

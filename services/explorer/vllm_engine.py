@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from services.explorer.vllm_options import (
     prepare_environment,
 )
 from trinity.threads import in_daemon_thread
+from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation, Heard, Piece
 
@@ -54,6 +56,9 @@ class VllmEngine:
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
+        has_gpu = look_at_machine().has_gpu
+        size = options.rollout.tensor_parallel_size if has_gpu else 1
+        self._receivers = Receivers(count=size, have_gpu=has_gpu)
 
     async def generate(
         self,
@@ -90,6 +95,17 @@ class VllmEngine:
         """Replace the weights in place; `directory` is absolute. Drops what the old ones cached."""
         await self._engine.collective_rpc("load_checkpoint", args=(str(directory),))
         await self._engine.reset_prefix_cache()
+
+    @property
+    def receivers(self) -> Receivers:
+        """The workers."""
+        return self._receivers
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Into the workers' memory, in place; drops what the old ones cached."""
+        failures = await self._engine.collective_rpc("receive_weights", args=(asdict(seat),))
+        await self._engine.reset_prefix_cache()
+        return next((failure for failure in failures if failure), "")
 
     async def check(self) -> None:
         """Raises: EngineDied when the child process has."""

@@ -1,6 +1,9 @@
 """What is added to vLLM's worker, inside its process."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from trinity.errors import TransferFailed
+from trinity.transfer.offer import read_seat
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker as _Worker
@@ -18,9 +21,27 @@ class CheckpointLoading(_Worker):  # type: ignore[misc]
 
     def load_checkpoint(self, directory: str) -> None:
         """Replace the weights by those of a Hugging Face directory."""
+        self.reload_weights(weights_path=directory)
+        self._pack_tied_head()
+
+    def receive_weights(self, seat: dict[str, Any]) -> str:
+        """Replace the weights by those that a trainer sends; why they must not be used, or nothing.
+
+        Loading always ends as usual, so that others can be loaded after it.
+        """
+        from trinity.transfer.receiving import Arrival
+
+        try:
+            arrival = Arrival(read_seat(seat), index=self.rank, device=str(self.device))
+        except TransferFailed as error:
+            return str(error)
+        self.reload_weights(weights_iterator=arrival.tensors())
+        self._pack_tied_head()
+        return arrival.end()
+
+    def _pack_tied_head(self) -> None:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        self.reload_weights(weights_path=directory)
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)

@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from services.explorer.engine import Engine
 from trinity import manifest
 from trinity.errors import ManifestError
+from trinity.transfer.offer import Offer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 
@@ -51,6 +55,8 @@ class PublishedWeights:
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
+    offer: Offer | None = field(default=None, compare=False)
+    """Where their trainer gives them from memory to memory, if it does."""
 
     @property
     def content(self) -> bytes:
@@ -79,6 +85,14 @@ def best_match(
     return min(matches, key=lambda w: (w.id.version, w.id.incarnation), default=None)
 
 
+class Transfers(Protocol):
+    """Takes weights from a trainer's memory."""
+
+    async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
+        """Whether the engine has them now, each byte as announced; else it is to have files."""
+        ...
+
+
 class WeightLoader:
     """Puts published weights into the engine, after a look at every byte."""
 
@@ -86,17 +100,18 @@ class WeightLoader:
         self._engine = engine
         self._content = holds.content if holds is not None else None
 
-    async def load(self, weights: PublishedWeights) -> None:
+    async def load(self, weights: PublishedWeights, transfers: Transfers | None = None) -> None:
         """Weights with the content that is loaded already only change their name.
 
         Raises: ManifestError when the files are not what was announced, EngineDied.
         """
-        if weights.manifest_sha256:
-            await self._verify(weights)
-        if self._content != weights.content:
-            self._content = None
-            await self._load(weights.path)
-            self._content = weights.content
+        if not await self._take(weights, transfers):
+            if weights.manifest_sha256:
+                await self._verify(weights)
+            if self._content != weights.content:
+                self._content = None
+                await self._watched(self._engine.load_weights(weights.path))
+                self._content = weights.content
         logger.info(
             "weights loaded",
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
@@ -110,13 +125,23 @@ class WeightLoader:
         if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
 
-    async def _load(self, directory: Path) -> None:
+    async def _take(self, weights: PublishedWeights, transfers: Transfers | None) -> bool:
+        """From memory to memory, where that is offered; what half came is not `_content`."""
+        if transfers is None or weights.offer is None or self._content == weights.content:
+            return False
+        self._content = None
+        if not await self._watched(transfers.receive(weights, weights.offer)):
+            return False
+        self._content = weights.content
+        return True
+
+    async def _watched(self, call: Coroutine[None, None, T]) -> T:
         """An engine whose process dies answers no more: it is looked at meanwhile."""
-        loading = asyncio.ensure_future(self._engine.load_weights(directory))
+        loading = asyncio.ensure_future(call)
         try:
             while not (await asyncio.wait({loading}, timeout=LOOK_SECONDS))[0]:
                 await self._engine.check()
-            loading.result()
+            return loading.result()
         finally:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)

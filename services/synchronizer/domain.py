@@ -54,6 +54,9 @@ class Version:
     manifest_sha256: bytes
     weights_sha256: bytes
     parent_version: int
+    offer_address: str = ""
+    """Where its trainer gives it from memory to memory; empty where it does not."""
+    offer_group: str = ""
 
     def has_content_of(self, other: "Version") -> bool:
         """Whether both are the same bytes."""

@@ -72,7 +72,13 @@ def version_from_proto(message: pb.Version, field: str = "version") -> Version:
         manifest_sha256=check.sha256(message.manifest_sha256, f"{field}.manifest_sha256"),
         weights_sha256=check.sha256(message.weights_sha256, f"{field}.weights_sha256"),
         parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
+        offer_address=_short(message.offer.address, f"{field}.offer.address"),
+        offer_group=_short(message.offer.group, f"{field}.offer.group"),
     )
+
+
+def _short(value: str, field: str) -> str:
+    return check.text(value, field, check.MAX_NAME_LENGTH, may_be_empty=True)
 
 
 def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
@@ -96,7 +102,14 @@ def version_to_proto(version: Version) -> pb.Version:
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
         parent_version=version.parent_version,
+        offer=_offer_to_proto(version),
     )
+
+
+def _offer_to_proto(version: Version) -> pb.TransferOffer | None:
+    if not version.offer_address:
+        return None
+    return pb.TransferOffer(address=version.offer_address, group=version.offer_group)
 
 
 def experiment_to_proto(experiment: Experiment) -> pb.Experiment:

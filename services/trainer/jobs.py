@@ -100,7 +100,15 @@ class JobBoard:
             for other in self.wanted()
         )
 
-    async def job(self, key: JobKey, *, trainer_id: str, buffer: str, synchronizer: str) -> Job:
+    async def job(
+        self,
+        key: JobKey,
+        *,
+        trainer_id: str,
+        buffer: str,
+        synchronizer: str,
+        transfer_host: str = "127.0.0.1",
+    ) -> Job:
         """All that ranks need to train the stage.
 
         Raises: UserError when the plan is not one of this version's.
@@ -122,6 +130,7 @@ class JobBoard:
             trainer_id=trainer_id,
             buffer_address=buffer,
             synchronizer_address=synchronizer,
+            transfer_host=transfer_host,
         )
         return Job(
             key=key,

@@ -28,6 +28,8 @@ class StageOrder(_Message):
     trainer_id: str
     buffer_address: str
     synchronizer_address: str
+    transfer_host: str = "127.0.0.1"
+    """Address that weights are given from memory at, where the plan has it so."""
 
 
 class StopOrder(_Message):

@@ -1,7 +1,10 @@
 """Publishing weights: files first, then the synchronizer's word, then the buffer's leases."""
 
+from dataclasses import replace
+
 from services.trainer.buffer_client import BufferClient
 from services.trainer.learner import Learner
+from services.trainer.offers import Offers
 from services.trainer.ranks import Ranks
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.weights import Exported, PublishedWeights, WeightsStore
@@ -18,12 +21,15 @@ class Publisher:
         synchronizer: SynchronizerClient,
         ranks: Ranks,
         incarnation: int,
+        offers: Offers | None = None,
     ) -> None:
+        """With `offers` each version is given from memory too, which takes a copy of it."""
         self._store = store
         self._buffer = buffer
         self._synchronizer = synchronizer
         self._ranks = ranks
         self._incarnation = incarnation
+        self._offers = offers
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
         self.newest: PublishedWeights | None = None
@@ -40,7 +46,7 @@ class Publisher:
         """
         tensors = learner.weights()
         if self._ranks.is_first:
-            return self._store.as_exported(tensors, copied=copied)
+            return self._store.as_exported(tensors, copied=copied or self._offers is not None)
         for _ in tensors:
             pass
         return None
@@ -49,7 +55,10 @@ class Publisher:
         """Write what was collected and make it known; elsewhere than on the first rank nothing."""
         if exported is None:
             return
-        self._announce(self._store.write(exported, version=version, incarnation=self._incarnation))
+        weights = self._store.write(exported, version=version, incarnation=self._incarnation)
+        if self._offers is not None:
+            weights = replace(weights, offer=self._offers.begin(exported))
+        self._announce(weights)
 
     def adopt(self, version: int) -> bool:
         """Publish an earlier life's copy of a version; False when none is intact. Collective."""

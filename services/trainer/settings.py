@@ -17,6 +17,9 @@ class TrainerSettings(ServiceSettings):
     """Address of the synchronizer, host:port."""
     tenant: str = ""
     """Whose experiments it trains; empty for everybody's."""
+    transfer_host: str = "127.0.0.1"
+    """IP address on which `sync_method: nccl` gives weights out, with ports of the kernel's choice.
+    What goes over it is neither encrypted nor asks for a token: a private network's."""
     preload_ranks: int = Field(default=1, ge=0)
     """Ranks started at once, before a stage asks: importing takes longer than anything else."""
     max_restarts: int = Field(default=3, ge=0)

@@ -16,6 +16,7 @@ from services.trainer.incarnation import Incarnation, begin_incarnation
 from services.trainer.learner import Learner
 from services.trainer.messages import StageEnded, StageOrder
 from services.trainer.model_files import ModelFiles
+from services.trainer.offers import Offers
 from services.trainer.patience import Patience
 from services.trainer.publisher import Publisher
 from services.trainer.rank_link import RankLink
@@ -37,6 +38,7 @@ from trinity.errors import ManifestError, Superseded
 from trinity.manifest import verify
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
+from trinity.transfer.offer import Limits
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -238,7 +240,21 @@ class StageSetup:
             synchronizer=self._synchronizer,
             ranks=self._ranks,
             incarnation=life.number,
+            offers=self._offers(),
         )
+
+    def _offers(self) -> Offers | None:
+        """Where weights are also given from memory, if the stage has it so."""
+        if not (self._plan.sends_weights and self._ranks.is_first):
+            return None
+        sync = self._plan.config.synchronizer
+        offers = Offers(
+            host=self._order.transfer_host,
+            name=sync.group_name,
+            limits=Limits.within(sync.sync_timeout),
+        )
+        self._stack.callback(offers.close)
+        return offers
 
     def _checkpoints(self, life: Incarnation) -> CheckpointStore:
         store = CheckpointStore(

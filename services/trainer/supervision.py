@@ -98,6 +98,7 @@ class Supervisor:
                 trainer_id=self._state.trainer_id,
                 buffer=self._settings.buffer,
                 synchronizer=self._settings.synchronizer,
+                transfer_host=self._settings.transfer_host,
             )
         except grpc.aio.AioRpcError as error:
             logger.warning("the plan cannot be had", extra={"reason": error.details()})

@@ -74,7 +74,14 @@ class SynchronizerClient:
             manifest_sha256=weights.manifest_sha256,
             weights_sha256=weights.weights_sha256,
             parent_version=weights.parent,
+            offer=_offer(weights),
         )
+
+
+def _offer(weights: PublishedWeights) -> synchronizer_pb2.TransferOffer | None:
+    if weights.offer is None:
+        return None
+    return synchronizer_pb2.TransferOffer(address=weights.offer.address, group=weights.offer.group)
 
 
 def _from_proto(version: synchronizer_pb2.Version) -> PublishedWeights:

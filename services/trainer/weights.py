@@ -1,11 +1,10 @@
 """Weights as published: directories `v<version>-<incarnation>` that end with a manifest."""
 
-import hashlib
 import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,6 +14,8 @@ from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.model_files import ModelFiles
 from trinity.errors import ManifestError
 from trinity.manifest import ManifestHead, move_into_place, seal, verify
+from trinity.transfer.digest import WeightsDigest
+from trinity.transfer.offer import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,15 @@ class PublishedWeights:
     weights_sha256: bytes
     parent: int
     """Version it was trained from."""
+    offer: Offer | None = field(default=None, compare=False)
+    """Where it is also given from memory to memory."""
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """SHA-256 over names, types, shapes and bytes, whatever the order and the file format."""
-    digest = hashlib.sha256()
+    digest = WeightsDigest()
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.add(name, tensors[name])
     return digest.digest()
 
 

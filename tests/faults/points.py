@@ -147,6 +147,21 @@ ALL = (
     _rank("weights-written", "weights:WeightsStore.write"),
     _rank("weights-announced", "synchronizer_client:SynchronizerClient.publish"),
     _rank("version-recorded", "buffer_client:BufferClient.record_version"),
+    # Weights from memory to memory: one of the two is gone when they have met, or right after.
+    Point(
+        process="rank",
+        moment="transfer-begun",
+        target="trinity.transfer.sending:packed",
+        when="before",
+        in_campaign=False,
+    ),
+    Point(
+        process="rank",
+        moment="transfer-ended",
+        target="trinity.transfer.sending:WeightsOffer._send",
+        in_campaign=False,
+    ),
+    _explorer("transfer-granted", "transfers:EngineTransfers._ask", in_campaign=False),
     _rank("checkpoint-unsealed", "checkpoints:seal", when="before"),
     _rank("checkpoint-written", "checkpoints:CheckpointStore.write"),
     _rank("checkpoint-committed", "buffer_client:BufferClient.commit_checkpoint"),

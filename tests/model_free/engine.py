@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.explorer.engine import EngineOptions
-from tests.model_free.model import read_digest
+from tests.model_free.model import TENSOR, as_digest, read_digest
+from trinity.errors import TransferFailed
+from trinity.threads import in_daemon_thread
+from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt
 from trinity.workflows.messages import Message
@@ -49,11 +52,34 @@ class HashEngine:
         """Take the digest of published weights."""
         self._digest = read_digest(directory)
 
+    @property
+    def receivers(self) -> Receivers:
+        """Weights are files here."""
+        return Receivers(count=1, have_gpu=False)
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Take the digest that a trainer sends."""
+        digest, failure = await in_daemon_thread(lambda: _received(seat))
+        if not failure:
+            self._digest = digest
+        return failure
+
     async def check(self) -> None:
         """It never dies alone."""
 
     async def close(self) -> None:
         """Nothing to free."""
+
+
+def _received(seat: Seat) -> tuple[bytes, str]:
+    from trinity.transfer.receiving import Arrival
+
+    try:
+        arrival = Arrival(seat, index=0, device="cpu")
+    except TransferFailed as error:
+        return b"", str(error)
+    digest = as_digest(dict(arrival.tensors())[TENSOR].tolist())
+    return digest, arrival.end()
 
 
 async def start_hash_engine(options: EngineOptions) -> HashEngine:

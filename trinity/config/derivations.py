@@ -77,6 +77,10 @@ def _sizes(stage: StagePlan) -> Iterator[Derived]:
     yield Derived("trainer.rank_num", stage.trainer_rank_num, "GPUs that rollout leaves, or 1")
     tokens = "2 x max_model_len, without GPUs 16384 at least"
     yield Derived("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
+    if stage.config.synchronizer.sync_method == "nccl":
+        method = "nccl" if stage.sends_weights else "checkpoint"
+        rule = "nccl only in mode both, between a trainer of whole weights and an explorer"
+        yield Derived("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
         multiple = "a multiple of synchronizer.sync_interval"
         yield Derived("explorer.eval_interval", stage.eval_interval, multiple)

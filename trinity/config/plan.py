@@ -385,6 +385,15 @@ class StagePlan(_Derived):
         return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
+    def sends_weights(self) -> bool:
+        """Whether weights go from the trainer's memory to engines, and not through files alone.
+
+        Those of an adapter are merged on their way to the files.
+        """
+        has_both = self.mode == "both" and self.needs_training and self.needs_rollout
+        return has_both and self.lora is None and self.config.synchronizer.sync_method == "nccl"
+
+    @property
     def num_rollout_rows(self) -> int:
         """Rows of one train step that rollouts give."""
         return self.train_batch_size - self.num_expert_rows

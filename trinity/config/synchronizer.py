@@ -6,23 +6,24 @@ from pydantic import Field
 
 from trinity.config.reasons import DERIVED, NO_RAY, UNREAD_THERE
 from trinity.config.section import NonNegative, Positive, Section
-from trinity.config.status import Choices, NoEffect, Planned
+from trinity.config.status import Choices, Planned
 
 
 class SynchronizerConfig(Section):
     """The travel of weights from trainer to explorer."""
 
     sync_method: Annotated[
-        Literal["checkpoint"],
+        Literal["checkpoint", "nccl"],
         Choices(
             planned={
-                "nccl": "weights from GPU to GPU; through files meanwhile",
                 "memory": "weights through shared memory; through files meanwhile",
             },
             aliases={"offline": "checkpoint", "online": "nccl"},
         ),
     ] = "checkpoint"
-    """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies."""
+    """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies.
+    `nccl`: they are written all the same, but engines take them from the trainer's memory, by gloo
+    where there are no GPUs; what does not come whole and in time is taken from the files."""
     sync_style: Annotated[
         Literal["fixed", "explorer_driven", "trainer_driven"],
         Choices(
@@ -53,10 +54,8 @@ class SynchronizerConfig(Section):
         Positive | None, Planned("explorer and trainer share `sync_interval`")
     ] = None
     """Train steps between two versions."""
-    group_name: Annotated[
-        str, NoEffect("weights travel as files, without a communication group")
-    ] = "rollout_weight_sync"
-    """Name of the group that weights are broadcast in."""
+    group_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "rollout_weight_sync"
+    """How the names of the groups begin that `sync_method: nccl` sends weights in."""
     wait_for_checkpoint: Annotated[bool, UNREAD_THERE] = False
     """Wait for a checkpoint at the start."""
     explorer_world_size: Annotated[int | None, DERIVED] = None

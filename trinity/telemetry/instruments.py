@@ -40,6 +40,9 @@ CONFIRM_SECONDS = Histogram(
 GATE_SECONDS = Histogram(
     "trinity.weights.wait.duration", "s", "A run's wait for the weights it needs", bounds=LONG
 )
+TRANSFERS = Counter(
+    "trinity.weights.transfers", "{transfer}", "Weights taken from memory, or from files after all"
+)
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 
 LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")

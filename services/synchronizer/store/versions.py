@@ -25,6 +25,8 @@ COLUMNS = (
     _version.manifest_sha256,
     _version.weights_sha256,
     _version.parent_version,
+    _version.offer_address,
+    _version.offer_group,
 )
 
 
@@ -40,6 +42,8 @@ def from_row(columns: sa.RowMapping) -> Version:
         manifest_sha256=columns[_version.manifest_sha256],
         weights_sha256=columns[_version.weights_sha256],
         parent_version=columns[_version.parent_version],
+        offer_address=columns[_version.offer_address],
+        offer_group=columns[_version.offer_group],
     )
 
 

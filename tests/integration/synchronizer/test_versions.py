@@ -60,6 +60,19 @@ async def test_published_versions_can_be_loaded_until_they_are_retired(
     assert await loadable(synchronizer, experiment_id) == versions[2:]
 
 
+async def test_what_a_trainer_offers_is_announced_with_the_version(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    offered = weights("warmup", 2)
+    offered.offer.address = "127.0.0.1:4711"
+    offered.offer.group = "weights-1f"
+    await published(synchronizer, experiment_id, weights("warmup", 0))
+    await published(synchronizer, experiment_id, offered)
+    before, after = await loadable(synchronizer, experiment_id)
+    assert not before.HasField("offer")
+    assert after == offered
+
+
 async def test_retiring_an_unknown_version_changes_nothing(
     synchronizer: Running, experiment_id: str
 ) -> None:

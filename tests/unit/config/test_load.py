@@ -105,7 +105,7 @@ def test_a_key_that_is_called_otherwise_here_is_used(tmp_path: Path) -> None:
     ("text", "key"),
     [
         ("mode: colocate", "mode: colocate"),
-        ("synchronizer: {sync_method: nccl}", "synchronizer.sync_method: nccl"),
+        ("synchronizer: {sync_method: memory}", "synchronizer.sync_method: memory"),
         ("stages: [{stage_name: a, mode: colocate}]", "stages[0].mode: colocate"),
         ("trainer: {balance_batch: false}", "trainer.balance_batch: false"),
     ],

@@ -400,7 +400,11 @@ GPUS = [
 ]
 
 SYNCHRONIZER = [
-    told("weights over NCCL", at("synchronizer.sync_method", "online"), PLANNED, "nccl"),
+    follows(
+        "weights from memory to memory",
+        at("synchronizer.sync_method", "online"),
+        lambda plan: plan.sends_weights,
+    ),
     follows(
         "weights through files",
         at("synchronizer.sync_method", "OFFLINE"),

@@ -16,6 +16,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
+from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt
 from trinity.workflows.messages import Message
@@ -31,6 +32,8 @@ class ArithmeticEngine:
     num_tokens: int = 3
     loaded: list[Path] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
+    seats: list[Seat] = field(default_factory=list)
+    refusal: str = ""
     num_active: int = 0
     num_aborted: int = 0
     gate: asyncio.Event | None = None
@@ -80,6 +83,13 @@ class ArithmeticEngine:
     async def load_weights(self, directory: Path) -> None:
         assert not self.num_active, "weights changed under a run"
         self.loaded.append(directory)
+
+    receivers = Receivers(count=1, have_gpu=False)
+
+    async def receive_weights(self, seat: Seat) -> str:
+        assert not self.num_active, "weights changed under a run"
+        self.seats.append(seat)
+        return self.refusal
 
     async def check(self) -> None:
         if self.died is not None:

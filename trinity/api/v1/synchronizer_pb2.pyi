@@ -77,7 +77,7 @@ class Experiment(_message.Message):
     def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version")
+    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Version.Kind]
@@ -97,6 +97,7 @@ class Version(_message.Message):
     MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
     stage: str
     version: int
     incarnation: int
@@ -106,7 +107,16 @@ class Version(_message.Message):
     manifest_sha256: bytes
     weights_sha256: bytes
     parent_version: int
-    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ...) -> None: ...
+    offer: TransferOffer
+    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ...) -> None: ...
+
+class TransferOffer(_message.Message):
+    __slots__ = ("address", "group")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    group: str
+    def __init__(self, address: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class CreateExperimentRequest(_message.Message):
     __slots__ = ("tenant", "label", "plan_json")

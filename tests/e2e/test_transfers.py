@@ -1,0 +1,21 @@
+"""Weights that go from memory to memory end a run as the files would have."""
+
+import pytest
+
+from tests.e2e.conftest import End, Launch, end_of
+from tests.e2e.launched import CONFIG
+
+pytestmark = pytest.mark.timeout(1000)
+BY_COLLECTIVE = "synchronizer: {{sync_method: nccl}}\n"
+RECEIVED = "weights received from the trainer's memory"
+
+
+def test_a_run_by_collective_ends_with_the_same_weights_bit_for_bit(
+    launch: Launch, undisturbed_end: End
+) -> None:
+    run = launch("collective", CONFIG + BY_COLLECTIVE)
+    run.start()
+    assert run.wait() == 0, run.text
+    assert end_of(run) == undisturbed_end
+    log = "".join(path.read_text() for path in (run.job_dir / "log").glob("explorer*"))
+    assert log.count(RECEIVED) >= 6, log

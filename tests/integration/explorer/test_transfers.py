@@ -1,0 +1,147 @@
+"""Weights from a trainer's memory into a live engine, over gloo where there is no GPU."""
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import torch
+
+from services.explorer.engine import Engine, EngineOptions
+from services.explorer.transfers import EngineTransfers
+from services.explorer.vllm_engine import start_vllm
+from services.explorer.weights import PublishedWeights, WeightLoader, WeightsId
+from services.trainer.weights import weights_hash
+from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
+from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
+from trinity.config.rollout_model import RolloutModelConfig
+from trinity.transfer import sending, tensors
+from trinity.transfer.offer import Offer
+from trinity.transfer.sending import WeightsOffer
+from trinity.waits import Waits
+from trinity.workflows.generation import Generation
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
+    options = EngineOptions(
+        model_path=str(models[0]),
+        max_model_len=MAX_MODEL_LEN,
+        end_token_ids=(END,),
+        rollout=RolloutModelConfig(dtype="float32", gpu_memory_utilization=0.3),
+    )
+    engine = await start_vllm(options)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@contextmanager
+def offering(model: Path) -> Iterator[Offer]:
+    offer = WeightsOffer(
+        weights_of(model),
+        host="127.0.0.1",
+        name="weights",
+        limits=LIMITS,
+        turn=threading.Lock(),
+    )
+    yield offer.offer
+    offer.withdraw(60.0)
+
+
+def published(model: Path, offer: Offer | None) -> PublishedWeights:
+    return PublishedWeights(
+        id=WeightsId(version=1, incarnation=1),
+        path=model,
+        manifest_sha256=b"",
+        weights_sha256=weights_hash(weights_of(model)),
+        offer=offer,
+    )
+
+
+class Transfers(EngineTransfers):
+    """Remembers how they ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        waits = Waits(owner="explorer", on_change=lambda: None)
+        super().__init__(engine=engine, waits=waits, limits=LIMITS)
+        self.received: list[bool] = []
+
+    async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
+        self.received.append(await super().receive(weights, offer))
+        return self.received[-1]
+
+
+async def answers(engine: Engine) -> list[Generation]:
+    return [await engine.generate(PROMPT, sampling(seed)) for seed in range(3)]
+
+
+async def by_files(engine: Engine, model: Path) -> list[Generation]:
+    await engine.load_weights(model)
+    return await answers(engine)
+
+
+async def test_the_engine_answers_as_with_the_files_to_the_last_bit(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    """There and back, so that nothing of the other model is left."""
+    transfers = Transfers(engine)
+    loader = WeightLoader(engine)
+    for model in (models[1], models[0]):
+        expected = await by_files(engine, model)
+        await by_files(engine, models[1] if model == models[0] else models[0])
+        with offering(model) as offer:
+            await loader.load(published(model, offer), transfers)
+        assert await answers(engine) == expected
+    assert transfers.received == [True, True]
+
+
+async def test_a_trainer_that_is_killed_midway_leaves_the_engine_to_the_files(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    expected = await by_files(engine, models[1])
+    await engine.load_weights(models[0])
+    transfers = Transfers(engine)
+    with dying_trainer(models[1]) as offer:
+        await WeightLoader(engine).load(published(models[1], offer), transfers)
+    assert transfers.received == [False]
+    assert await answers(engine) == expected
+
+
+async def test_a_changed_bit_is_refused_and_the_files_are_loaded(
+    engine: Engine, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(*arguments: object) -> torch.Tensor:
+        buffer = tensors.packed(*arguments)  # type: ignore[arg-type]
+        buffer[5] ^= 4
+        return buffer
+
+    expected = await by_files(engine, models[1])
+    await engine.load_weights(models[0])
+    monkeypatch.setattr(sending, "packed", changed)
+    transfers = Transfers(engine)
+    with offering(models[1]) as offer:
+        await WeightLoader(engine).load(published(models[1], offer), transfers)
+    assert transfers.received == [False]
+    assert await answers(engine) == expected
+
+
+async def test_an_explorer_that_comes_late_gets_them_too_and_after_that_the_files(
+    engine: Engine, models: tuple[Path, Path]
+) -> None:
+    expected = await by_files(engine, models[1])
+    transfers = Transfers(engine)
+    with offering(models[1]) as offer:
+        for _ in range(2):
+            await engine.load_weights(models[0])
+            await WeightLoader(engine).load(published(models[1], offer), transfers)
+            assert await answers(engine) == expected
+    await engine.load_weights(models[0])
+    await WeightLoader(engine).load(published(models[1], offer), transfers)
+    assert transfers.received == [True, True, False]
+    assert await answers(engine) == expected

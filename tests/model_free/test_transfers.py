@@ -1,0 +1,54 @@
+"""Weights from memory to memory, while either end of the transfer is killed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.faults.arena import Arena, arena_in
+from tests.faults.checks import findings
+from tests.faults.crash import DEATHS
+from tests.faults.journals import LOADS
+from tests.model_free.experiment import experiment_plan, final_weights
+from trinity.api.v1 import synchronizer_pb2 as pb
+
+pytestmark = pytest.mark.timeout(900)
+
+END_SECONDS = 400.0
+
+
+async def ended(arena: Arena, name: str, method: str, points: Sequence[str] = ()) -> bytes:
+    """Weights that a run ended with in which a process died at each point."""
+    num_before = len(list(arena.folder.read(DEATHS)))
+    for point in points:
+        arena.folder.arm(point)
+    plan = experiment_plan(arena.root / name, name=name, synchronizer={"sync_method": method})
+    experiment = await arena.run_plan(plan, end_seconds=END_SECONDS)
+    assert experiment.state == pb.EXPERIMENT_STATE_FINISHED, experiment.reason
+    assert len(list(arena.folder.read(DEATHS))) - num_before == len(points)
+    assert findings(arena.snapshot(experiment, final_weights(experiment))) == {}
+    return final_weights(experiment)
+
+
+def num_loads(arena: Arena) -> int:
+    """Of files, into the engine."""
+    return len(list(arena.folder.read(LOADS)))
+
+
+async def test_a_run_ends_with_the_weights_that_files_would_have_given(tmp_path: Path) -> None:
+    async with arena_in(tmp_path) as arena:
+        by_files = await ended(arena, "run", "checkpoint")
+        loaded = num_loads(arena)
+        assert loaded
+    async with arena_in(tmp_path / "second") as arena:
+        assert await ended(arena, "run", "nccl") == by_files
+        assert not num_loads(arena)
+
+
+async def test_whoever_dies_in_a_transfer_changes_nothing(tmp_path: Path) -> None:
+    points = ("rank.transfer-begun", "explorer.transfer-granted", "rank.transfer-ended")
+    async with arena_in(tmp_path) as arena:
+        undisturbed = await ended(arena, "run", "nccl")
+    async with arena_in(tmp_path / "second") as arena:
+        assert await ended(arena, "run", "nccl", points) == undisturbed
+        assert num_loads(arena), "the files stood in where the trainer had died"

@@ -1,0 +1,113 @@
+"""Weights that are offered from memory, as the explorer takes them: or the files, and says so."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.explorer.engine_pool import EnginePool
+from services.explorer.transfers import EngineTransfers
+from services.explorer.weights import PublishedWeights, WeightLoader
+from tests.unit.explorer.builders import ArithmeticEngine, build_weights
+from trinity.transfer.offer import Limits, Offer
+from trinity.transfer.sending import WeightsOffer
+from trinity.waits import Waits
+
+LIMITS = Limits(turn_seconds=60.0, join_seconds=0.5, stall_seconds=60.0, whole_seconds=60.0)
+NOBODY = Offer(address="127.0.0.1:9", group="weights")
+
+
+@contextmanager
+def offering() -> Iterator[Offer]:
+    """Nobody joins these: the engines are stand-ins."""
+    offer = WeightsOffer(
+        {"w": torch.zeros(3)},
+        host="127.0.0.1",
+        name="weights",
+        limits=LIMITS,
+        turn=threading.Lock(),
+    )
+    yield offer.offer
+    offer.withdraw(60.0)
+
+
+def published(offer: Offer | None) -> PublishedWeights:
+    return replace(build_weights(1), manifest_sha256=b"", offer=offer)
+
+
+async def load(engine: ArithmeticEngine, weights: PublishedWeights) -> None:
+    await WeightLoader(engine).load(weights, transfers_to(engine))
+
+
+def transfers_to(engine: ArithmeticEngine | EnginePool) -> EngineTransfers:
+    waits = Waits(owner="explorer", on_change=lambda: None)
+    return EngineTransfers(engine=engine, waits=waits, limits=LIMITS)
+
+
+async def test_what_is_offered_is_received_and_no_file_is_read() -> None:
+    engine = ArithmeticEngine()
+    with offering() as offer:
+        await load(engine, published(offer))
+    [seat] = engine.seats
+    assert seat.weights_sha256 == build_weights(1).weights_sha256.hex()
+    assert not engine.loaded
+
+
+async def test_what_the_engine_refuses_is_loaded_from_files(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = ArithmeticEngine(refusal="hash differs")
+    with caplog.at_level(logging.WARNING), offering() as offer:
+        await load(engine, published(offer))
+    assert engine.loaded == [Path("/weights/v1-1")]
+    [said] = [one for one in caplog.records if "taken from files" in one.message]
+    assert said.__dict__["reason"] == "hash differs"
+
+
+async def test_why_files_have_to_do_shows_until_they_are_in() -> None:
+    engine = ArithmeticEngine()
+    waits = Waits(owner="explorer", on_change=lambda: None)
+    transfers = EngineTransfers(engine=engine, waits=waits, limits=LIMITS)
+    assert not await transfers.receive(published(NOBODY), NOBODY)
+    [wait] = waits.to_proto()
+    assert wait.waits_for == "files"
+    assert "of version 1" in wait.reason
+    assert "nobody offers weights at 127.0.0.1:9" in wait.reason
+    transfers.over()
+    assert not waits.to_proto()
+
+
+async def test_a_trainer_that_is_gone_leaves_the_files() -> None:
+    engine = ArithmeticEngine()
+    await load(engine, published(NOBODY))
+    assert engine.loaded == [Path("/weights/v1-1")]
+    assert not engine.seats
+
+
+async def test_weights_without_an_offer_are_files() -> None:
+    engine = ArithmeticEngine()
+    await load(engine, published(None))
+    assert engine.loaded == [Path("/weights/v1-1")]
+
+
+async def test_what_is_there_already_is_not_asked_for() -> None:
+    engine = ArithmeticEngine()
+    loader = WeightLoader(engine, holds=published(None))
+    await loader.load(published(NOBODY), transfers_to(engine))
+    assert not engine.loaded
+    assert not engine.seats
+
+
+async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
+    engines = [ArithmeticEngine(), ArithmeticEngine(refusal="late"), ArithmeticEngine()]
+    pool = EnginePool(engines)
+    with offering() as offer:
+        assert not await transfers_to(pool).receive(published(offer), offer)
+    [[first], [second], [third]] = [engine.seats for engine in engines]
+    assert [first.first_rank, second.first_rank, third.first_rank] == [1, 2, 3]
+    assert {seat.num_ranks for seat in (first, second, third)} == {4}

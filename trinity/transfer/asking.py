@@ -1,0 +1,42 @@
+"""An explorer's side of the meeting place."""
+
+import secrets
+from datetime import timedelta
+
+from pydantic import ValidationError
+
+from trinity.errors import TransferFailed
+from trinity.transfer.offer import Limits, Offer, Receivers, Seat
+from trinity.transfer.rendezvous import WITHDRAWN, Answer, Ask, Keys, open_store
+
+
+def ask(offer: Offer, receivers: Receivers, *, limits: Limits, weights_sha256: bytes) -> Seat:
+    """Ask for a transfer and wait for one's turn; then the receivers must come at once. Blocks.
+
+    Raises: TransferFailed.
+    """
+    store = open_store(offer.address, limits.join_seconds)
+    keys = Keys(offer.group)
+    question = Ask(
+        id=secrets.token_hex(8), num_receivers=receivers.count, have_gpu=receivers.have_gpu
+    )
+    try:
+        if store.check([keys.closed]):
+            raise TransferFailed(WITHDRAWN)
+        store.queue_push(keys.asks, question.model_dump_json())
+        store.wait([keys.answer(question.id)], timedelta(seconds=limits.turn_seconds))
+        answer = Answer.model_validate_json(store.get(keys.answer(question.id)))
+    except (RuntimeError, ValidationError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TransferFailed(f"the trainer did not answer: {reason}") from error
+    if answer.refusal:
+        raise TransferFailed(answer.refusal)
+    return Seat(
+        address=offer.address,
+        group=keys.transfer(question.id),
+        backend=answer.backend,
+        num_ranks=answer.num_ranks,
+        first_rank=1,
+        limits=limits,
+        weights_sha256=weights_sha256.hex(),
+    )

@@ -1,0 +1,131 @@
+"""A process group of its own for one transfer; nothing in it waits longer than its limits."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trinity.errors import TransferFailed
+from trinity.transfer.offer import Backend, Limits
+
+T = TypeVar("T")
+SENDER = 0
+_LATE_SECONDS = 1.0
+"""What ends by itself in time is not ended from outside."""
+
+
+class Group:
+    """The sender, rank 0, and those it sends to.
+
+    Raises TransferFailed, whatever it is that goes wrong in it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: dist.Store,
+        name: str,
+        backend: Backend,
+        rank: int,
+        num_ranks: int,
+        host: str,
+        limits: Limits,
+    ) -> None:
+        self._limits = limits
+        seconds = timedelta(seconds=max(limits.join_seconds, limits.stall_seconds))
+        own = dist.PrefixStore(name, store)
+
+        def meet() -> "dist.ProcessGroupGloo | dist.ProcessGroupNCCL":
+            if backend == "nccl":
+                return _nccl(own, rank, num_ranks, seconds)
+            return _gloo(own, rank, num_ranks, seconds, host)
+
+        self._processes = _in_time(limits.join_seconds, "meet", meet)
+
+    def broadcast(self, buffer: torch.Tensor) -> None:
+        """From the sender to all others."""
+        _in_time(
+            self._limits.stall_seconds,
+            "pass a message on",
+            lambda: self._broadcast(buffer),
+            abort=self.abort,
+        )
+
+    def abort(self) -> None:
+        """End whatever goes on in it."""
+        self._processes.abort()
+
+    def close(self) -> None:
+        """Leave, once everything is through."""
+        self._processes.shutdown()
+
+    def _broadcast(self, buffer: torch.Tensor) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = SENDER
+        options.rootTensor = 0
+        options.timeout = timedelta(seconds=self._limits.stall_seconds)
+        if buffer.is_cuda:
+            torch.cuda.set_device(buffer.device)
+        self._processes.broadcast([buffer], options).wait()
+        if buffer.is_cuda:
+            torch.cuda.current_stream(buffer.device).synchronize()
+
+
+def address_towards(host: str) -> str:
+    """This machine's address as a connection to `host` would have it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        name: str = probe.getsockname()[0]
+        return name
+
+
+def _gloo(
+    store: dist.Store, rank: int, num_ranks: int, seconds: timedelta, host: str
+) -> dist.ProcessGroupGloo:
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._timeout = seconds
+    options._threads = 1
+    return dist.ProcessGroupGloo(store, rank, num_ranks, options)
+
+
+def _nccl(
+    store: dist.Store, rank: int, num_ranks: int, seconds: timedelta
+) -> "dist.ProcessGroupNCCL":
+    """NCCL chooses its own interfaces (NCCL_SOCKET_IFNAME) and meets at the first message."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = seconds
+    return dist.ProcessGroupNCCL(store, rank, num_ranks, options)
+
+
+def _in_time(
+    seconds: float, purpose: str, work: Callable[[], T], *, abort: Callable[[], None] | None = None
+) -> T:
+    """What `work` answers, from a thread that is left behind if it is late.
+
+    Raises: TransferFailed.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except Exception as error:  # the edge of torch's collectives, which raise RuntimeErrors
+            answer.set_exception(TransferFailed(f"could not {purpose}: {_first_line(error)}"))
+
+    threading.Thread(target=run, name="transfer", daemon=True).start()
+    try:
+        return answer.result(seconds + _LATE_SECONDS)
+    except TimeoutError:
+        if abort is not None:
+            abort()
+        raise TransferFailed(f"could not {purpose} in {seconds:g} s") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

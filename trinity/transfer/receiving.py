@@ -1,0 +1,101 @@
+"""An engine's side of a transfer, in the process that holds the weights."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Literal
+
+import torch
+
+from trinity.errors import TransferFailed
+from trinity.transfer.digest import WeightsDigest
+from trinity.transfer.group import Group, address_towards
+from trinity.transfer.offer import Seat
+from trinity.transfer.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
+from trinity.transfer.tensors import TensorInfo, described, new_buffer, unpacked
+
+
+class Arrival:
+    """Weights on their way in.
+
+    Invariant: `tensors` always gives every tensor that was promised, so that what loads them ends
+    as usual; after a failure the rest are zeros. They count only where `failure` is empty then.
+
+        arrival = Arrival(seat, index=0, device="cpu")   # TransferFailed: nothing was touched
+        model.load_weights(arrival.tensors())
+        if arrival.end():
+            ...  # why these weights must not be used
+    """
+
+    def __init__(self, seat: Seat, *, index: int, device: str) -> None:
+        self._seat = seat
+        self._rank = seat.first_rank + index
+        self._device = device if seat.backend == "nccl" else "cpu"
+        self._store = open_store(seat.address, seat.limits.join_seconds)
+        self._digest = WeightsDigest()
+        self._is_whole = False
+        self.failure = ""
+        try:
+            tensors = self._store.get(tensors_key(seat.group))
+        except RuntimeError as error:
+            raise TransferFailed(f"the trainer is gone: {_first_line(error)}") from error
+        self._messages = described(tensors)
+        self._group = Group(
+            store=open_store(seat.address, seat.limits.join_seconds),
+            name=seat.group,
+            backend=seat.backend,
+            rank=self._rank,
+            num_ranks=seat.num_ranks,
+            host=address_towards(seat.address.rpartition(":")[0]),
+            limits=seat.limits,
+        )
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """All of them by name, as they come."""
+        promised = [info for message in self._messages for info in message]
+        num_given = 0
+        try:
+            for info, tensor in self._received():
+                num_given += 1
+                yield info.name, tensor
+        except TransferFailed as error:
+            self.failure = str(error)
+        for info in promised[num_given:]:
+            yield info.name, info.empty().zero_()
+        self._is_whole = True
+
+    def end(self) -> str:
+        """Why the weights must not be used; empty where they are the announced ones."""
+        if not self.failure and not self._is_whole:
+            self.failure = "not all tensors were taken"
+        if not self.failure and self._digest.digest().hex() != self._seat.weights_sha256:
+            self.failure = "the weights that came are not those that were announced: hash differs"
+        self._report()
+        if self.failure:
+            self._group.abort()
+        else:
+            self._group.close()
+        return self.failure
+
+    def _received(self) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+        whole_seconds = self._seat.limits.whole_seconds
+        deadline = time.monotonic() + whole_seconds
+        for message in self._messages:
+            if time.monotonic() > deadline:
+                raise TransferFailed(f"not done in {whole_seconds:g} s")
+            buffer = new_buffer(message, self._device)
+            self._group.broadcast(buffer)
+            for info, tensor in unpacked(message, buffer):
+                self._digest.add(info.name, tensor)
+                yield info, tensor
+
+    def _report(self) -> None:
+        """Spares the trainer a wait; one that is gone by now has sent all the same."""
+        state: Literal["failed", "received"] = "failed" if self.failure else "received"
+        report = Report(state=state, reason=self.failure[:MAX_REASON])
+        with suppress(RuntimeError):
+            self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

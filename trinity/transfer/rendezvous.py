@@ -1,0 +1,164 @@
+"""The trainer's side of the meeting place: torch's TCPStore, on an address of our choice alone."""
+
+import os
+import secrets
+import socket
+from datetime import timedelta
+from typing import Literal
+
+import torch.distributed as dist
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trinity.errors import TransferFailed
+from trinity.transfer.offer import Backend, Offer
+
+NEVER = timedelta(days=365)
+CLOSED = b""
+WITHDRAWN = "these weights are not offered any more"
+CONNECT_SECONDS = 5.0
+MAX_REASON = 500
+
+
+class Ask(BaseModel):
+    """An explorer's question for a transfer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str = Field(pattern="^[0-9a-f]{16}$")
+    num_receivers: int = Field(ge=1, le=4096)
+    have_gpu: bool
+
+
+class Answer(BaseModel):
+    """The trainer's: come in, now; or not at all, for a reason."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: Backend = "gloo"
+    num_ranks: int = 0
+    refusal: str = ""
+
+
+class Report(BaseModel):
+    """What a receiver makes of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: Literal["received", "failed"]
+    reason: str = Field(default="", max_length=MAX_REASON)
+
+
+class Keys:
+    """Names of what is said under an offer."""
+
+    def __init__(self, group: str) -> None:
+        self.asks = f"{group}/asks"
+        self.closed = f"{group}/closed"
+        self.tensors = f"{group}/tensors"
+        self._group = group
+
+    def transfer(self, ask: str) -> str:
+        """Name of one transfer."""
+        return f"{self._group}/{ask}"
+
+    def answer(self, ask: str) -> str:
+        """Where the answer to a question is."""
+        return f"{self.transfer(ask)}/answer"
+
+
+def tensors_key(transfer: str) -> str:
+    """Where the list of tensors is."""
+    return Keys(transfer.rpartition("/")[0]).tensors
+
+
+def report_key(transfer: str, rank: int) -> str:
+    """Where a receiver says what came of it."""
+    return f"{transfer}/report/{rank}"
+
+
+class Rendezvous:
+    """Where one version is asked for; whoever does not know the group's name is not answered."""
+
+    def __init__(self, *, host: str, name: str, seconds: float) -> None:
+        with socket.create_server((host, 0)) as listener:
+            port = listener.getsockname()[1]
+            self._store = dist.TCPStore(
+                host,
+                port,
+                None,
+                is_master=True,
+                timeout=timedelta(seconds=seconds),
+                wait_for_workers=False,
+                master_listen_fd=os.dup(listener.fileno()),
+            )
+        self.host = host
+        self.offer = Offer(address=f"{host}:{port}", group=f"{name}-{secrets.token_hex(16)}")
+        self.keys = Keys(self.offer.group)
+        self._questions = _client(host, port, NEVER)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Say something."""
+        self._store.set(key, value)
+
+    def connect(self, seconds: float) -> dist.TCPStore:
+        """A connection for one transfer: whoever waits on one keeps it from all others."""
+        host, _, port = self.offer.address.rpartition(":")
+        return _client(host, int(port), timedelta(seconds=seconds))
+
+    def next_ask(self) -> Ask | None:
+        """The next question, in the order they came; None once closed. From one thread alone."""
+        while (text := self._questions.queue_pop(self.keys.asks)) != CLOSED:
+            if ask := _read(text):
+                return ask
+        return None
+
+    def answer(self, ask: Ask, answer: Answer) -> None:
+        """Tell who asked."""
+        self._store.set(self.keys.answer(ask.id), answer.model_dump_json())
+
+    def close(self) -> None:
+        """Take no more questions, and wake whoever waits for one."""
+        self._store.set(self.keys.closed, "1")
+        self._store.queue_push(self.keys.asks, CLOSED)
+
+    def refuse_rest(self) -> None:
+        """Answer what was asked before it was closed."""
+        while self._store.queue_len(self.keys.asks):
+            if ask := _read(self._store.queue_pop(self.keys.asks)):
+                self.answer(ask, Answer(refusal=WITHDRAWN))
+
+
+def _read(text: bytes) -> Ask | None:
+    """None for what is no question: anybody may write who knows the name."""
+    try:
+        return Ask.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def open_store(address: str, seconds: float) -> dist.TCPStore:
+    """A trainer's meeting place, which is gone with its trainer.
+
+    Raises: TransferFailed.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        # TCPStore tries a refused connection again until its time is up, and says so each time.
+        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
+            pass
+        return _client(host, int(port), timedelta(seconds=seconds))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TransferFailed(f"nobody offers weights at {address} any more: {error}") from error
+
+
+def _client(host: str, port: int, timeout: timedelta) -> dist.TCPStore:
+    store = dist.TCPStore(
+        host,
+        port,
+        None,
+        is_master=False,
+        timeout=timedelta(seconds=CONNECT_SECONDS),
+        wait_for_workers=False,
+    )
+    store.set_timeout(timeout)
+    return store

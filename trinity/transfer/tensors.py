@@ -1,0 +1,99 @@
+"""Tensors as they travel: in the order of their names, some of them to a message."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from trinity.errors import TransferFailed
+
+MESSAGE_BYTES = 64 << 20
+"""A tensor that is larger goes alone."""
+ALIGNMENT = 16
+DType = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor without its content."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Annotated[int, Field(ge=0)], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of its content."""
+        size: int = self.empty("meta").nbytes
+        return size
+
+    def empty(self, device: str = "cpu") -> torch.Tensor:
+        """A tensor like it."""
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device=device)
+
+
+Message = tuple[TensorInfo, ...]
+_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
+
+
+def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """All messages to come, without their content."""
+    return _MESSAGES.dump_json(tuple(_messages(tensors)))
+
+
+def described(text: bytes) -> tuple[Message, ...]:
+    """Read what `describe` wrote.
+
+    Raises: TransferFailed.
+    """
+    try:
+        return _MESSAGES.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise TransferFailed(f"the trainer's list of tensors: {first['msg']}") from error
+
+
+def _messages(tensors: Mapping[str, torch.Tensor]) -> Iterator[Message]:
+    message: list[TensorInfo] = []
+    num_bytes = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if message and num_bytes + tensor.nbytes > MESSAGE_BYTES:
+            yield tuple(message)
+            message, num_bytes = [], 0
+        message.append(TensorInfo(name, dtype, tuple(tensor.shape)))  # type: ignore[arg-type]
+        num_bytes += tensor.nbytes
+    if message:
+        yield tuple(message)
+
+
+def new_buffer(message: Message, device: str) -> torch.Tensor:
+    """Room for a message's bytes."""
+    return torch.empty(_places(message)[1], dtype=torch.uint8, device=device)
+
+
+def packed(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+    """The bytes of a message."""
+    buffer = new_buffer(message, device)
+    for info, view in unpacked(message, buffer):
+        view.copy_(tensors[info.name])
+    return buffer
+
+
+def unpacked(message: Message, buffer: torch.Tensor) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+    """A message's tensors, as views of its bytes."""
+    for info, start in zip(message, _places(message)[0], strict=True):
+        flat = buffer[start : start + info.num_bytes]
+        yield info, flat.view(getattr(torch, info.dtype)).reshape(info.shape)
+
+
+def _places(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
+    """Where each tensor begins, and how long they are together."""
+    starts, end = [], 0
+    for info in message:
+        starts.append(end)
+        end += -(-info.num_bytes // ALIGNMENT) * ALIGNMENT
+    return starts, end
