@@ -12,7 +12,7 @@ from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, ModelLimits
+from trinity.workflows.generation import Generation, Heard, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.rubric_judge_workflow import grade_in
 from trinity.workflows.task import Task
@@ -32,7 +32,12 @@ class Judge:
     asked: list[str] = field(default_factory=list)
 
     async def generate(
-        self, prompt_token_ids: list[int], sampling: SamplingParams, *, min_tokens: int = 0
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
     ) -> Generation:
         self.asked.append(bytes(prompt_token_ids).decode())
         tokens = list(self.says.encode())
