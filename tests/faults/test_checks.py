@@ -268,6 +268,13 @@ BAD: list[tuple[str, dict[str, object]]] = [
         },
     ),
     ("excluded_is_not_trained", {"visit": visited(excluded=("nowhere",))}),
+    (
+        "included_is_trained",
+        {
+            "visit": visited(included=("c",)),
+            "samples": (*GOOD.samples, sample("c", 1, state="excluded")),
+        },
+    ),
     ("deleted_is_gone", {"visit": visited(deleted=("a'",))}),
     (
         "deleted_is_gone",
