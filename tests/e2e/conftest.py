@@ -9,7 +9,7 @@ import pytest
 
 from examples.addition.prepare import prepare
 from tests.e2e.launched import CONFIG, Launched
-from tests.e2e.shared import made_once, shared_folder
+from tests.e2e.shared import alone, made_once, shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_EVALUATED = 64
@@ -66,10 +66,19 @@ def undisturbed_end(launch: Launch, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def undisturbed(launch: Launch, undisturbed_end: End) -> Launched:
-    """For one file of tests alone: they start it again."""
+def finished_run(launch: Launch, undisturbed_end: End) -> Launched:
+    """The undisturbed run, as its directory has it."""
     del undisturbed_end
     return launch(UNDISTURBED)
+
+
+@pytest.fixture
+def undisturbed(
+    finished_run: Launched, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launched]:
+    """For one test at a time, whichever worker has it: some start it again."""
+    with alone(shared_folder(tmp_path_factory) / "undisturbed.lock"):
+        yield finished_run
 
 
 def end_of(run: Launched) -> End:

@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,17 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """One worker at a time."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def made_once(done: Path, make: Callable[[], str]) -> str:
     """What `make` gave to the first who came, kept in `done`; the others wait for it."""
-    with done.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(done.with_suffix(".lock")):
         if not done.exists():
             done.write_text(make())
         return done.read_text()

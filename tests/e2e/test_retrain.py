@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.launched import Launched
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def retrain(run: Launched, *options: str) -> str:
