@@ -19,7 +19,8 @@ from services.explorer.slow_calls import SlowCalls
 from services.explorer.tokenizer import REMEMBERED_CHATS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
-from trinity.config.plan import AuxiliaryModel, ExternalAccess, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import AuxiliaryModel, ExternalAccess
 from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread

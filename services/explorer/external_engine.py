@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from services.explorer.external_tokenizer import messages_of, tokens_of
 from services.explorer.failures import StageFailed
 from services.explorer.patience import Patience
-from trinity.config.plan import ExternalAccess
+from trinity.config.plan_parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.masking import HIDDEN
 from trinity.transfer.offer import Receivers, Seat

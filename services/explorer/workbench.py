@@ -9,7 +9,8 @@ from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.seeds import SeedBase
 from services.explorer.weights import WeightsId
-from trinity.config.plan import AuxiliaryModel, ResolvedTaskset, Sampling, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import AuxiliaryModel, ResolvedTaskset, Sampling
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import Reward
@@ -80,13 +81,11 @@ class Workbench:
         model = ModelWrapper(
             generator=self._engine,
             tokenizer=self._tokenizer,
-            limits=UNKNOWN
-            if plan.external_model is not None
-            else ModelLimits(
-                max_model_len=plan.max_model_len,
-                max_prompt_tokens=plan.max_prompt_tokens,
-                min_tokens=sampling.min_tokens,
-                truncate_prompts=plan.config.model.enable_prompt_truncation,
+            limits=_limits(
+                plan,
+                sampling,
+                truncates_prompts=plan.config.model.enable_prompt_truncation,
+                is_external=plan.external_model is not None,
             ),
             sampling=_parameters(sampling),
             weights=(weights.version, weights.incarnation),
@@ -111,13 +110,11 @@ class Workbench:
         model = ModelWrapper(
             generator=running.engine,
             tokenizer=running.tokenizer,
-            limits=UNKNOWN
-            if plan.external is not None
-            else ModelLimits(
-                max_model_len=plan.max_model_len,
-                max_prompt_tokens=plan.max_prompt_tokens,
-                min_tokens=plan.sampling.min_tokens,
-                truncate_prompts=plan.truncates_prompts,
+            limits=_limits(
+                plan,
+                plan.sampling,
+                truncates_prompts=plan.truncates_prompts,
+                is_external=plan.external is not None,
             ),
             sampling=_parameters(plan.sampling),
             weights=(0, 0),
@@ -139,6 +136,23 @@ class Workbench:
             position=assignment.position,
             run=attempt.run,
         )
+
+
+def _limits(
+    plan: StagePlan | AuxiliaryModel,
+    sampling: Sampling,
+    *,
+    truncates_prompts: bool,
+    is_external: bool,
+) -> ModelLimits:
+    if is_external:
+        return UNKNOWN
+    return ModelLimits(
+        max_model_len=plan.max_model_len,
+        max_prompt_tokens=plan.max_prompt_tokens,
+        min_tokens=sampling.min_tokens,
+        truncate_prompts=truncates_prompts,
+    )
 
 
 def _parameters(sampling: Sampling) -> SamplingParams:

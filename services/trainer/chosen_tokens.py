@@ -10,7 +10,7 @@ from services.trainer.prepared import PreparedBatch
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 
 TokenChoice = Callable[[ChoiceBatch], BoolMatrix]
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import without_password
 from trinity.launch.prepare import Prepared
 

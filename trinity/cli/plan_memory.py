@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trinity.config.model_files import local_model_directory
-from trinity.config.plan import AuxiliaryModel, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import AuxiliaryModel
 from trinity.errors import UserError
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice

@@ -8,7 +8,7 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 
 
 def try_advantage(algorithm: ResolvedAlgorithm) -> None:

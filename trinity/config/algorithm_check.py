@@ -8,7 +8,8 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
 from trinity.config.algorithm_parts import find_part
-from trinity.config.plan import ResolvedAlgorithm, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS

@@ -12,7 +12,7 @@ from trinity.config.algorithm_parts import FoundPart, find_part
 from trinity.config.gathered import Gathered, all_of
 from trinity.config.mode import Mode
 from trinity.config.near import did_you_mean
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.section import Args
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment

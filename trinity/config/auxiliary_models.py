@@ -6,7 +6,7 @@ from trinity.config.external import external_access
 from trinity.config.gathered import all_of
 from trinity.config.lengths import Lengths, resolve_auxiliary_lengths
 from trinity.config.model_files import located_auxiliary
-from trinity.config.plan import AuxiliaryModel, Sampling
+from trinity.config.plan_parts import AuxiliaryModel, Sampling
 from trinity.config.rollout_model import AuxiliaryModelConfig
 from trinity.config.root import Config
 from trinity.errors import UserError

@@ -9,7 +9,8 @@ from trinity.config.chat_template import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import is_hub_name
 from trinity.errors import UserError
 

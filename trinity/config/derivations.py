@@ -6,7 +6,8 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from trinity.config.algorithm_planning import PARTS
-from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedTaskset
 
 
 class Derived(NamedTuple):

@@ -1,7 +1,7 @@
 """Models that others serve: where they are, and what they cannot be used for."""
 
 from trinity.config.model_services import ExternalAccessConfig
-from trinity.config.plan import ExternalAccess
+from trinity.config.plan_parts import ExternalAccess
 from trinity.config.root import Config
 from trinity.errors import UserError
 

@@ -1,6 +1,7 @@
 """Whether the names of workflows and rewards are known; nothing that is ours is imported for it."""
 
-from trinity.config.plan import ExperimentPlan, ResolvedTaskset
+from trinity.config.plan import ExperimentPlan
+from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 

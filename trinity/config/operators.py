@@ -5,7 +5,7 @@ from trinity.algorithm.signature import Signature, read_signature
 from trinity.config.arguments import complete_arguments
 from trinity.config.data_processor import OperatorConfig
 from trinity.config.near import did_you_mean
-from trinity.config.plan import ResolvedOperator
+from trinity.config.plan_parts import ResolvedOperator
 from trinity.config.section import Args
 from trinity.config.service import ServiceConfig
 from trinity.errors import UserError

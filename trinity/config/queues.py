@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trinity.config.plan import ResolvedTaskset
+from trinity.config.plan_parts import ResolvedTaskset
 from trinity.config.root import Config
 from trinity.config.taskset import TasksetConfig
 from trinity.errors import UserError

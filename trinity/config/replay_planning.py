@@ -7,7 +7,7 @@ from trinity.algorithm.signature import Signature, read_signature, signature_of
 from trinity.config.arguments import complete_arguments
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.near import did_you_mean
-from trinity.config.plan import ResolvedReplay
+from trinity.config.plan_parts import ResolvedReplay
 from trinity.config.section import Args
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment

@@ -12,7 +12,7 @@ from trinity.config.gathered import all_of
 from trinity.config.lengths import Lengths
 from trinity.config.mode import Mode
 from trinity.config.model import ModelConfig
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset, Sampling
 from trinity.config.queues import check_evaluated, check_queue
 from trinity.config.replay_planning import resolve_replay
 from trinity.config.root import Config

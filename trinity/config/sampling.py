@@ -3,7 +3,7 @@
 import math
 from decimal import Decimal
 
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.errors import UserError
 
 

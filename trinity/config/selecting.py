@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from trinity.config.data_format import DataSelectorConfig
 from trinity.config.difficulty import DifficultyConfig
-from trinity.config.plan import Selector
+from trinity.config.plan_parts import Selector
 from trinity.errors import UserError
 
 ANCHORS = 2

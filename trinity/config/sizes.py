@@ -6,7 +6,7 @@ from trinity.config.gathered import Gathered
 from trinity.config.lengths import Lengths
 from trinity.config.mode import EXPLORING
 from trinity.config.over_rollout import needed_tasks
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.ranks import resolve_rank_num
 from trinity.config.root import Config
 from trinity.config.sampling import count_expert_rows

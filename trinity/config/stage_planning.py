@@ -22,14 +22,13 @@ from trinity.config.monitor_check import check_monitor_args
 from trinity.config.operators import resolve_operators
 from trinity.config.optimizer import OptimizerConfig
 from trinity.config.placement_check import check_placement
-from trinity.config.plan import (
+from trinity.config.plan import Role, StagePlan
+from trinity.config.plan_parts import (
     AuxiliaryModel,
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
     ResolvedOperator,
     ResolvedTaskset,
-    Role,
-    StagePlan,
     fresh_rows,
 )
 from trinity.config.replay_planning import check_capacity

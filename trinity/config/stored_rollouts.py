@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from trinity.config.plan import StagePlan, StoredRollouts
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import StoredRollouts
 from trinity.errors import UserError
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"

@@ -9,7 +9,7 @@ from trinity.config.arguments import complete_arguments
 from trinity.config.data_processor import OperatorConfig, TaskPipelineConfig
 from trinity.config.experience_buffer import ExperienceBufferConfig
 from trinity.config.near import did_you_mean
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.root import Config
 from trinity.config.section import Args
 from trinity.config.service import ServiceConfig

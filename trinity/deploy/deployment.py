@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
-from trinity.config.plan import ExperimentPlan, ResolvedExperienceBuffer, ResolvedTaskset, StagePlan
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.secret import hidden
 from trinity.config.taskset_storage import DATABASES
 from trinity.errors import UserError

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import BenchedRun, ExperimentPlan, StagePlan
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan_parts import BenchedRun
 from trinity.config.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, holds_run

@@ -1,6 +1,7 @@
 """Whether every workflow and reward that a plan names can be found, before anything starts."""
 
-from trinity.config.plan import ExperimentPlan, ResolvedTaskset
+from trinity.config.plan import ExperimentPlan
+from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward

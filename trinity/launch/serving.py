@@ -1,6 +1,7 @@
 """Serves the newest weights of a run: an experiment of its own, in a directory beside the run's."""
 
-from trinity.config.plan import ExperimentPlan, ServedRun
+from trinity.config.plan import ExperimentPlan
+from trinity.config.plan_parts import ServedRun
 from trinity.errors import UserError
 from trinity.security.folder import VARIABLE, Security
 from trinity.security.places import is_loopback

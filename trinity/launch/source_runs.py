@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.near import did_you_mean
-from trinity.config.plan import ExperimentPlan, StagePlan, StoredRollouts
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan_parts import StoredRollouts
 from trinity.config.stored_rollouts import check_rows
 from trinity.errors import RunFailed, UserError
 from trinity.launch.resume import PLAN_FILE, holds_run

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from trinity.config.plan import AuxiliaryModel, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import AuxiliaryModel
 from trinity.config.rollout_model import EngineConfig
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.demand import sequence_parallel_of

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
-from trinity.workflows.model import ModelWrapper
-from trinity.workflows.task import Task
 from trinity.workflows.turns import joined
 from trinity.workflows.workflow import Workflow
 
@@ -33,15 +31,7 @@ class MultiTurnWorkflow(Workflow):
     else several (see `turns`), each with the reward.
     """
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        model: ModelWrapper,
-        auxiliary_models: Sequence[ModelWrapper] | None = None,
-    ) -> None:
-        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
-        model.keep_history()
+    keeps_history = True
 
     def experiences(
         self, messages: Sequence[Message], reward: float, info: JsonObject | None = None

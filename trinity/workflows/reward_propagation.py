@@ -21,6 +21,7 @@ class RewardPropagationWorkflow(Episode):
             return float(self.environment.is_won)
     """
 
+    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
     def step(self, step_num: int) -> bool:
         """Make a step, from 0; False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")
@@ -45,6 +46,7 @@ class AsyncRewardPropagationWorkflow(Episode):
 
     is_async = True
 
+    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
     async def step(self, step_num: int) -> bool:
         """Make a step, from 0; False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")

@@ -1,10 +1,6 @@
 """Bases of workflows in which every step of an episode has a reward of its own."""
 
-from collections.abc import Sequence
-
 from trinity.types import Experience
-from trinity.workflows.model import ModelWrapper
-from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
 
 STEP_REWARD = "step_reward"
@@ -18,18 +14,9 @@ class Episode(Workflow):
     step's, as `step_wise_grpo` and `gigpo` take it. A step may make no call.
     """
 
+    keeps_history = True
     max_step_num: int = 1
     """Steps after which the episode ends; a property of this name may say it of each task."""
-
-    def __init__(
-        self,
-        *,
-        task: Task,
-        model: ModelWrapper,
-        auxiliary_models: Sequence[ModelWrapper] | None = None,
-    ) -> None:
-        super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
-        model.keep_history()
 
     def _made(self) -> list[Experience]:
         """What the model gave since it was asked last."""
@@ -51,6 +38,7 @@ class StepWiseRewardWorkflow(Episode):
             return float(self.done)
     """
 
+    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
     def step(self, step_num: int) -> bool:
         """Make a step, from 0; False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")
@@ -76,6 +64,7 @@ class AsyncStepWiseRewardWorkflow(Episode):
 
     is_async = True
 
+    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
     async def step(self, step_num: int) -> bool:
         """Make a step, from 0; False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")

@@ -36,6 +36,8 @@ class Workflow:
     """Names that `workflow_args` may have; None leaves them unchecked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}
     """What those are that are not given; see `Arguments`."""
+    keeps_history: ClassVar[bool] = False
+    """Whether calls of the model are recorded, whatever the configuration says."""
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class Workflow:
         self.model = model
         self.auxiliary_model_wrappers = list(auxiliary_models or [])
         self._check_args()
+        if self.keeps_history:
+            model.keep_history()
 
     @cached_property
     def auxiliary_models(self) -> "list[openai.OpenAI] | list[openai.AsyncOpenAI]":

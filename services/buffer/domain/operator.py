@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity.algorithm.advantage.needs import NOTHING, Needs
-from trinity.config.plan import ResolvedAlgorithm, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.operators.kinds import KINDS, KindName
 from trinity.types import JsonValue
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from services.buffer.domain.lots import draw_lots
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.config.plan import ResolvedReplay
+from trinity.config.plan_parts import ResolvedReplay
 
 SamplePlace = tuple[int, int, int, int, str]
 HALF_A_LOT = 2.0**-54

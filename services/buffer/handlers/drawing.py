@@ -14,7 +14,7 @@ from services.buffer.handlers.task_feedback import current_beliefs
 from services.buffer.store.selection import ranked_rows
 from services.buffer.store.stages import StageTaskset, stage_tasksets
 from services.buffer.store.task_feedback import tasks_of_step
-from trinity.config.plan import ResolvedTaskset, Selector
+from trinity.config.plan_parts import ResolvedTaskset, Selector
 from trinity.types import StageKey
 
 MIX = 1

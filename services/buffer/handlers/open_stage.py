@@ -26,7 +26,8 @@ from services.buffer.store.stages import (
 )
 from services.buffer.store.tables import stage_taskset
 from services.buffer.store.tasks import hold_tasksets
-from trinity.config.plan import ResolvedExperienceBuffer, ResolvedTaskset, Selector, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset, Selector
 from trinity.errors import InvalidRequest, PreconditionFailed
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.types import StageKey

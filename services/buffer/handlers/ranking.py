@@ -10,7 +10,7 @@ from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
 from services.buffer.store.features import load_features
 from services.buffer.store.selection import has_selection, insert_beliefs, insert_ranking
 from services.buffer.store.stages import StageTaskset
-from trinity.config.plan import Selector
+from trinity.config.plan_parts import Selector
 from trinity.types import StageKey
 
 

@@ -17,7 +17,7 @@ from services.buffer.store.experiences import set_states
 from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.replay_pool import enter_pool, leave_pool, load_unused, load_used
-from trinity.config.plan import ResolvedReplay
+from trinity.config.plan_parts import ResolvedReplay
 
 NUM_REPLAYED = "replay/num_replayed_rows"
 NUM_WAITING = "replay/num_waiting_rows"

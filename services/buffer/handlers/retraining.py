@@ -14,7 +14,7 @@ from services.buffer.store.retention import count_retired
 from services.buffer.store.set_aside import count_deleted
 from services.buffer.store.stages import find_stage, get_stage, lock_stage, update_stage
 from services.buffer.store.training import Checkpoint, Version, kept_checkpoints, versions_of
-from trinity.config.plan import StoredBatches
+from trinity.config.plan_parts import StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 

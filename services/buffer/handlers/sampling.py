@@ -12,7 +12,7 @@ from services.buffer.store.database import notify, work_topic
 from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.stages import stage_tasksets, update_stage
-from trinity.config.plan import ResolvedExperienceBuffer
+from trinity.config.plan_parts import ResolvedExperienceBuffer
 
 NUM_STALE = "sample/num_stale_rows"
 NUM_EXPERT = "sample/num_expert_rows"

@@ -8,7 +8,7 @@ from services.buffer.domain.states import StageState
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import find_stage, get_stage, lock_stage
 from services.buffer.store.stored_rollouts import count_taken
-from trinity.config.plan import StoredRollouts
+from trinity.config.plan_parts import StoredRollouts
 from trinity.config.stored_rollouts import check_rows
 from trinity.errors import PreconditionFailed, UserError
 

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from services.buffer.domain.stage import parse_plan
 from services.buffer.handlers.open_stage import MAX_STEPS, needed_tasksets
 from services.buffer.servicer.convert import name_of, text_of
-from trinity.config.plan import ResolvedTaskset, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedTaskset
 from trinity.config.selecting import ANCHORS
 from trinity.errors import InvalidRequest, TooLarge, UserError
 

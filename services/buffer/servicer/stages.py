@@ -35,7 +35,8 @@ from services.buffer.tasksets import Resolved
 from services.buffer.wire import subject_of
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
-from trinity.config.plan import ResolvedReplay, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedReplay
 from trinity.errors import PreconditionFailed, Unavailable
 
 Opened = pb.OpenStageResponse

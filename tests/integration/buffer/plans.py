@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.unit.config.builders import SFT, stage
-from trinity.config.plan import ResolvedOperator, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedOperator
 from trinity.types import JsonValue
 
 REPEAT_TIMES = 2

@@ -16,7 +16,8 @@ from tests.integration.buffer.test_retention import own_process as own_process
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
-from trinity.config.plan import StagePlan, StoredBatches, StoredRollouts
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import StoredBatches, StoredRollouts
 from trinity.rpc.channel import open_channel
 
 NUM_STEPS = 3

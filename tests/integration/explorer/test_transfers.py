@@ -1,8 +1,6 @@
 """Weights from a trainer's memory into a live engine, over gloo where there is no GPU."""
 
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,10 @@ from services.explorer.weights import PublishedWeights, WeightLoader, WeightsId
 from services.trainer.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
+from tests.offers import offering
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.transfer import sending, tensors
 from trinity.transfer.offer import Offer
-from trinity.transfer.sending import WeightsOffer
 from trinity.waits import Waits
 from trinity.workflows.generation import Generation
 
@@ -39,19 +37,6 @@ async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
         yield engine
     finally:
         await engine.close()
-
-
-@contextmanager
-def offering(model: Path) -> Iterator[Offer]:
-    offer = WeightsOffer(
-        weights_of(model),
-        host="127.0.0.1",
-        name="weights",
-        limits=LIMITS,
-        turn=threading.Lock(),
-    )
-    yield offer.offer
-    offer.withdraw(60.0)
 
 
 def published(model: Path, offer: Offer | None) -> PublishedWeights:
@@ -95,7 +80,7 @@ async def test_the_engine_answers_as_with_the_files_to_the_last_bit(
     for model in (models[1], models[0]):
         expected = await by_files(engine, model)
         await by_files(engine, models[1] if model == models[0] else models[0])
-        with offering(model) as offer:
+        with offering(weights_of(model), LIMITS) as offer:
             await loader.load(published(model, offer), transfers)
         assert await answers(engine) == expected
     assert transfers.received == [True, True]
@@ -125,7 +110,7 @@ async def test_a_changed_bit_is_refused_and_the_files_are_loaded(
     await engine.load_weights(models[0])
     monkeypatch.setattr(sending, "packed", changed)
     transfers = Transfers(engine)
-    with offering(models[1]) as offer:
+    with offering(weights_of(models[1]), LIMITS) as offer:
         await WeightLoader(engine).load(published(models[1], offer), transfers)
     assert transfers.received == [False]
     assert await answers(engine) == expected
@@ -136,7 +121,7 @@ async def test_an_explorer_that_comes_late_gets_them_too_and_after_that_the_file
 ) -> None:
     expected = await by_files(engine, models[1])
     transfers = Transfers(engine)
-    with offering(models[1]) as offer:
+    with offering(weights_of(models[1]), LIMITS) as offer:
         for _ in range(2):
             await engine.load_weights(models[0])
             await WeightLoader(engine).load(published(models[1], offer), transfers)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.config.builders import SFT, config, load, stage
 from trinity.config.advice import advice
-from trinity.config.plan import ResolvedReplay, StagePlan
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedReplay
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

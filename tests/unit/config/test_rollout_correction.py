@@ -9,7 +9,7 @@ from tests.unit.config.builders import GRPO, config, load, stage
 from trinity.algorithm.rollout_correction.presets import PRESETS
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.config.advice import advice
-from trinity.config.plan import ResolvedAlgorithm
+from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

@@ -17,7 +17,7 @@ from services.explorer.patience import Patience
 from services.explorer.workbench import UNKNOWN
 from tests.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
-from trinity.config.plan import ExternalAccess
+from trinity.config.plan_parts import ExternalAccess
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import SamplingParams

@@ -1,9 +1,6 @@
 """Weights that are offered from memory, as the explorer takes them: or the files, and says so."""
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,27 +10,15 @@ import torch
 from services.explorer.engine_pool import EnginePool
 from services.explorer.transfers import EngineTransfers
 from services.explorer.weights import PublishedWeights, WeightLoader
+from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
 from trinity.transfer.offer import Limits, Offer
-from trinity.transfer.sending import WeightsOffer
 from trinity.waits import Waits
 
 LIMITS = Limits(turn_seconds=60.0, join_seconds=0.5, stall_seconds=60.0, whole_seconds=60.0)
+WEIGHTS = {"w": torch.zeros(3)}
+"""Nobody joins to get them: the engines are stand-ins."""
 NOBODY = Offer(address="127.0.0.1:9", group="weights")
-
-
-@contextmanager
-def offering() -> Iterator[Offer]:
-    """Nobody joins these: the engines are stand-ins."""
-    offer = WeightsOffer(
-        {"w": torch.zeros(3)},
-        host="127.0.0.1",
-        name="weights",
-        limits=LIMITS,
-        turn=threading.Lock(),
-    )
-    yield offer.offer
-    offer.withdraw(60.0)
 
 
 def published(offer: Offer | None) -> PublishedWeights:
@@ -51,7 +36,7 @@ def transfers_to(engine: ArithmeticEngine | EnginePool) -> EngineTransfers:
 
 async def test_what_is_offered_is_received_and_no_file_is_read() -> None:
     engine = ArithmeticEngine()
-    with offering() as offer:
+    with offering(WEIGHTS, LIMITS) as offer:
         await load(engine, published(offer))
     [seat] = engine.seats
     assert seat.weights_sha256 == build_weights(1).weights_sha256.hex()
@@ -62,7 +47,7 @@ async def test_what_the_engine_refuses_is_loaded_from_files(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = ArithmeticEngine(refusal="hash differs")
-    with caplog.at_level(logging.WARNING), offering() as offer:
+    with caplog.at_level(logging.WARNING), offering(WEIGHTS, LIMITS) as offer:
         await load(engine, published(offer))
     assert engine.loaded == [Path("/weights/v1-1")]
     [said] = [one for one in caplog.records if "taken from files" in one.message]
@@ -106,7 +91,7 @@ async def test_what_is_there_already_is_not_asked_for() -> None:
 async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
     engines = [ArithmeticEngine(), ArithmeticEngine(refusal="late"), ArithmeticEngine()]
     pool = EnginePool(engines)
-    with offering() as offer:
+    with offering(WEIGHTS, LIMITS) as offer:
         assert not await transfers_to(pool).receive(published(offer), offer)
     [[first], [second], [third]] = [engine.seats for engine in engines]
     assert [first.first_rank, second.first_rank, third.first_rank] == [1, 2, 3]

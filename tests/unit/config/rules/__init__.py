@@ -1,0 +1,1 @@
+"""Rules that files for Trinity-RFT rely on, by section: a case each."""

@@ -1,0 +1,90 @@
+"""The run as a whole, and names of old releases."""
+
+from tests.unit.config.rules.case import (
+    INPUT,
+    NO_EFFECT,
+    PLANNED,
+    RENAMED,
+    at,
+    first,
+    follows,
+    refused,
+    told,
+)
+from trinity.config.merging import deep_merge
+
+THE_RUN = [
+    refused("an unknown mode", {"mode": "all"}, "`mode`"),
+    told("mode colocate", {"mode": "colocate"}, PLANNED, "`mode: colocate`"),
+    follows(
+        "a relative root lies under the current directory",
+        {"checkpoint_root_dir": "out"},
+        lambda plan: plan.config.checkpoint_root_dir == "out",
+    ),
+    told("the namespace of Ray", {"ray_namespace": "x"}, NO_EFFECT, "no Ray"),
+    told("a log's place", {"log": {"save_dir": "x"}}, NO_EFFECT, "log.save_dir"),
+    refused("an unknown monitor", at("monitor.monitor_type", "x"), "`monitor.monitor_type`"),
+    told("another monitor", at("monitor.monitor_type", "swanlab"), PLANNED, "SwanLab"),
+    *(
+        follows(
+            f"figures go to {name}",
+            at("monitor.monitor_type", name),
+            lambda plan, name=name: plan.config.monitor.monitor_type == name,
+        )
+        for name in ("wandb", "mlflow", "tensorboard", "none")
+    ),
+    refused(
+        "a monitor's unknown argument",
+        {"monitor": {"monitor_type": "wandb", "monitor_args": {"base_ulr": "x"}}},
+        "did you mean `base_url`?",
+    ),
+    refused(
+        "an argument of another monitor",
+        {"monitor": {"monitor_type": "mlflow", "monitor_args": {"api_key": "x"}}},
+        "`mlflow` has no argument `monitor.monitor_args.api_key`",
+    ),
+    refused(
+        "an argument that is no text",
+        {"monitor": {"monitor_type": "mlflow", "monitor_args": {"uri": 5000}}},
+        "`monitor.monitor_args.uri` must be a text",
+    ),
+    follows(
+        "a trial without the monitor keeps its arguments",
+        {"monitor": {"monitor_type": "none", "monitor_args": {"uri": "http://m"}}},
+        lambda plan: plan.config.monitor.monitor_args == {"uri": "http://m"},
+    ),
+    told("a monitor's directory", at("monitor.cache_dir", "x"), NO_EFFECT, "monitor.cache_dir"),
+    told(
+        "the memory validator's switch",
+        {"ignore_validator_suggestions": True},
+        NO_EFFECT,
+        "never refuses a run",
+    ),
+]
+
+OLDER = [
+    follows(
+        "a null is no other value",
+        deep_merge(
+            at(f"{INPUT}.default_workflow_type", None),
+            at("buffer.default_workflow_type", "math_workflow"),
+        ),
+        first("workflow", "math_workflow"),
+        told=RENAMED,
+        said="explorer_input.default_workflow_type",
+    ),
+    *(
+        told(key, at(key, value), status, said)
+        for key, value, status, said in (
+            ("algorithm.add_strategy", "x", PLANNED, "operators"),
+            ("buffer.buffer_dir", "x", NO_EFFECT, "buffer_dir"),
+            ("buffer.pad_token_id", 3, NO_EFFECT, "pad_token_id"),
+            ("buffer.read_batch_size", 3, RENAMED, "buffer.train_batch_size"),
+            ("explorer.collect_experiences", True, NO_EFFECT, "always kept"),
+            ("explorer.rollout_model.enable_prompt_truncation", False, RENAMED, "model.enable"),
+            ("explorer.rollout_model.use_v1", False, NO_EFFECT, "one engine"),
+            ("trainer.ppo_max_token_len_per_gpu", 64, RENAMED, "trainer.max_token_len_per_gpu"),
+            ("trainer.actor_grad_clip", 0.5, RENAMED, "trainer.grad_clip"),
+        )
+    ),
+]
