@@ -1,6 +1,7 @@
 """Statements that read the contents of experiences."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,19 +10,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.revision import revised
 from services.buffer.store.database import among_given, given, in_given_stage
 from services.buffer.store.fetching import fetch_rows
-from services.buffer.store.tables import experience, payload
+from services.buffer.store.segments import payloads_of, while_it_is_there
+from services.buffer.store.tables import experience, segment
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
-C = experience.c
+C, S = experience.c, segment.c
 
 _PLACES_OF_PAYLOADS = sa.select(
     C.experience_id, C.segment_id, C.payload_id, C.shaped_reward, C.is_masked
-).where(in_given_stage(experience), among_given(C.experience_id))
-_BODIES = sa.select(payload.c.payload_id, payload.c.body).where(
-    in_given_stage(payload),
-    payload.c.segment_id == sa.bindparam("segment"),
-    among_given(payload.c.payload_id),
+).where(
+    in_given_stage(experience),
+    among_given(C.experience_id),
+    C.segment_id.not_in(
+        sa.select(S.segment_id).where(in_given_stage(segment), S.retired_at.is_not(None))
+    ),
 )
 
 
@@ -52,13 +55,24 @@ async def find_bodies(
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = given(key, ids=own, segment=segment_id)
-        for payload_id, body in await fetch_rows(connection, _BODIES, values):
-            bodies[str(payload_id)] = body
+        with while_it_is_there():
+            found = await fetch_rows(connection, _bodies_in(segment_id), values)
+        bodies |= {str(payload_id): body for payload_id, body in found}
     return {
         row.experience_id: _revised(bodies[row.payload_id], row)
         for row in rows
         if row.payload_id in bodies
     }
+
+
+@lru_cache
+def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
+    table = payloads_of(segment_id)
+    return sa.select(table.c.payload_id, table.c.body).where(
+        in_given_stage(table),
+        table.c.segment_id == sa.bindparam("segment"),
+        among_given(table.c.payload_id),
+    )
 
 
 def _revised(body: bytes, row: sa.Row[Any]) -> bytes:

@@ -24,7 +24,8 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.runs import won_metrics
-from services.buffer.store.tables import experience, payload
+from services.buffer.store.segments import payloads_of
+from services.buffer.store.tables import experience
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
@@ -68,7 +69,7 @@ async def insert_experiences(
                     "content_hash": one.content_hash,
                 }
             )
-    await copy_rows(connection, payload, payloads)
+    await copy_rows(connection, payloads_of(segment_id), payloads)
     await copy_rows(connection, experience, rows)
     return len(rows)
 

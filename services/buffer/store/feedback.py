@@ -20,8 +20,8 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.experiences import CODEC, SCHEMA_VERSION
-from services.buffer.store.segments import grow_segment
-from services.buffer.store.tables import NOW, experience, payload, pipeline_scope
+from services.buffer.store.segments import grow_segment, payloads_of
+from services.buffer.store.tables import NOW, experience, pipeline_scope
 from trinity.types import StageKey
 
 E, C = experience.c, pipeline_scope.c
@@ -99,7 +99,7 @@ async def store_reward(connection: AsyncConnection, stage: Stage, one: Rewarded)
         "schema_version": SCHEMA_VERSION,
         "body": one.body,
     }
-    await copy_rows(connection, payload, [own])
+    await copy_rows(connection, payloads_of(stage.segment_id), [own])
     await grow_segment(connection, stage.key, stage.segment_id, 1, len(one.body))
     await connection.execute(
         sa.update(experience)

@@ -12,7 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.domain.states import ExperienceState
 from services.buffer.store.database import among, decode_numbers, in_stage, one_of
-from services.buffer.store.tables import assignment, batch_item, experience, payload, stage
+from services.buffer.store.retention import retired_segments
+from services.buffer.store.segments import payloads_of, while_it_is_there
+from services.buffer.store.tables import assignment, batch_item, experience, stage
 from trinity.types import StageKey
 
 GROUPS_A_LOOK = 256
@@ -264,9 +266,9 @@ async def find_by_prefix(
     return list((await connection.execute(statement)).scalars())
 
 
-def _holds(text: str) -> sa.ColumnElement[bool]:
+def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
     found: sa.ColumnElement[int] = sa.func.position(
-        sa.literal(text.encode(), sa.LargeBinary).op("IN")(payload.c.body)
+        sa.literal(text.encode(), sa.LargeBinary).op("IN")(body)
     )
     return found > 0
 
@@ -278,18 +280,22 @@ async def sizes_of(
     *,
     holding: str = "",
 ) -> dict[str, int]:
-    """Bytes of each sample's content, by the sample's id; without those that are deleted.
+    """Bytes of each sample's content, by the sample's id; without those whose content is gone.
 
     With `holding` only of contents whose bytes hold this text somewhere.
     """
     sizes: dict[str, int] = {}
-    c = payload.c
-    for segment_id in {row.segment_id for row in rows}:
+    retired = await retired_segments(connection, key)
+    for segment_id in {row.segment_id for row in rows} - retired:
         own = {row.payload_id for row in rows if row.segment_id == segment_id}
+        table = payloads_of(segment_id)
+        c = table.c
         statement = sa.select(c.payload_id, sa.func.octet_length(c.body).label("size")).where(
-            in_stage(payload, key), c.segment_id == segment_id, among(c.payload_id, own)
+            in_stage(table, key), c.segment_id == segment_id, among(c.payload_id, own)
         )
         if holding:
-            statement = statement.where(_holds(holding))
-        sizes |= {row.payload_id: row.size for row in await connection.execute(statement)}
+            statement = statement.where(_holds(holding, c.body))
+        with while_it_is_there():
+            found = await connection.execute(statement)
+        sizes |= {row.payload_id: row.size for row in found}
     return {row.experience_id: sizes[row.payload_id] for row in rows if row.payload_id in sizes}

@@ -1,12 +1,22 @@
-"""Segments: partitions of the payload table, so that old payloads can be dropped whole."""
+"""Segments: partitions of the payload table, so that old payloads can be dropped whole.
 
+Each is read and written by its own name. Through `payload` it would not do: a session that learns
+of the partitions at the moment in which another attaches one may miss it until the next is
+attached (docs/decisions/0047-contents-by-the-name-of-their-partition.md).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import in_stage, key_columns
-from services.buffer.store.tables import NOW, segment
+from services.buffer.store.tables import NOW, payload, segment
+from trinity.errors import Unavailable
 from trinity.types import StageKey
 
 REMOVERS_LOCK = 0x7365676D
@@ -39,6 +49,27 @@ async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
 def partition(segment_id: int) -> str:
     """Name of a segment's table."""
     return f"payload_{segment_id}"
+
+
+@lru_cache(maxsize=256)
+def payloads_of(segment_id: int) -> sa.Table:
+    """A segment's table, with the columns of `payload`."""
+    return payload.to_metadata(sa.MetaData(), name=partition(segment_id))
+
+
+@contextmanager
+def while_it_is_there() -> Iterator[None]:
+    """For reading a segment that may be given up and dropped meanwhile.
+
+    Raises: Unavailable when it was; who asks again learns that the contents are gone.
+    """
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, sa.exc.ProgrammingError) as error:
+        cause = getattr(error, "orig", error)
+        if not isinstance(cause, psycopg.errors.UndefinedTable):
+            raise
+        raise Unavailable("contents were removed while they were read: ask again") from error
 
 
 async def grow_segment(

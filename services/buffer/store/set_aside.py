@@ -10,7 +10,9 @@ from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import OPEN_SCOPE, ExperienceState, ScopeState
 from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, one_of
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.tables import batch_item, checkpoint, experience, payload, pipeline_scope
+from services.buffer.store.retention import retired_segments
+from services.buffer.store.segments import payloads_of
+from services.buffer.store.tables import batch_item, checkpoint, experience, pipeline_scope
 from trinity.types import StageKey
 
 E = experience.c
@@ -112,25 +114,31 @@ async def count_deleted(
 async def delete_content(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
-    """Delete what these samples hold; answers how many bytes it was. Their rows stay."""
+    """Delete what these samples hold; answers how many bytes it was. Their rows stay.
+
+    Under the lock of the stage: nothing of it is given up meanwhile.
+    """
     await connection.execute(
         sa.update(experience)
         .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
         .values(state=ExperienceState.DELETED, reason=reason)
     )
     by_segment: dict[int, list[str]] = defaultdict(list)
+    retired = await retired_segments(connection, key)
     for row in rows:
-        by_segment[row.segment_id].append(row.payload_id)
+        if row.segment_id not in retired:
+            by_segment[row.segment_id].append(row.payload_id)
     num_bytes = 0
     for segment_id, ids in by_segment.items():
+        table = payloads_of(segment_id)
         statement = (
-            sa.delete(payload)
+            sa.delete(table)
             .where(
-                in_stage(payload, key),
-                payload.c.segment_id == segment_id,
-                among(payload.c.payload_id, ids),
+                in_stage(table, key),
+                table.c.segment_id == segment_id,
+                among(table.c.payload_id, ids),
             )
-            .returning(sa.func.octet_length(payload.c.body))
+            .returning(sa.func.octet_length(table.c.body))
         )
         num_bytes += sum((await connection.execute(statement)).scalars())
     return num_bytes

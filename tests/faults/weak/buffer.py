@@ -7,12 +7,14 @@ import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
 from services.buffer.handlers.feedback import Given
+from services.buffer.store import set_aside
 from services.buffer.store.reports import Report, insert_reports
 from services.buffer.wire import open_parcel
 from tests.faults.patching import Function
@@ -226,8 +228,11 @@ def keep_content(original: Function) -> Function:
     """Say that contents are deleted which are there."""
 
     async def delete_content(connection: Any, key: Any, rows: Any, reason: str) -> int:
-        nowhere = [replace(row, segment_id=-1) for row in rows]
-        number: int = await original(connection, key, nowhere, reason)
+        async def all_of_them(*_: object) -> set[int]:
+            return {row.segment_id for row in rows}
+
+        with patch.object(set_aside, "retired_segments", all_of_them):
+            number: int = await original(connection, key, rows, reason)
         return number
 
     return delete_content
