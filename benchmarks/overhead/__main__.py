@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,21 +42,28 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/overhead.json")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    record: dict[str, object] = {}
     claims: list[Claim] = []
     with tempfile.TemporaryDirectory() as work:
         for model in arguments.models:
             measured = _measure(_job(model, Path(work)), arguments.runs)
             _print_parts(model, measured)
-            claims += _claims(model, measured)
-            record[model] = {
-                name: {"seconds": steps.median, "parts": steps.median_parts()}
-                for name, steps in measured.items()
-            }
+            own = _claims(model, measured)
+            _write(arguments.json, model, measured, own)
+            claims += own
     print_claims(claims)
-    record["claims"] = [claim.as_json() for claim in claims]
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _write(file: Path, model: str, measured: Mapping[str, Steps], claims: Sequence[Claim]) -> None:
+    """A model's part of the record, as soon as it is known; those of others stay."""
+    record = json.loads(file.read_text()) if file.exists() else {"claims": []}
+    others = [one for one in record.pop("claims") if not one["name"].startswith(f"{model}:")]
+    record[model] = {
+        name: {"seconds": steps.median, "parts": steps.median_parts()}
+        for name, steps in measured.items()
+    }
+    record["claims"] = [*others, *(claim.as_json() for claim in claims)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _job(model: str, root: Path) -> Job:
