@@ -3,9 +3,8 @@
 import secrets
 from datetime import timedelta
 
-from pydantic import ValidationError
-
 from trinity.errors import TransferFailed
+from trinity.transfer.in_time import in_time
 from trinity.transfer.offer import Limits, Offer, Receivers, Seat
 from trinity.transfer.rendezvous import WITHDRAWN, Answer, Ask, Keys, open_store
 
@@ -20,15 +19,15 @@ def ask(offer: Offer, receivers: Receivers, *, limits: Limits, weights_sha256: b
     question = Ask(
         id=secrets.token_hex(8), num_receivers=receivers.count, have_gpu=receivers.have_gpu
     )
-    try:
+
+    def asked() -> Answer:
         if store.check([keys.closed]):
             raise TransferFailed(WITHDRAWN)
         store.queue_push(keys.asks, question.model_dump_json())
         store.wait([keys.answer(question.id)], timedelta(seconds=limits.turn_seconds))
-        answer = Answer.model_validate_json(store.get(keys.answer(question.id)))
-    except (RuntimeError, ValidationError) as error:
-        reason = str(error).partition("\n")[0]
-        raise TransferFailed(f"the trainer did not answer: {reason}") from error
+        return Answer.model_validate_json(store.get(keys.answer(question.id)))
+
+    answer = in_time(limits.turn_seconds, "hear from the trainer", asked)
     if answer.refusal:
         raise TransferFailed(answer.refusal)
     return Seat(

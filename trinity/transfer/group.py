@@ -1,22 +1,15 @@
 """A process group of its own for one transfer; nothing in it waits longer than its limits."""
 
 import socket
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from datetime import timedelta
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from trinity.errors import TransferFailed
+from trinity.transfer.in_time import in_time
 from trinity.transfer.offer import Backend, Limits
 
-T = TypeVar("T")
 SENDER = 0
-_LATE_SECONDS = 1.0
-"""What ends by itself in time is not ended from outside."""
 
 
 class Group:
@@ -45,11 +38,11 @@ class Group:
                 return _nccl(own, rank, num_ranks, seconds)
             return _gloo(own, rank, num_ranks, seconds, host)
 
-        self._processes = _in_time(limits.join_seconds, "meet", meet)
+        self._processes = in_time(limits.join_seconds, "meet", meet)
 
     def broadcast(self, buffer: torch.Tensor) -> None:
         """From the sender to all others."""
-        _in_time(
+        in_time(
             self._limits.stall_seconds,
             "pass a message on",
             lambda: self._broadcast(buffer),
@@ -101,31 +94,3 @@ def _nccl(
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = seconds
     return dist.ProcessGroupNCCL(store, rank, num_ranks, options)
-
-
-def _in_time(
-    seconds: float, purpose: str, work: Callable[[], T], *, abort: Callable[[], None] | None = None
-) -> T:
-    """What `work` answers, from a thread that is left behind if it is late.
-
-    Raises: TransferFailed.
-    """
-    answer: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(work())
-        except Exception as error:  # the edge of torch's collectives, which raise RuntimeErrors
-            answer.set_exception(TransferFailed(f"could not {purpose}: {_first_line(error)}"))
-
-    threading.Thread(target=run, name="transfer", daemon=True).start()
-    try:
-        return answer.result(seconds + _LATE_SECONDS)
-    except TimeoutError:
-        if abort is not None:
-            abort()
-        raise TransferFailed(f"could not {purpose} in {seconds:g} s") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

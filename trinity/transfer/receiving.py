@@ -10,6 +10,7 @@ import torch
 from trinity.errors import TransferFailed
 from trinity.transfer.digest import WeightsDigest
 from trinity.transfer.group import Group, address_towards
+from trinity.transfer.in_time import in_time
 from trinity.transfer.offer import Seat
 from trinity.transfer.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
 from trinity.transfer.tensors import TensorInfo, described, new_buffer, unpacked
@@ -35,10 +36,11 @@ class Arrival:
         self._digest = WeightsDigest()
         self._is_whole = False
         self.failure = ""
-        try:
-            tensors = self._store.get(tensors_key(seat.group))
-        except RuntimeError as error:
-            raise TransferFailed(f"the trainer is gone: {_first_line(error)}") from error
+        tensors = in_time(
+            seat.limits.join_seconds,
+            "read the trainer's list of tensors",
+            lambda: self._store.get(tensors_key(seat.group)),
+        )
         self._messages = described(tensors)
         self._group = Group(
             store=open_store(seat.address, seat.limits.join_seconds),
@@ -58,8 +60,8 @@ class Arrival:
             for info, tensor in self._received():
                 num_given += 1
                 yield info.name, tensor
-        except TransferFailed as error:
-            self.failure = str(error)
+        except (TransferFailed, RuntimeError, MemoryError) as error:  # such as no room for them
+            self.failure = str(error) or type(error).__name__
         for info in promised[num_given:]:
             yield info.name, info.empty().zero_()
         self._is_whole = True
@@ -95,7 +97,3 @@ class Arrival:
         report = Report(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):
             self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

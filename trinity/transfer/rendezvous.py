@@ -10,6 +10,7 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import TransferFailed
+from trinity.transfer.in_time import in_time
 from trinity.transfer.offer import Backend, Offer
 
 NEVER = timedelta(days=365)
@@ -142,12 +143,16 @@ def open_store(address: str, seconds: float) -> dist.TCPStore:
     Raises: TransferFailed.
     """
     host, _, port = address.rpartition(":")
-    try:
+
+    def connect() -> dist.TCPStore:
         # TCPStore tries a refused connection again until its time is up, and says so each time.
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
             pass
         return _client(host, int(port), timedelta(seconds=seconds))
-    except (OSError, RuntimeError, ValueError) as error:
+
+    try:
+        return in_time(2 * CONNECT_SECONDS, "reach the trainer", connect)
+    except TransferFailed as error:
         raise TransferFailed(f"nobody offers weights at {address} any more: {error}") from error
 
 

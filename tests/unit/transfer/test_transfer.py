@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trinity.errors import TransferFailed
-from trinity.transfer import sending, tensors
+from trinity.transfer import receiving, sending, tensors
 from trinity.transfer.asking import ask
 from trinity.transfer.digest import WeightsDigest
 from trinity.transfer.offer import Limits, Receivers, Seat, moved
@@ -127,6 +127,19 @@ def test_a_sender_that_falls_silent_is_not_waited_for(monkeypatch: pytest.Monkey
     offer.withdraw(60.0)
 
 
+def test_an_engine_without_room_for_them_loads_the_files(
+    offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    seat = seat_at(offer, limits=IMPATIENT)
+    arrival = Arrival(seat, index=0, device="cpu")
+    monkeypatch.setattr(receiving, "new_buffer", no_room)
+    assert dict(arrival.tensors()).keys() == TENSORS.keys()
+    assert "2 GiB" in arrival.end()
+
+
 def test_receivers_that_do_not_come_cost_the_next_one_nothing() -> None:
     offer = offered(HASTY)
     seat_at(offer)
@@ -157,7 +170,7 @@ def test_who_waits_for_a_turn_is_told_that_there_is_none() -> None:
 
 def test_another_group_is_not_answered(offer: WeightsOffer) -> None:
     guessed = replace(offer.offer, group="weights-guessed")
-    with pytest.raises(TransferFailed, match="did not answer"):
+    with pytest.raises(TransferFailed, match="could not hear from the trainer"):
         ask(
             guessed,
             Receivers(count=1, have_gpu=False),
