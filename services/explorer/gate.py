@@ -93,9 +93,9 @@ class WeightGate:
                     async with asyncio.timeout(self._lacking.seconds_left()):
                         await self._changed.wait()
                 self._changed.clear()
-                self._report()
-                weights = self._next()
-                if weights is not None and not self._num_holding:
+                weights = self._next() if not self._num_holding else None
+                self._report(weights)
+                if weights is not None:
                     await self._replace(weights)
         finally:
             self._lacking.over()
@@ -117,11 +117,14 @@ class WeightGate:
         finally:
             self._waiting.pop(entered, None)
 
-    def _report(self) -> None:
-        """Show what is used, and what runs wait for that is not to be had."""
+    def _report(self, next_: PublishedWeights | None) -> None:
+        """Show what is used, what is about to be, and what is waited for and not to be had.
+
+        What is loaded may be another version than runs name: it must be kept meanwhile as well.
+        """
         needed = {required.version for required in self._waiting.values()}
-        if self.loaded is not None:
-            needed.add(self.loaded.version)
+        used = (self.loaded, next_.id if next_ is not None else None)
+        needed |= {one.version for one in used if one is not None}
         self._beats.set_version(self.loaded.version if self.loaded else NO_VERSION)
         self._beats.pin(needed)
         lacking = [one for one in self._waiting.values() if self._find(one, self._refused) is None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from services.explorer.engine import Engine
+from services.explorer.engine import Engine, EngineDied
 from trinity import manifest
 from trinity.errors import ManifestError
 from trinity.transfer.offer import Offer
@@ -106,22 +106,35 @@ class WeightLoader:
         Raises: ManifestError when the files are not what was announced, EngineDied.
         """
         if not await self._take(weights, transfers):
-            if weights.manifest_sha256:
-                await self._verify(weights)
+            await self._verify(weights)
             if self._content != weights.content:
-                self._content = None
-                await self._watched(self._engine.load_weights(weights.path))
-                self._content = weights.content
+                await self._load(weights)
         logger.info(
             "weights loaded",
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
         )
 
-    async def _verify(self, weights: PublishedWeights) -> None:
+    @property
+    def holds_weights(self) -> bool:
+        """Whether the engine has whole weights; not after a load that ended half way."""
+        return self._content is not None
+
+    async def _load(self, weights: PublishedWeights) -> None:
+        """Files may be removed while they are read, as soon as newer ones are there."""
+        self._content = None
         try:
-            found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
-        except OSError as error:
-            raise ManifestError(f"{weights.path} cannot be read: {error}") from error
+            await self._watched(self._engine.load_weights(weights.path))
+        except EngineDied:
+            raise
+        except Exception:  # the engine's own, of whatever type: the files may be why
+            await self._verify(weights)
+            raise
+        self._content = weights.content
+
+    async def _verify(self, weights: PublishedWeights) -> None:
+        if not weights.manifest_sha256:
+            return
+        found = await asyncio.to_thread(manifest.verify, weights.path, weights.manifest_sha256)
         if bytes.fromhex(found.weights_sha256) != weights.weights_sha256:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
 

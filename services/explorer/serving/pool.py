@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from services.explorer.engine import Engine
 from services.explorer.weights import PublishedWeights, WeightLoader
-from trinity.errors import ManifestError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,8 +60,8 @@ class ServingPool:
         )
 
     def has_everywhere(self, weights: PublishedWeights) -> bool:
-        """Whether every engine has them."""
-        return all(slot.weights == weights for slot in self._slots)
+        """Whether every engine has them and answers."""
+        return all(slot.weights == weights and slot.is_open for slot in self._slots)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Slot]:
@@ -81,7 +80,7 @@ class ServingPool:
 
         Raises: ManifestError when the files are not whole, EngineDied.
         """
-        behind = [slot for slot in self._slots if slot.weights != weights]
+        behind = [slot for slot in self._slots if slot.weights != weights or not slot.is_open]
         renewed = (self._renew(slot, weights) for slot in behind)
         for outcome in await asyncio.gather(*renewed, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -93,20 +92,15 @@ class ServingPool:
             await slot.engine.check()
 
     async def _renew(self, slot: Slot, weights: PublishedWeights) -> None:
-        """An engine whose loading ends half way takes no calls any more."""
+        """An engine whose loading ends half way takes no calls before it has others."""
         async with self._loading:
             slot.is_open = False
-            is_sound = True
             try:
                 await self._until(lambda: not slot.num_calls)
-                is_sound = False
                 await slot.loader.load(weights)
-                slot.weights, is_sound = weights, True
-            except ManifestError:  # found before anything is loaded
-                is_sound = True
-                raise
+                slot.weights = weights
             finally:
-                slot.is_open = is_sound
+                slot.is_open = slot.loader.holds_weights
                 self._changed.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

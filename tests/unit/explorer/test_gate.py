@@ -23,8 +23,11 @@ class Loads:
 
     done: list[int] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
+    held_up: asyncio.Event | None = None
 
     async def load(self, weights: PublishedWeights) -> None:
+        if self.held_up is not None:
+            await self.held_up.wait()
         if weights.id.version in self.broken:
             raise ManifestError("a bit differs")
         self.done.append(weights.id.version)
@@ -179,6 +182,21 @@ async def test_a_version_that_cannot_be_read_is_tried_again(
         world.loads.broken.clear()
         assert (await waiting).version == 0
         assert world.beats.waits.to_proto() == []
+
+
+async def test_weights_that_stand_in_for_others_are_kept_while_they_are_loaded() -> None:
+    async with running_gate(5) as world:
+        await enter(world.gate, train(5))
+        world.loads.held_up = asyncio.Event()
+        world.publish(8)
+        entered = asyncio.create_task(enter(world.gate, train(7)))
+        await let_others_run()
+        assert not entered.done()
+        assert {7, 8} <= set(world.beats.member.pinned_versions)
+        world.loads.held_up.set()
+        assert (await entered).version == 8
+        await let_others_run()
+        assert list(world.beats.member.pinned_versions) == [8]
 
 
 async def test_weights_that_are_never_published_end_the_stage_with_a_sentence() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -119,6 +120,53 @@ async def test_weights_that_are_not_whole_leave_the_old_ones_answering(tmp_path:
         await pool.renew(weights)
     async with asyncio.timeout(SECONDS), pool.hold() as slot:
         assert slot.weights.id.version == 0
+
+
+class RobbedEngine(LoadingEngine):
+    """Finds no files any more, half way through its first load."""
+
+    is_robbed = False
+
+    async def load_weights(self, directory: Path) -> None:
+        if not self.is_robbed:
+            self.is_robbed = True
+            shutil.rmtree(directory)
+            raise FileNotFoundError(directory)
+        await super().load_weights(directory)
+
+
+async def test_weights_that_are_removed_while_they_are_loaded_make_room_for_newer_ones(
+    tmp_path: Path,
+) -> None:
+    robbed = RobbedEngine()
+    pool = pool_of([robbed])
+    with pytest.raises(ManifestError):
+        await pool.renew(newer(tmp_path))
+    assert pool.num_open == 0, "it has half of them"
+    sound = PublishedWeights(
+        id=WeightsId(version=2, incarnation=1),
+        path=tmp_path / "elsewhere",
+        manifest_sha256=b"",
+        weights_sha256=b"2" * 32,
+    )
+    robbed.may_load.set()
+    await pool.renew(sound)
+    async with asyncio.timeout(SECONDS), pool.hold() as slot:
+        assert slot.weights.id.version == 2
+
+
+async def test_an_engine_without_whole_weights_is_not_taken_for_one_that_has_them(
+    tmp_path: Path,
+) -> None:
+    robbed = RobbedEngine()
+    pool = pool_of([robbed])
+    weights = pool.oldest
+    with pytest.raises(ManifestError):
+        await pool.renew(newer(tmp_path))
+    assert not pool.has_everywhere(weights)
+    robbed.may_load.set()
+    await pool.renew(weights)
+    assert pool.has_everywhere(weights)
 
 
 class BrokenEngine(LoadingEngine):
