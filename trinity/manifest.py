@@ -101,6 +101,16 @@ def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
     Raises: ManifestError, naming the first thing that differs.
     """
     manifest = read(directory, manifest_sha256)
+    try:
+        _compare(directory, manifest)
+    except OSError as error:  # a damaged disk, or files that are removed at this moment
+        raise ManifestError(
+            f"{error.filename or directory} cannot be read: {error.strerror}"
+        ) from error
+    return manifest
+
+
+def _compare(directory: Path, manifest: Manifest) -> None:
     present = {path.relative_to(directory).as_posix() for path in _files_of(directory)}
     for name in sorted(present ^ manifest.files.keys()):
         state = "is missing" if name in manifest.files else "is not in the manifest"
@@ -108,7 +118,6 @@ def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
     for name, expected in manifest.files.items():
         if _describe(directory / name) != expected:
             raise ManifestError(f"{directory / name} has changed: it does not match its manifest")
-    return manifest
 
 
 def make_durable(path: Path) -> None:

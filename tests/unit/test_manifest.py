@@ -1,9 +1,11 @@
 """A directory counts only if its manifest vouches for every bit of it."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from trinity import manifest
 from trinity.errors import ManifestError
 from trinity.manifest import MANIFEST_NAME, ManifestHead, move_into_place, read, seal, verify
 
@@ -38,6 +40,17 @@ def test_a_flipped_bit_is_found(sealed: tuple[Path, bytes]) -> None:
 def test_a_missing_file_is_named(sealed: tuple[Path, bytes]) -> None:
     (sealed[0] / "inner" / "config.json").unlink()
     with pytest.raises(ManifestError, match=r"inner/config\.json is missing"):
+        verify(*sealed)
+
+
+def test_a_file_that_the_disk_does_not_give_is_named(
+    sealed: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(manifest, "_describe", damaged)
+    with pytest.raises(ManifestError, match=r"config\.json cannot be read: Input/output error"):
         verify(*sealed)
 
 
