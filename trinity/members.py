@@ -26,7 +26,8 @@ _NONE = -1
 _CALL_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 _FIRST_INTERVAL_SECONDS = 2.0
-_SHORTEST_INTERVAL_SECONDS = 0.2
+_SHORTEST_INTERVAL_SECONDS = 0.5
+"""However fast steps are: what a synchronizer does is mostly to hear of them."""
 _RETRY_SECONDS = 0.5
 
 

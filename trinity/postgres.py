@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import psycopg
@@ -37,6 +37,8 @@ _SESSION_OPTIONS = {
 }
 
 
+_ReadOnly = psycopg.errors.ReadOnlySqlTransaction
+"""As of a server that became a standby, or whose keeper saves what is left of its disk."""
 _REST_SECONDS = 0.5
 _USED_AT = "used_at"
 
@@ -74,14 +76,18 @@ def place(dsn: str) -> str:
 
 
 def connection_options(
-    schema: str, *, statement_timeout_seconds: float = 0
+    schema: str,
+    *,
+    statement_timeout_seconds: float = 0,
+    settings: Mapping[str, str] | None = None,
 ) -> dict[str, str | int]:
     """What every connection of a service asks for; unqualified names mean `schema`."""
     settings = {
         "search_path": schema,
         "timezone": "UTC",
-        "statement_timeout": int(statement_timeout_seconds * 1000),
-        **_SESSION_OPTIONS,
+        "statement_timeout": str(int(statement_timeout_seconds * 1000)),
+        **{name: str(value) for name, value in _SESSION_OPTIONS.items()},
+        **(settings or {}),
     }
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     return {**_TCP_OPTIONS, "options": options, "application_name": f"trinity-{schema}"}
@@ -95,8 +101,12 @@ def async_engine(
     max_overflow: int = 5,
     pool_timeout_seconds: float = 10.0,
     statement_timeout_seconds: float = 30.0,
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncEngine:
-    """Build a pool that tests connections which have rested: a restart costs a call at most."""
+    """Build a pool that tests connections which have rested: a restart costs a call at most.
+
+    `settings` are Postgres' own, for the sessions of this pool.
+    """
     engine = create_async_engine(
         sqlalchemy_url(dsn),
         pool_size=pool_size,
@@ -104,7 +114,7 @@ def async_engine(
         pool_timeout=pool_timeout_seconds,
         pool_use_lifo=True,  # the connection that was used last has its statements prepared
         connect_args=connection_options(
-            schema, statement_timeout_seconds=statement_timeout_seconds
+            schema, statement_timeout_seconds=statement_timeout_seconds, settings=settings
         ),
     )
     sa.event.listen(engine.sync_engine, "connect", _keep_uuids_as_text)
@@ -138,29 +148,34 @@ def _keep_uuids_as_text(connection: DBAPIConnection, _: object) -> None:
 
 @contextlib.contextmanager
 def map_database_errors() -> Iterator[None]:
-    """Turn a database that is away, overloaded or broke a deadlock into Unavailable."""
+    """Turn a database that is away, overloaded, read-only or broke a deadlock into Unavailable."""
     try:
         yield
-    except (sa.exc.OperationalError, sa.exc.TimeoutError, psycopg.OperationalError) as error:
-        if _is_too_large(error):
-            raise
-        raise Unavailable(_unavailable_text(error)) from error
-    except sa.exc.DBAPIError as error:
-        if not error.connection_invalidated:
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError, psycopg.Error) as error:
+        if not _may_pass(error):
             raise
         raise Unavailable(_unavailable_text(error)) from error
 
 
-def _is_too_large(error: Exception) -> bool:
-    """Whether the database can never hold the values: trying again would change nothing."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-    return isinstance(cause, psycopg.errors.ProgramLimitExceeded)
+def _may_pass(error: Exception) -> bool:
+    """Whether another try may fare better; values that it can never hold stay too large."""
+    cause = _cause_of(error)
+    if isinstance(cause, psycopg.errors.ProgramLimitExceeded):
+        return False
+    if isinstance(cause, (sa.exc.TimeoutError, psycopg.OperationalError, _ReadOnly)):
+        return True
+    return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 
 
 def _unavailable_text(error: Exception) -> str:
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    cause = _cause_of(error)
     reason = str(cause).strip().splitlines()
-    return f"The database does not answer: {reason[0] if reason else type(cause).__name__}"
+    state = "takes no changes" if isinstance(cause, _ReadOnly) else "does not answer"
+    return f"The database {state}: {reason[0] if reason else type(cause).__name__}"
+
+
+def _cause_of(error: Exception) -> BaseException | None:
+    return error.orig if isinstance(error, sa.exc.DBAPIError) else error
 
 
 async def ping(engine: AsyncEngine) -> None:

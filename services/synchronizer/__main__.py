@@ -37,18 +37,19 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         return
     dsn = settings.postgres_dsn.get_secret_value()
     engine = async_engine(dsn, tables.SCHEMA, pool_size=settings.postgres_pool_size)
+    hasty = async_engine(dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"})
     probed = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            operations = Operations(Database(engine))
+            operations = Operations(Database(engine, hasty))
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probed, server.health, stop)
                 watching.close()
     finally:
-        await engine.dispose()
-        await probed.dispose()
+        for one in (engine, hasty, probed):
+            await one.dispose()
 
 
 def _servicer(operations: Operations, watching: Watching) -> Servicer:

@@ -1,5 +1,6 @@
 """What the synchronizer can do; each operation is one transaction, so any replica may do it."""
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import Database, notify
 
 MAX_EXPERIMENTS_LISTED = 100
+FORGET_SECONDS = 60.0
+"""How often this process looks for members that are to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class Operations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._forgets_at = time.monotonic()
 
     async def create(
         self, tenant: str, label: str, plan: tuple[PlannedStage, ...], plan_json: str
@@ -159,10 +163,13 @@ class Operations:
 
         False where it takes the id of a member of another role or, for a tenant, of another's.
         """
-        async with self._database.changing() as connection:
+        async with self._database.noting() as connection:
             if member.activity == GONE:
                 await members.forget(connection, member, tenant)
                 return True
+            if time.monotonic() >= self._forgets_at:
+                self._forgets_at = time.monotonic() + FORGET_SECONDS
+                await members.forget_silent(connection)
             return await members.heard(connection, member, tenant)
 
     async def tenant_of(self, experiment_id: str) -> str | None:

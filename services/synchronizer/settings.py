@@ -18,7 +18,8 @@ class SynchronizerSettings(ServiceSettings):
     """How long to wait at the start for a database that does not answer."""
 
     postgres_pool_size: int = Field(default=5, ge=1)
-    """Most connections to the database, besides one for notifications."""
+    """Connections that are kept to the database, besides three: for notifications, heartbeats and
+    to ask whether it answers. As many more may come for a moment."""
 
     migrate_on_start: bool = False
     """Bring the schema to the newest revision first; otherwise an older one is refused."""

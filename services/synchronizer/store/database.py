@@ -15,8 +15,10 @@ CHANNEL = "synchronizer"
 class Database:
     """Hands out transactions; what goes wrong with the connection rises as Unavailable."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, hasty: AsyncEngine) -> None:
+        """`hasty` is an engine whose commits do not wait for the disk."""
         self._engine = engine
+        self._hasty = hasty.execution_options(isolation_level="AUTOCOMMIT")
         self._readers = engine.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
@@ -26,6 +28,16 @@ class Database:
         """A transaction that commits at the end of the block."""
         with map_database_errors():
             async with self._engine.begin() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def noting(self) -> AsyncIterator[AsyncConnection]:
+        """For what comes often and is said again soon: each statement is a transaction of its own.
+
+        That is one way to the database and back instead of four, and none to the disk.
+        """
+        with map_database_errors():
+            async with self._hasty.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager

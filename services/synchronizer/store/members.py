@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import asdict
+from functools import lru_cache
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
@@ -18,47 +19,54 @@ _silent_seconds = sa.cast(
 )
 
 
+_DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
+_SAID = (*_DESCRIBED, "pinned_versions", "waits")
+
+
 async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -> bool:
-    """Record how a member describes itself, and forget those long silent.
+    """Record how a member describes itself.
 
     False, and nothing changes, where the id is that of another role's or another tenant's member.
     """
-    # The next heartbeat is seconds away: no need to wait for the disk.
-    await connection.execute(sa.text("SET LOCAL synchronous_commit = off"))
     values = {
-        "role": member.role,
-        "address": member.address,
-        "experiment_id": member.experiment_id,
-        "stage": member.stage,
-        "activity": member.activity,
-        "version": member.version,
+        "id": member.id,
+        **{name: getattr(member, name) for name in _DESCRIBED},
         "pinned_versions": list(member.pinned_versions),
         "waits": [asdict(wait) for wait in member.waits],
-        "last_heard": _now,
     }
-    recorded = await connection.scalar(
-        pg.insert(tables.member)
-        .values(id=member.id, **values)
-        .on_conflict_do_update(index_elements=["id"], set_=values, where=_same(member, tenant))
-        .returning(_member.id)
-    )
+    return (await connection.scalar(_note(tenant), values)) is not None
+
+
+@lru_cache(maxsize=16)
+def _note(tenant: str) -> pg.Insert:
+    """Built once: it is executed more often than all others together."""
+    said = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_SAID)}
+    new = pg.insert(tables.member).values(**said, last_heard=_now)
+    changed = {name: new.excluded[name] for name in (*_SAID, "last_heard")}
+    is_role = _member.role == new.excluded.role
+    return new.on_conflict_do_update(
+        index_elements=["id"], set_=changed, where=_same(is_role, tenant)
+    ).returning(_member.id)
+
+
+async def forget_silent(connection: AsyncConnection) -> None:
+    """Forget those long silent."""
     forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
     await connection.execute(
         sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
     )
-    return recorded is not None
 
 
 async def forget(connection: AsyncConnection, member: Member, tenant: str = "") -> None:
     """Remove a member that says goodbye, for itself alone."""
+    is_role = _member.role == member.role
     await connection.execute(
-        sa.delete(tables.member).where(_member.id == member.id, _same(member, tenant))
+        sa.delete(tables.member).where(_member.id == member.id, _same(is_role, tenant))
     )
 
 
-def _same(member: Member, tenant: str) -> sa.ColumnElement[bool]:
+def _same(is_role: sa.ColumnElement[bool], tenant: str) -> sa.ColumnElement[bool]:
     """Whether the row may be the member's own: of its role, and of no other tenant's experiment."""
-    is_role = _member.role == member.role
     if not tenant:
         return is_role
     own = _member.experiment_id.in_(_experiments_of(tenant))

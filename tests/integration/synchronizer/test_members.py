@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from services.synchronizer import operations
 from tests.integration.synchronizer.builders import explorer
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -31,8 +34,11 @@ async def test_a_member_is_shown_as_it_described_itself_last(synchronizer: Runni
 
 
 async def test_a_silent_member_is_remembered_for_ten_minutes(
-    synchronizer: Running, age_members: Callable[[float], None]
+    synchronizer: Running,
+    age_members: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(operations, "FORGET_SECONDS", 0.0)
     await beat(synchronizer, explorer())
     age_members(30)
     (shown,) = await members(synchronizer)
