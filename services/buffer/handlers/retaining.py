@@ -19,7 +19,7 @@ from services.buffer.store.retention import (
     segments_waiting,
 )
 from services.buffer.store.set_aside import oldest_kept_step
-from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
+from services.buffer.store.stages import get_stage, list_stopped, list_unfinished, lock_stage
 from services.buffer.store.stored_rollouts import segments_taken
 from trinity.types import StageKey
 
@@ -77,8 +77,15 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
 
 
 async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
-    """Those that another stage, not finished yet, takes from this one."""
+    """Those that another stage, not finished yet, takes from this one.
+
+    One that failed or was cancelled may go on: it trains its newest batches again then.
+    """
     found: set[int] = set()
+    for other in await list_stopped(connection, stage.key):
+        if other.key != stage.key and other.samples_key == stage.key:
+            first = await oldest_kept_step(connection, other) + 1
+            found |= await segments_batched(connection, other, first, other.recorded_step)
     for other in await list_unfinished(connection, stage.key.tenant, ""):
         if other.key == stage.key or other.samples_key != stage.key:
             continue

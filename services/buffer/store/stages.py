@@ -170,3 +170,14 @@ async def list_unfinished(
     return [
         _from_row(row) for row in await connection.execute(statement.order_by(stage.c.opened_at))
     ]
+
+
+async def list_stopped(connection: AsyncConnection, source: StageKey) -> list[Stage]:
+    """Stages that failed or were cancelled, of its experiment or with a plan that names that."""
+    is_stopped = stage.c.state.in_([StageState.FAILED, StageState.CANCELLED])
+    names_it = sa.or_(
+        stage.c.experiment_id == source.experiment_id,
+        stage.c.plan.contains(source.experiment_id, autoescape=True),
+    )
+    statement = sa.select(stage).where(stage.c.tenant == source.tenant, is_stopped, names_it)
+    return [_from_row(row) for row in await connection.execute(statement)]

@@ -38,7 +38,7 @@ async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -
 
 
 @lru_cache(maxsize=16)
-def _note(tenant: str) -> pg.Insert:
+def _note(tenant: str) -> sa.Executable:
     """Built once: it is executed more often than all others together."""
     said = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_SAID)}
     new = pg.insert(tables.member).values(**said, last_heard=_now)

@@ -220,3 +220,34 @@ async def test_retention_waits_for_those_who_train_on_it(
         await taker.record(NUM_STEPS)
         await taker.finish(NUM_STEPS)
         await removed(own_process, own_buffer, NUM_STEPS)
+
+
+async def test_retention_waits_for_those_who_may_go_on_to_train_on_it(
+    own_process: BufferProcess, own_buffer: Buffer, tmp_path: Path
+) -> None:
+    """Whoever failed trains the batches again that no checkpoint holds."""
+    kept = rollout_plan(tmp_path, keep_steps=0, **WANTED)
+    source = await trained(own_buffer, rollout_plan(tmp_path, **WANTED))
+    await own_buffer.cancel("enough")
+    async with (
+        talk_to(own_process, stage="learn") as taker,
+        talk_to(own_process) as marker,
+    ):
+        await taker.open(source.taken())
+        await taker.begin()
+        batches = await steps(taker, 2)
+        await taker.checkpoint(1)
+        await taker.cancel("out of memory")
+        await own_buffer.open(kept)
+        await own_buffer.begin()
+        await own_buffer.record(NUM_STEPS)
+        for step in (NUM_STEPS + 1, NUM_STEPS + 2):
+            await train(own_buffer, step)
+        await removed(own_process, own_buffer, 3)
+        await trained(marker, kept)
+        await removed(own_process, marker, 2)
+        assert there(own_process, own_buffer) == [2, 5, 6]
+        await own_buffer.cancel("enough")
+        await taker.open(source.taken())
+        await taker.begin()
+        assert (await taker.batch(2))[1] == batches[1]
