@@ -181,14 +181,18 @@ class Operations:
         async with self._database.reading() as connection:
             return await experiments.tenant_of(connection, known)
 
-    async def state(self, experiment_id: uuid.UUID | None, tenant: str = "") -> SystemState:
+    async def state(
+        self, experiment_id: uuid.UUID | None, tenant: str = "", label: str = ""
+    ) -> SystemState:
         """Describe one experiment or the newest ones, and their members; a tenant's or everybody's.
+
+        With a label only experiments that are called so.
 
         Raises: NotFound.
         """
         async with self._database.reading() as connection:
             if experiment_id is None:
-                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED, tenant)
+                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED, tenant, label)
             else:
                 listed = (await experiments.get(connection, experiment_id),)
             remembered = await members.remembered(connection, experiment_id, tenant)

@@ -1,5 +1,6 @@
 """Runs whose stored experiences another one trains on: where they are, and what they are called."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from pydantic import ValidationError
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.mode import EXPLORING
 from trinity.config.near import did_you_mean
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.plan_parts import StoredRollouts
@@ -15,6 +17,7 @@ from trinity.errors import RunFailed, UserError
 from trinity.launch.resume import PLAN_FILE, holds_run
 from trinity.launch.stored_run import find_experiment
 from trinity.local.home import home_of
+from trinity.rpc.limits import CALL_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ def _read(directory: Path) -> ExperimentPlan:
 
 
 def _stage_of(source: ExperimentPlan, stored: StoredRollouts, what: str) -> StagePlan:
-    explored = [one for one in source.stages if one.needs_rollout and one.mode != "bench"]
+    explored = [one for one in source.stages if one.mode in EXPLORING]
     found = [one for one in explored if stored.stage in ("", one.name)]
     if found:
         return found[-1]
@@ -102,8 +105,17 @@ async def _found(
     experiment = await find_experiment(synchronizer, tenant, stored.run)
     if experiment is None:
         raise RunFailed(f"{what} was never started here: nothing of it is stored")
-    explored = [one.name for one in experiment.stages if pb.ROLE_EXPLORER in one.roles]
+    explored = await _explored(synchronizer, experiment.id)
     named = [name for name in explored if stored.stage in ("", name)]
     if not named:
         raise _no_stage(stored, explored, what)
     return stored.model_copy(update={"experiment_id": experiment.id, "stage": named[-1]})
+
+
+async def _explored(synchronizer: SynchronizerServiceStub, experiment_id: str) -> list[str]:
+    """Names of the stages that stored rollouts to train on; a plan of an older version will do."""
+    answer: pb.GetExperimentResponse = await synchronizer.GetExperiment(
+        pb.GetExperimentRequest(experiment_id=experiment_id), timeout=CALL_SECONDS
+    )
+    stages = json.loads(answer.plan_json)["stages"]
+    return [str(one["name"]) for one in stages if one["mode"] in EXPLORING]

@@ -108,7 +108,7 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
     async with open_channel(addresses.synchronizer, addresses.security) as channel:
         status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
             channel
-        ).GetStatus(synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS)
+        ).GetStatus(synchronizer_pb2.GetStatusRequest(label=label), timeout=CALL_SECONDS)
     for experiment in status.experiments:
         if (experiment.tenant, experiment.label) == (tenant, label):
             return experiment.id
