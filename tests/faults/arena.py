@@ -12,6 +12,7 @@ import psycopg
 from pydantic import JsonValue
 
 from tests.faults.folder import VARIABLE, FaultsFolder
+from tests.faults.measured import EXPLORER, held_out
 from tests.faults.records import read_snapshot
 from tests.faults.snapshot import Snapshot
 from tests.faults.visitor import Visitor
@@ -80,12 +81,14 @@ class Arena:
         algorithm: Mapping[str, JsonValue] = GRPO,
         buffer: Mapping[str, JsonValue] | None = None,
         visited: bool = False,
+        measured: bool = False,
         operators: Sequence[JsonValue] = (),
         data_processor: Mapping[str, JsonValue] | None = None,
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
-        With a visitor its rewards come later, some of its samples are taken out, and tasksets come.
+        With a visitor its rewards come later, some of its samples are taken out, and tasksets come;
+        one that is measured has evaluations.
 
         Raises: TimeoutError when it does not end in time.
         """
@@ -100,10 +103,12 @@ class Arena:
                 "explorer_input": {
                     "taskset": {"data_selector": LEARNING_SELECTOR},
                     **({"default_workflow_type": LATER_REWARD} if visited else {}),
+                    **({"eval_tasksets": [held_out(self.root / name)]} if measured else {}),
                 },
                 "await_feedback": visited,
                 **(buffer or {}),
             },
+            explorer=EXPLORER if measured else {},
             synchronizer={"sync_offset": sync_offset},
             trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
             data_processor={

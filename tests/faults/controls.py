@@ -18,6 +18,8 @@ class Control:
     """A constraint that would hide it."""
     visited: bool = False
     """Whether somebody gives rewards, takes samples out and brings tasksets meanwhile."""
+    measured: bool = False
+    """Whether versions are evaluated."""
     keeps_all: bool = False
     """Whether contents stay that nobody needs, which would be gone in any case."""
 
@@ -49,6 +51,7 @@ CONTROLS = (
     Control(off="one-winner", drops=UNIQUE_WINNER, check="whole_groups"),
     Control(off="needed-contents", check="contents_are_there"),
     Control(off="heard-once", check="ends_in_the_same_weights"),
+    Control(off="exact-version", measured=True, check="evaluations_are_whole"),
     Control(off="rewards-stored", visited=True, check="rewards_are_kept"),
     Control(off="exclusion", visited=True, check="excluded_is_not_trained"),
     Control(off="inclusion", visited=True, check="included_is_trained"),

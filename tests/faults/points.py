@@ -125,6 +125,14 @@ ALL = (
     _buffer("replay-chosen", "handlers.composing:settle_choice", variety="replayed"),
     _buffer("tasks-piped", "piping:insert_pipeline", variety="piped"),
     _buffer("explored-taken", "handlers.composing:explored_rows", variety="explored"),
+    # An evaluation: opened with its tasks, summed up; neither committed yet.
+    _buffer(
+        "evaluation-opened",
+        "handlers.evaluating:insert_evaluation",
+        counts=bool,
+        variety="measured",
+    ),
+    _buffer("evaluation-closed", "handlers.settling:close_evaluation", variety="measured"),
     # What the trainer says: committed, not yet answered.
     _buffer("incarnation-begun", f"{CALLS}.BeginIncarnation"),
     _buffer("version-recorded", f"{CALLS}.RecordVersion"),

@@ -1,5 +1,6 @@
 """Reads what is on record of an experiment into a snapshot."""
 
+import math
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from services.buffer.domain.stage import parse_plan
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
 from tests.faults.journals import BATCHES, LOADS, TOLD, is_intact
+from tests.faults.measured import due_versions
 from tests.faults.replayed import rules_of
 from tests.faults.visits import read_visit
 
@@ -38,7 +40,7 @@ def read_snapshot(
         samples = tuple(_sample(row, let_go, there) for row in buffer.rows("experience"))
         payloads = {one.id: one.payload_id for one in samples}
         return s.Snapshot(
-            stage=_stage(stage),
+            stage=_stage(stage, buffer.rows("stage_taskset")),
             assignments=tuple(_assignment(row) for row in buffer.rows("assignment")),
             runs=tuple(_run(row) for row in buffer.rows("run")),
             attempts=tuple(_attempt(row) for row in buffer.rows("run_attempt")),
@@ -58,6 +60,7 @@ def read_snapshot(
             seen=tuple(_seen(line) for line in folder.read(BATCHES, experiment_id=experiment_id)),
             loads=_loads(folder, stage),
             visit=read_visit(connection, folder, experiment_id),
+            evaluations=tuple(_evaluation(row) for row in buffer.rows("evaluation")),
             weights=_final_weights(published, stage["finished_step"]),
             expected_weights=expected_weights,
         )
@@ -86,7 +89,7 @@ def _published(dsn: str, experiment_id: str) -> tuple[s.Version, ...]:
     return tuple(_version(row, row["published_at"]) for row in rows)
 
 
-def _stage(row: Row) -> s.StageRecord:
+def _stage(row: Row, tasksets: Sequence[Row]) -> s.StageRecord:
     plan = parse_plan(row["plan"])
     return s.StageRecord(
         state=row["state"],
@@ -97,6 +100,8 @@ def _stage(row: Row) -> s.StageRecord:
         num_expert_rows=plan.num_expert_rows,
         is_ordered=not plan.runs_ahead,
         replay=rules_of(plan, row["total_train_steps"]),
+        eval_tasks={one["name"]: one["num_rows"] for one in tasksets if one["kind"] == "eval"},
+        due_versions=due_versions(plan, row["total_train_steps"]),
     )
 
 
@@ -108,6 +113,20 @@ def _assignment(row: Row) -> s.Assignment:
         state=row["state"],
         required_version=row["required_version"],
         repeat_times=row["repeat_times"],
+        kind=row["kind"],
+        taskset=row["taskset"],
+    )
+
+
+def _evaluation(row: Row) -> s.Evaluation:
+    rewards = [one["mean"] for one in row["figures"] if one["name"] == "reward"]
+    return s.Evaluation(
+        version=row["version"],
+        taskset=row["taskset"],
+        state=row["state"],
+        num_tasks=row["num_tasks"],
+        num_failed=row["num_failed"],
+        reward=rewards[0] if rewards else math.nan,
     )
 
 

@@ -1,6 +1,7 @@
 """An experiment as it is on record: rows of both databases, files, and what the producers saw."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tests.replay_model import Rules
@@ -21,6 +22,10 @@ class StageRecord:
     """Without offset: every run is made with the version that it names, in a fixed order."""
     replay: Rules | None = None
     """Where samples may be trained more than once."""
+    eval_tasks: Mapping[str, int] = field(default_factory=dict)
+    """Number of tasks to measure by, by their taskset."""
+    due_versions: tuple[int, ...] = ()
+    """Versions that are to be measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class Assignment:
     state: str
     required_version: int
     repeat_times: int
+    kind: str = "train"
+    taskset: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +144,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What was measured of a version."""
+
+    version: int
+    taskset: str
+    state: str
+    num_tasks: int
+    num_failed: int
+    reward: float
+    """The mean over tasks; not a number where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """What an explorer was told about a result."""
 
@@ -216,6 +236,7 @@ class Snapshot:
     seen: tuple[SeenBatch, ...]
     loads: tuple[Load, ...]
     visit: Visit = Visit()
+    evaluations: tuple[Evaluation, ...] = ()
     weights: str
     """What the stage ended with."""
     expected_weights: str

@@ -122,6 +122,37 @@ AGED = replace(
 """A row that was ready and grew too old."""
 
 
+MEASURED = replace(
+    GOOD,
+    stage=replace(GOOD.stage, eval_tasks={"held-out": 1}, due_versions=(1,)),
+    assignments=(
+        *GOOD.assignments,
+        replace(
+            GOOD.assignments[0],
+            id="exam",
+            kind="eval",
+            taskset="held-out",
+            required_version=1,
+        ),
+    ),
+    runs=(*GOOD.runs, *(replace(one, assignment_id="exam") for one in GOOD.runs)),
+    attempts=(*GOOD.attempts, *(replace(one, assignment_id="exam") for one in GOOD.attempts)),
+    samples=(
+        *GOOD.samples,
+        *(
+            sample(f"e{run}", run, assignment_id="exam", state="eval", versions=(1, 1), reward=run)
+            for run in (0, 1)
+        ),
+    ),
+    evaluations=(
+        s.Evaluation(
+            version=1, taskset="held-out", state="done", num_tasks=1, num_failed=0, reward=0.5
+        ),
+    ),
+)
+"""The last version was measured on one task, in two runs."""
+
+
 def gone(one: s.Sample, **changes: object) -> s.Sample:
     return replace(one, has_content=False, **changes)  # type: ignore[arg-type]
 
@@ -151,6 +182,22 @@ LET_GO = replace(GOOD, samples=tuple(gone(one, is_let_go=True) for one in GOOD.s
 UNORDERED = replace(REPLAYED, stage=replace(REPLAYED.stage, is_ordered=False))
 THRICE = (*REPLAYED.batches, replace(GOOD.batches[0], step=3))
 BEYOND: list[tuple[str, s.Snapshot, dict[str, object]]] = [
+    ("evaluations_are_whole", MEASURED, {"samples": MEASURED.samples[:-2]}),
+    (
+        "evaluations_are_whole",
+        MEASURED,
+        {"samples": (*MEASURED.samples[:-1], replace(MEASURED.samples[-1], versions=(0, 0)))},
+    ),
+    (
+        "evaluations_are_whole",
+        MEASURED,
+        {"evaluations": (replace(MEASURED.evaluations[0], reward=0.25),)},
+    ),
+    (
+        "evaluations_are_whole",
+        MEASURED,
+        {"evaluations": (replace(MEASURED.evaluations[0], state="cancelled"),)},
+    ),
     ("trained_as_asked", REPLAYED, {"batches": REPLAYED.batches[:1]}),
     (
         "trained_as_asked",
@@ -202,6 +249,7 @@ BEYOND: list[tuple[str, s.Snapshot, dict[str, object]]] = [
 """The same in records of algorithms that copy rows, bring rows of data, or let rows grow old."""
 LATER_LIFE = s.Commit(what="life", number=0, incarnation=2, at=at(2))
 BAD: list[tuple[str, dict[str, object]]] = [
+    ("evaluations_are_whole", {"evaluations": MEASURED.evaluations}),
     ("told_is_stored", {"told": (replace(GOOD.told[0], attempt=7),)}),
     ("told_is_stored", {"told": (replace(GOOD.told[0], experience_ids=("c",)),)}),
     ("told_is_stored", {"told": (replace(GOOD.told[0], fate="rejected"),)}),
@@ -296,7 +344,7 @@ BAD: list[tuple[str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(
-    "record", [GOOD, COPIED, MIXED, REPLAYED, UNORDERED, AGED, VISITED, LET_GO]
+    "record", [GOOD, COPIED, MIXED, REPLAYED, UNORDERED, AGED, VISITED, LET_GO, MEASURED]
 )
 def test_nothing_is_found_where_all_is_in_order(record: s.Snapshot) -> None:
     assert findings(record) == {}

@@ -82,6 +82,7 @@ async def test_without_its_protection_each_check_finds_something(
                 name,
                 num_steps=NUM_STEPS,
                 visited=control.visited,
+                measured=control.measured,
                 buffer={"keep_steps": None} if control.keeps_all else None,
             )
         )

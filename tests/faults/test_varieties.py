@@ -34,6 +34,7 @@ async def played(arena: Arena, variety: str, name: str, expected: str = "") -> P
     [
         ("piped", "buffer.tasks-piped", "piped-order", "ends_in_the_same_weights"),
         ("explored", "buffer.explored-taken", "least-used", "taken_once"),
+        ("measured", "buffer.evaluation-closed", "seeds", "measured_the_same"),
     ],
 )
 async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(

@@ -8,11 +8,12 @@
 | piped | tasks that go through a pipeline of one's own before any is drawn |
 | retrained | the recorded batches, trained again by another experiment |
 | explored | experiences of a run without a trainer, which another run trains on |
+| measured | evaluations, with the figures that they would have had |
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from pydantic import JsonValue
@@ -20,7 +21,7 @@ from pydantic import JsonValue
 from tests.faults.arena import Arena
 from tests.faults.checks import Findings, findings
 from tests.faults.retrained import differences, retrain
-from tests.faults.snapshot import Snapshot
+from tests.faults.snapshot import Evaluation, Snapshot
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
@@ -70,6 +71,7 @@ class Play:
         name: str = "",
         expected: str = "",
         visited: bool = False,
+        measured: bool = False,
         buffer: Mapping[str, JsonValue] | None = None,
         data_processor: Mapping[str, JsonValue] | None = None,
     ) -> tuple[pb.Experiment, Played]:
@@ -79,6 +81,7 @@ class Play:
             num_steps=NUM_STEPS,
             end_seconds=self.end_seconds,
             visited=visited,
+            measured=measured,
             buffer=buffer,
             data_processor=data_processor,
         )
@@ -177,6 +180,26 @@ def _taking_plan(play: Play, source: ExperimentPlan, looked: pb.Experiment) -> E
     )
 
 
+async def _measured(play: Play) -> Played:
+    """What it shall end with are its weights and, after a blank, its figures."""
+    weights, _, expected = play.expected.partition(" ")
+    ended, played = await play.one(expected=weights, measured=True)
+    figures = await asyncio.to_thread(_figures, play.arena, ended)
+    other = [f"its figures are {figures} instead of {expected}"] if expected != figures else []
+    found = {**played.found, **({"measured_the_same": other} if expected and other else {})}
+    return replace(played, weights=f"{played.weights} {figures}", found=found)
+
+
+def _figures(arena: Arena, ended: pb.Experiment) -> str:
+    """Rewards by version, to the last digit."""
+    evaluations = arena.snapshot_when_up(ended, "").evaluations
+    return ",".join(f"{one.version}:{one.reward!r}" for one in sorted(evaluations, key=_version_of))
+
+
+def _version_of(one: Evaluation) -> int:
+    return one.version
+
+
 def _taken_wrongly(arena: Arena, looked: pb.Experiment, taker: pb.Experiment) -> list[str]:
     """Experiences that were not trained on once, or that their own run would not know again."""
     ids = {"source": looked.id, "taker": taker.id}
@@ -200,6 +223,7 @@ VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
     "piped": _piped,
     "retrained": _retrained,
     "explored": _explored,
+    "measured": _measured,
 }
 SHORT = ("visited", "plain")
 """Those of a campaign of a minute or two."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from tests.faults.checks.batches import batches_never_change, no_row_twice, nothing_is_lost
 from tests.faults.checks.contents import contents_are_there
+from tests.faults.checks.evaluations import evaluations_are_whole
 from tests.faults.checks.lives import ends_in_the_same_weights, only_the_newest_life_commits
 from tests.faults.checks.replay import trained_as_asked
 from tests.faults.checks.results import (
@@ -49,6 +50,7 @@ ALL = (
     included_is_trained,
     deleted_is_gone,
     tasksets_are_whole,
+    evaluations_are_whole,
 )
 CHECKS: Mapping[str, Check] = {check.__name__: check for check in ALL}
 Findings = Mapping[str, list[str]]
