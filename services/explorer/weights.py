@@ -114,22 +114,24 @@ class WeightLoader:
             extra={"version": weights.id.version, "incarnation": weights.id.incarnation},
         )
 
-    @property
-    def holds_weights(self) -> bool:
-        """Whether the engine has whole weights; not after a load that ended half way."""
-        return self._content is not None
-
     async def _load(self, weights: PublishedWeights) -> None:
-        """Files may be removed while they are read, as soon as newer ones are there."""
+        """Files may be removed while they are read; what an engine has half would be mixed."""
         self._content = None
         try:
             await self._watched(self._engine.load_weights(weights.path))
         except EngineDied:
             raise
         except Exception:  # the engine's own, of whatever type: the files may be why
-            await self._verify(weights)
+            await self._check_left(weights)
             raise
         self._content = weights.content
+
+    async def _check_left(self, weights: PublishedWeights) -> None:
+        """Raises: EngineDied when the files are not what they were."""
+        try:
+            await self._verify(weights)
+        except ManifestError as error:
+            raise EngineDied(f"its weights were removed while it loaded them: {error}") from error
 
     async def _verify(self, weights: PublishedWeights) -> None:
         if not weights.manifest_sha256:

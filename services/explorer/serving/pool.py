@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from services.explorer.engine import Engine
 from services.explorer.weights import PublishedWeights, WeightLoader
+from trinity.errors import ManifestError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,8 +61,8 @@ class ServingPool:
         )
 
     def has_everywhere(self, weights: PublishedWeights) -> bool:
-        """Whether every engine has them and answers."""
-        return all(slot.weights == weights and slot.is_open for slot in self._slots)
+        """Whether every engine has them."""
+        return all(slot.weights == weights for slot in self._slots)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Slot]:
@@ -80,7 +81,7 @@ class ServingPool:
 
         Raises: ManifestError when the files are not whole, EngineDied.
         """
-        behind = [slot for slot in self._slots if slot.weights != weights or not slot.is_open]
+        behind = [slot for slot in self._slots if slot.weights != weights]
         renewed = (self._renew(slot, weights) for slot in behind)
         for outcome in await asyncio.gather(*renewed, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -92,15 +93,20 @@ class ServingPool:
             await slot.engine.check()
 
     async def _renew(self, slot: Slot, weights: PublishedWeights) -> None:
-        """An engine whose loading ends half way takes no calls before it has others."""
+        """An engine whose loading ends half way takes no calls any more."""
         async with self._loading:
             slot.is_open = False
+            is_sound = True
             try:
                 await self._until(lambda: not slot.num_calls)
+                is_sound = False
                 await slot.loader.load(weights)
-                slot.weights = weights
+                slot.weights, is_sound = weights, True
+            except ManifestError:  # found before anything is loaded
+                is_sound = True
+                raise
             finally:
-                slot.is_open = slot.loader.holds_weights
+                slot.is_open = is_sound
                 self._changed.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -123,50 +123,21 @@ async def test_weights_that_are_not_whole_leave_the_old_ones_answering(tmp_path:
 
 
 class RobbedEngine(LoadingEngine):
-    """Finds no files any more, half way through its first load."""
-
-    is_robbed = False
+    """Finds no files any more, half way through."""
 
     async def load_weights(self, directory: Path) -> None:
-        if not self.is_robbed:
-            self.is_robbed = True
-            shutil.rmtree(directory)
-            raise FileNotFoundError(directory)
-        await super().load_weights(directory)
+        shutil.rmtree(directory)
+        raise FileNotFoundError(directory)
 
 
-async def test_weights_that_are_removed_while_they_are_loaded_make_room_for_newer_ones(
+async def test_an_engine_whose_files_are_removed_while_it_loads_is_started_anew(
     tmp_path: Path,
 ) -> None:
-    robbed = RobbedEngine()
-    pool = pool_of([robbed])
-    with pytest.raises(ManifestError):
+    """It has half of them, and loading others would mix both; the run that is served goes on."""
+    pool = pool_of([RobbedEngine()])
+    with pytest.raises(EngineDied, match="removed while it loaded them"):
         await pool.renew(newer(tmp_path))
-    assert pool.num_open == 0, "it has half of them"
-    sound = PublishedWeights(
-        id=WeightsId(version=2, incarnation=1),
-        path=tmp_path / "elsewhere",
-        manifest_sha256=b"",
-        weights_sha256=b"2" * 32,
-    )
-    robbed.may_load.set()
-    await pool.renew(sound)
-    async with asyncio.timeout(SECONDS), pool.hold() as slot:
-        assert slot.weights.id.version == 2
-
-
-async def test_an_engine_without_whole_weights_is_not_taken_for_one_that_has_them(
-    tmp_path: Path,
-) -> None:
-    robbed = RobbedEngine()
-    pool = pool_of([robbed])
-    weights = pool.oldest
-    with pytest.raises(ManifestError):
-        await pool.renew(newer(tmp_path))
-    assert not pool.has_everywhere(weights)
-    robbed.may_load.set()
-    await pool.renew(weights)
-    assert pool.has_everywhere(weights)
+    assert pool.num_open == 0
 
 
 class BrokenEngine(LoadingEngine):
