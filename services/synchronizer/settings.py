@@ -14,7 +14,7 @@ class SynchronizerSettings(ServiceSettings):
     postgres_dsn: SecretStr
     """Database of the experiments: postgresql://user:password@host:port/database."""
 
-    postgres_wait_seconds: float = Field(default=10.0, ge=0)
+    postgres_wait_seconds: float = Field(default=30.0, ge=0)
     """How long to wait at the start for a database that does not answer."""
 
     postgres_pool_size: int = Field(default=5, ge=1)

@@ -83,7 +83,8 @@ class Supervisor:
             _emit(EventKind.STOPPED, child, reason, exit_code)
             return
         _emit(EventKind.EXITED, child, reason, exit_code)
-        if exit_code == USER_MISTAKE_EXIT_CODE:
+        if exit_code == USER_MISTAKE_EXIT_CODE and not child.restarts:
+            # What is started again had settings that were right: it is others that do not answer.
             _emit(EventKind.FAILED, child, "refused to start", exit_code)
         else:
             self._restart_or_fail(child, reason, exit_code)

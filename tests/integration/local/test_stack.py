@@ -1,5 +1,6 @@
 """A stack on one machine, with stand-ins for the four services."""
 
+import asyncio
 import os
 import signal
 import stat
@@ -124,6 +125,33 @@ async def test_a_service_that_keeps_dying_is_given_up_with_its_log(
         assert failure.reason == "ended with exit code 7 after 1 restarts"
         assert failure.log_file == str(tmp_path / "log" / "buffer.log")
         assert failure.log_tail.splitlines() == ["no more disk", "no more disk"]
+
+
+async def test_a_service_that_does_not_find_the_others_when_it_is_back_is_started_again(
+    tmp_path: Path, externals: Externals
+) -> None:
+    """A database that recovers may take longer than a service waits for it at its start."""
+    waits = (
+        "import pathlib, signal, sys; lives = pathlib.Path(sys.argv[1]); "
+        "life = len(lives.read_text()) if lives.exists() else 0; "
+        "lives.write_text('x' * (life + 1)); "
+        "sys.exit(2) if life in (1, 2) else signal.pause()"
+    )
+
+    def services(around: Surroundings) -> list[Launchable]:
+        argv = ["-c", waits, str(tmp_path / "lives")]
+        return [Launchable(process(around, "buffer", argv), ready_at_once)]
+
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=services) as stack:
+        await until_written(tmp_path / "lives", "x")
+        os.kill(stack.pids["buffer"], signal.SIGKILL)
+        await until_written(tmp_path / "lives", "xxxx")
+
+
+async def until_written(path: Path, content: str) -> None:
+    async with asyncio.timeout(60.0):
+        while not path.exists() or path.read_text() != content:  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.02)
 
 
 async def test_refused_settings_are_shown_at_once(tmp_path: Path, externals: Externals) -> None:
