@@ -56,7 +56,7 @@ def lines_about(key: Key) -> Iterator[Line]:
 
 
 def read_by(key: Key) -> list[str]:
-    """Who reads it in a run, as recorded: see tests/e2e/test_config_reads.py."""
+    """Who reads it in a run, as recorded: see tests/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
             return found
