@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from trinity.errors import UserError
 from trinity.verl.json_value import JsonValue
 from trinity.verl.names import row_of
-from trinity.verl.planned import happens_instead
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import convert_batches
@@ -21,6 +20,7 @@ from trinity.verl.rules.running import (
 )
 from trinity.verl.rules.schedules import convert_schedules, convert_supervised_schedule
 from trinity.verl.rules.supervised import convert_supervised
+from trinity.verl.same_result import happens_instead
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.work import Choices, Work

@@ -90,3 +90,19 @@ def test_verls_names_have_one_source(key: str) -> None:
         assert row.verl in verl_names(USED[key].to[1:])
     else:
         assert row.fate is Fate.PASSED
+
+
+def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "model: {model_path: '${oc.env:NO_MODEL}'}\n"
+        "checkpoint_root_dir: ${oc.env:NO_ROOT}/x\n"
+        "trainer: {grad_clp: 1}\n"
+    )
+    mistakes = check_file(file).mistakes
+    assert [name in one for one, name in zip(mistakes, ("NO_MODEL", "NO_ROOT"), strict=False)] == [
+        True,
+        True,
+    ]
+    assert any("did you mean `trainer.grad_clip`" in one for one in mistakes)
+    assert not any("`model.model_path` is missing" in one for one in mistakes)
