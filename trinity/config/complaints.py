@@ -1,5 +1,6 @@
 """One sentence for each mistake in a configuration file: the key, what stands there, what to do."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,7 +61,9 @@ def _demand(details: ErrorDetails) -> str:
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
-            return f"must match {details['ctx']['pattern']}"
+            return "must be letters, digits, `.`, `_` and `-`, a letter or digit first"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
         case "value_error":
             return details["msg"].removeprefix("Value error, ")
     demand = re.sub(r"^\w+ should (be|have)", r"must \1", details["msg"])
@@ -68,5 +71,7 @@ def _demand(details: ErrorDetails) -> str:
 
 
 def _shown(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)  # as YAML has it, too
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -10,6 +10,7 @@ from trinity.errors import UserError
 if TYPE_CHECKING:
     from omegaconf.errors import OmegaConfBaseException
 
+_NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
 
@@ -39,11 +40,25 @@ def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], 
 
 
 def _reason(error: "OmegaConfBaseException") -> str:
+    from omegaconf.errors import GrammarParseError
+
     text = str(error).partition("\n")[0]
     if missing := _UNSET_VARIABLE.search(text):
         name = missing[1]
         return (
             f"the environment variable {name} is not set: set it, or write a default as in "
             f"${{oc.env:{name},value}}"
+        )
+    if absent := _NO_KEY.search(text):
+        return (
+            f"there is no key `{absent[1]}` to take the value from: name one from the top of the "
+            "file, as in ${model.model_path}, or a variable, as in ${oc.env:NAME}"
+        )
+    if text.startswith("Missing mandatory value"):
+        return "`???` stands for a value that is still to be given: write it"
+    if isinstance(error, GrammarParseError):
+        return (
+            "what follows `${` is no key and no variable: write ${model.model_path} or "
+            "${oc.env:NAME,default}, or \\${ for the characters themselves"
         )
     return text

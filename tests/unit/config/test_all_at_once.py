@@ -106,3 +106,23 @@ def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_pa
     ]
     assert any("did you mean `trainer.grad_clip`" in one for one in mistakes)
     assert not any("`model.model_path` is missing" in one for one in mistakes)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: ???", "`name` in DIR:1: `???` stands for a value that is still to be given"),
+        ("name: ${nam}", "there is no key `nam` to take the value from: name one from the top"),
+        ("name: '${oc.env:'", "what follows `${` is no key and no variable: write ${model"),
+        ("name: a/b", "must be letters, digits, `.`, `_` and `-`, a letter or digit first, not"),
+        ("name: null", "must be a text (numbers in quotes), not null"),
+        ("continue_from_checkpoint: ~s", "must be true or false, not '~s'"),
+        ("continue_from_checkpoint: []", "must be true or false, not []"),
+    ],
+)
+def test_a_mistake_is_told_in_words_that_can_be_acted_on(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    assert says.replace("DIR", str(file)) in check_file(file).mistakes[0]
