@@ -61,13 +61,23 @@ def _demand(details: ErrorDetails) -> str:
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
-            return "must be letters, digits, `.`, `_` and `-`, a letter or digit first"
+            return _of_characters(str(details["ctx"]["pattern"]))
         case "bool_parsing" | "bool_type":
             return "must be true or false"
         case "value_error":
             return details["msg"].removeprefix("Value error, ")
     demand = re.sub(r"^\w+ should (be|have)", r"must \1", details["msg"])
     return demand.split(", unable to parse")[0]
+
+
+def _of_characters(pattern: str) -> str:
+    """The patterns of names, in words."""
+    signs = "letters, digits, `.`, `_` and `-`" if "._-" in pattern else "letters, digits, `_`, `-`"
+    if "_.-" in pattern:
+        return "must be 1 to 64 letters, digits, `.`, `_` and `-`"
+    first = ", a letter or digit first" if "[A-Za-z0-9][" in pattern else ""
+    parts = ", in up to three parts with `/` between them" if "(/" in pattern else ""
+    return f"must be {signs}{first}{parts}"
 
 
 def _shown(value: object) -> str:

@@ -115,6 +115,8 @@ def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_pa
         ("name: ${nam}", "there is no key `nam` to take the value from: name one from the top"),
         ("name: '${oc.env:'", "what follows `${` is no key and no variable: write ${model"),
         ("name: a/b", "must be letters, digits, `.`, `_` and `-`, a letter or digit first, not"),
+        ("stages: [{stage_name: a.b}]", "must be letters, digits, `_`, `-`, not 'a.b'"),
+        ("synchronizer: {group_name: '/'}", "must be 1 to 64 letters, digits, `.`, `_` and `-`"),
         ("name: null", "must be a text (numbers in quotes), not null"),
         ("continue_from_checkpoint: ~s", "must be true or false, not '~s'"),
         ("continue_from_checkpoint: []", "must be true or false, not []"),

@@ -8,6 +8,12 @@ OPTIMIZER = "algorithm.optimizer"
 CRITIC = "trainer.critic.optimizer"
 OLD_SFT = "fsdp_sft_trainer"
 _COUNTED = ("lr_warmup_steps", "lr_wsd_decay_steps")
+_PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
+COUNTED = {
+    "trainer.critic_warmup": "trainer.critic_warmup",
+    **{f"{verl}.{name}": f"{ours}.{name}" for verl, ours in _PARTS for name in _COUNTED},
+}
+"""veRL's keys that count its steps, each with ours."""
 _KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
@@ -15,13 +21,10 @@ def convert_schedules(work: Work) -> None:
     """Both optimizers, once it is known how many steps one of veRL's is."""
     interval = work.draft.get("synchronizer.sync_interval")
     factor = interval if isinstance(interval, int) else 1
-    parts = [(f"{ACTOR}.optim", OPTIMIZER)]
-    if work.has_critic:
-        parts.append(("critic.optim", CRITIC))
-        _put_steps(work, "trainer.critic_warmup", "trainer.critic_warmup", factor)
-    for verl, ours in parts:
-        for name in _COUNTED:
-            _put_steps(work, f"{verl}.{name}", f"{ours}.{name}", factor)
+    for verl, ours in COUNTED.items():
+        if work.has_critic or not verl.startswith("critic."):
+            _put_steps(work, verl, ours, factor)
+    for verl, ours in _PARTS[: 1 + work.has_critic]:
         _put_end_of_cosine(work, verl, ours)
 
 
