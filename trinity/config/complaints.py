@@ -37,6 +37,10 @@ def _complaint(location: Location, several: Sequence[ErrorDetails], source: Sour
             return f"unknown key `{details['input']}` {where}: remove it"
         case "missing":
             return f"`{key}` is missing in {source.path}: give it"
+    if details["loc"][-1:] == ("[key]",):
+        section = dotted(details["loc"][:-2])
+        where = source.at(section)
+        return f"the key `{details['input']}` of `{section}` {where} is no text: put it in quotes"
     demand = " or ".join(dict.fromkeys(_demand(one) for one in several)).replace(
         " or must be", " or"
     )
