@@ -1,5 +1,7 @@
 """What runs have recorded, as trinity/config/readers.json has it.
 
+export TRINITY_TEST_CONFIG_READS=DIR PYTHONPATH=tests/config_reads/hook:.
+pytest tests/e2e tests/model_free tests/integration/explorer
 python -m tests.config_reads DIR > trinity/config/readers.json
 """
 

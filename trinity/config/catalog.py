@@ -40,6 +40,11 @@ class Key:
         return type_in_words(self.field) if self.field else ""
 
     @property
+    def is_required(self) -> bool:
+        """Whether nothing holds where it is left out."""
+        return self.field is not None and self.field.is_required()
+
+    @property
     def default(self) -> Any:
         """What holds where it is left out."""
         assert self.field is not None

@@ -1,5 +1,6 @@
 """One sentence for each mistake in a configuration file: the key, what stands there, what to do."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,6 +37,10 @@ def _complaint(location: Location, several: Sequence[ErrorDetails], source: Sour
             return f"unknown key `{details['input']}` {where}: remove it"
         case "missing":
             return f"`{key}` is missing in {source.path}: give it"
+    if details["loc"][-1:] == ("[key]",):
+        section = dotted(details["loc"][:-2])
+        where = source.at(section)
+        return f"the key `{details['input']}` of `{section}` {where} is no text: put it in quotes"
     demand = " or ".join(dict.fromkeys(_demand(one) for one in several)).replace(
         " or must be", " or"
     )
@@ -60,13 +65,27 @@ def _demand(details: ErrorDetails) -> str:
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
-            return f"must match {details['ctx']['pattern']}"
+            return _of_characters(str(details["ctx"]["pattern"]))
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
         case "value_error":
             return details["msg"].removeprefix("Value error, ")
     demand = re.sub(r"^\w+ should (be|have)", r"must \1", details["msg"])
     return demand.split(", unable to parse")[0]
 
 
+def _of_characters(pattern: str) -> str:
+    """The patterns of names, in words."""
+    signs = "letters, digits, `.`, `_` and `-`" if "._-" in pattern else "letters, digits, `_`, `-`"
+    if "_.-" in pattern:
+        return "must be 1 to 64 letters, digits, `.`, `_` and `-`"
+    first = ", a letter or digit first" if "[A-Za-z0-9][" in pattern else ""
+    parts = ", in up to three parts with `/` between them" if "(/" in pattern else ""
+    return f"must be {signs}{first}{parts}"
+
+
 def _shown(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)  # as YAML has it, too
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -90,7 +90,7 @@ def _acting(keys: list[Key]) -> Iterator[Row]:
             f"`{key.name}`",
             _with_values(key),
             key.type,
-            f"`{shown(key.path, key.default)}`",
+            "" if key.is_required else f"`{shown(key.path, key.default)}`",
             ", ".join(read_by(key)),
             ", ".join(f"`{name}`" for name in verl_names(key.path)),
         )

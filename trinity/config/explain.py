@@ -43,7 +43,7 @@ def lines_about(key: Key) -> Iterator[Line]:
     yield "", key.meaning
     yield "type", key.type
     if not key.is_section:
-        yield "default", shown(key.path, key.default)
+        yield "default", default_of(key)
     for value, name in key.other_values.items():
         yield "also", f"`{value}` for `{name}`"
     for value, what in key.planned_values.items():
@@ -55,8 +55,13 @@ def lines_about(key: Key) -> Iterator[Line]:
         yield "in verl", ", ".join(f"`{name}`" for name in verl)
 
 
+def default_of(key: Key) -> str:
+    """In one line, without what is secret."""
+    return "none: it must be given" if key.is_required else shown(key.path, key.default)
+
+
 def read_by(key: Key) -> list[str]:
-    """Who reads it in a run, as recorded: see tests/e2e/test_config_reads.py."""
+    """Who reads it in a run, as recorded: see tests/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
             return found

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from trinity.config.rollout_model import AuxiliaryModelConfig, RolloutModelConfig
 from trinity.config.section import NonNegative, PathSegment, Port, Positive, Section, usual
-from trinity.config.status import NoEffect, Planned
+from trinity.config.status import NoEffect
 
 ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
 
@@ -95,7 +95,9 @@ class ExplorerConfig(Section):
     min_running_model_num: Positive = 1
     """In `mode: serve`: engines that go on answering while others load newer weights; of a single
     engine requests wait."""
-    db_url: Annotated[str | None, Planned("requests of `mode: serve` are not kept")] = None
+    db_url: Annotated[str | None, NoEffect("a served model keeps nothing of what it is asked")] = (
+        None
+    )
     """In `mode: serve`: database that keeps the requests."""
 
     @property

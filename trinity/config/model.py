@@ -54,11 +54,12 @@ class ModelConfig(Section):
     max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
     """Adapters that the engine keeps in memory."""
     rope_scaling: Annotated[
-        Args, Planned("position embeddings are those of the model's own config.json")
+        Args, Planned("position embeddings are those of the model's config.json: write it there")
     ] = Field(default_factory=dict)
     """Longer sequences than the model was made for."""
     rope_theta: Annotated[
-        float | None, Planned("position embeddings are those of the model's own config.json")
+        float | None,
+        Planned("position embeddings are those of the model's config.json: write it there"),
     ] = None
     """Base of the position embeddings."""
     tinker: TinkerConfig = usual(TinkerConfig)

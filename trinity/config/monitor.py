@@ -7,7 +7,7 @@ from pydantic import Field, field_serializer
 from trinity.config.reasons import DERIVED, NO_RAY
 from trinity.config.secret import is_secret
 from trinity.config.section import Args, Section
-from trinity.config.status import Choices, Planned
+from trinity.config.status import Choices
 
 
 class MonitorConfig(Section):
@@ -21,10 +21,8 @@ class MonitorConfig(Section):
     monitor_args: Args = Field(default_factory=dict)
     """Of `wandb`: `base_url`, `api_key`; of `mlflow`: `uri`, `username`, `password`. Better in the
     variables that W&B and MLflow have for them."""
-    detailed_stats: Annotated[bool, Planned("an evaluation gives mean, standard error and n")] = (
-        False
-    )
-    """Give an evaluation's maximum, minimum and deviation too."""
+    detailed_stats: bool = False
+    """Give of an evaluation's tasks the largest, the smallest and the deviation, too."""
     enable_ray_timeline: Annotated[bool, NO_RAY] = False
     """Write Ray's time line."""
     cache_dir: Annotated[str, DERIVED] = ""

@@ -40,7 +40,10 @@ def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
 
 def _too_few(left: int, wanted: int) -> str:
     if not wanted:
-        return "none to train on: give one more, or 0 to run on the processor"
+        return (
+            "none to train on: lower `explorer.rollout_model.engine_num` or "
+            "`tensor_parallel_size`, give more GPUs, or 0 to run on the processor"
+        )
     return f"{max(left, 0)} for `trainer.rank_num: {wanted}`: give more GPUs or fewer ranks"
 
 

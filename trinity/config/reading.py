@@ -18,6 +18,7 @@ from trinity.config.sifting import take_planned_values, take_unread
 from trinity.config.source import Source
 from trinity.config.status import Status
 from trinity.config.tree import read_tree
+from trinity.config.verls_files import lay_in_verls_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,13 @@ class Reading:
 def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
     """Everything there is to say of a file; raises UserError only if it is no configuration."""
     source = Source.read(path).with_overridden(frozenset(overrides or {}))
-    tree = read_tree(source, overrides or {})
+    tree, unfilled = read_tree(source, overrides or {})
+    source, unread = lay_in_verls_files(tree, source)
     renaming = Renaming(tree, source)
     renaming.apply()
     source = source.with_moved(renaming.moved)
     notices = [*renaming.notices, *take_planned_values(tree, source)]
-    mistakes = [*renaming.mistakes, *misread_bounds(source)]
+    mistakes = [*unfilled, *unread, *renaming.mistakes, *misread_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:

@@ -28,7 +28,7 @@ OF_MODEL = (
     "trust_remote_code",
 )
 """Keys of `model` that Trinity-RFT copies into each engine."""
-OWN_POSITIONS = Planned("position embeddings are those of the model's own config.json")
+OWN_POSITIONS = Planned("position embeddings are those of the model's config.json: write it there")
 
 
 class EngineConfig(Section):

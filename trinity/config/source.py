@@ -43,6 +43,10 @@ class Source:
         """The same, where the command line gives some keys."""
         return replace(self, overridden=overridden)
 
+    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "Source":
+        """The same, where keys of a file of verl's are told by the line that names it."""
+        return replace(self, lines=lines, overridden=overridden)
+
     def as_written(self, key: str) -> str:
         """The key as the user calls it."""
         for new, old in self.moved.items():

@@ -55,7 +55,9 @@ class TrainerConfig(Section):
     """Passes over each batch, every one a step of the optimizer on the whole of it."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
-    use_dynamic_bsz: Annotated[bool, Planned("micro-batches are always made by tokens")] = True
+    use_dynamic_bsz: Annotated[
+        bool, NoEffect("micro-batches are always made by tokens: their cut changes no result")
+    ] = True
     """Micro-batches by tokens, not by rows."""
     enable_gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
@@ -83,7 +85,7 @@ class TrainerConfig(Section):
     ] = False
     """A table of rollouts in the monitor."""
     balance_batch: Annotated[
-        bool, Planned("ranks always get equal work, where the algorithm allows it")
+        bool, NoEffect("ranks always get equal work, where the algorithm allows it")
     ] = True
     """Deal rows so that ranks get equal work."""
     ulysses_sequence_parallel_size: Annotated[Positive, Planned("a sequence is on one GPU")] = 1
@@ -113,10 +115,8 @@ class TrainerConfig(Section):
     """Run the Python code that comes with a model."""
     trainer_config: Args = Field(default_factory=dict)
     """verl's own keys: those with a counterpart here are used for it, others are reported."""
-    trainer_config_path: Annotated[
-        str, Planned("write the keys of that file under `trainer_config`")
-    ] = ""
-    """A file of verl's keys."""
+    trainer_config_path: str = ""
+    """A YAML file of verl's keys, in place of `trainer_config`."""
     sft_warmup_steps: Annotated[
         NonNegative, Planned("write a stage of `algorithm_type: sft` in front, see `stages`")
     ] = 0

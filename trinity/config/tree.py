@@ -16,8 +16,13 @@ from trinity.config.yaml_tree import load_yaml
 from trinity.errors import UserError
 
 
-def read_tree(source: Source, overrides: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """All values; raises UserError for what is no configuration at all."""
+def read_tree(
+    source: Source, overrides: Mapping[str, JsonValue]
+) -> tuple[dict[str, Any], list[str]]:
+    """All values, and what is to be said of those that cannot be filled in.
+
+    Raises: UserError for what is no configuration at all.
+    """
     try:
         tree = load_yaml(source.text)
     except yaml.YAMLError as error:
@@ -29,7 +34,7 @@ def read_tree(source: Source, overrides: Mapping[str, JsonValue]) -> dict[str, A
     for key, value in overrides.items():
         _override(tree, key, value)
     values: dict[str, Any] = filled(tree)
-    return interpolated(tree, source) if is_open(values) else values
+    return interpolated(tree, source) if is_open(values) else (values, [])
 
 
 def _override(tree: dict[str, Any], key: str, value: object) -> None:

@@ -43,7 +43,7 @@ async def watched(
     feed = MonitorFeed(
         name=config.monitor_type,
         monitor=monitor,
-        points=Points(runs_of_task(plan)),
+        points=Points(runs_of_task(plan), is_detailed=config.detailed_stats),
         tenant=plan.tenant,
         experiment_id=experiment_id,
         buffer=buffer,

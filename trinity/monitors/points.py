@@ -64,8 +64,9 @@ class Points:
             monitor.write(points.of(event))
     """
 
-    def __init__(self, runs_of_task: RunsOfTask) -> None:
+    def __init__(self, runs_of_task: RunsOfTask, *, is_detailed: bool = False) -> None:
         self._runs_of_task = runs_of_task
+        self._is_detailed = is_detailed
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, event: buffer_pb2.ProgressEvent) -> Reading:
@@ -112,7 +113,10 @@ class Points:
             "time/eval": done.duration_seconds,
         }
         for metric in done.metrics:
-            figures[f"{place}/{metric.name}/mean@{runs}"] = metric.mean
+            mean = f"{place}/{metric.name}/mean@{runs}"
+            figures[mean] = metric.mean
+            if self._is_detailed:
+                figures |= {f"{mean}/{kind}": value for kind, value in metric.of_tasks.items()}
             for kind, value in metric.of_runs.items():
                 figures[f"{place}/{metric.name}/{kind}"] = value
         return (_point(event, "explorer", done.version, figures),)

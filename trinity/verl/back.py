@@ -17,6 +17,7 @@ from trinity.verl.rules.algorithm import (
     OF_THE_LOSS,
 )
 from trinity.verl.rules.batches import NEVER
+from trinity.verl.rules.schedules import COUNTED
 from trinity.verl.shell_words import shell_word
 from trinity.verl.sources import FloatLoader
 
@@ -57,6 +58,7 @@ def verl_command(text: str) -> str:
         _tell_data(way)
         _tell_algorithm(way)
         _tell_batches(way)
+        _tell_token_limit(way)
     _tell_places(way)
     for row in SUPERVISED_ROWS if is_supervised else ROWS:
         if row.has_way_back and row.ours in way.left and row.verl not in way.verl:
@@ -192,9 +194,22 @@ def _tell_batches(way: _Way) -> None:
     steps = way.number("buffer.total_steps", 0) or way.number("trainer.total_steps", 0)
     if steps:
         way.verl["trainer.total_training_steps"] = -(-steps // interval)
+    for verl, ours in COUNTED.items():
+        if isinstance(count := way.left.get(ours), int) and count > 0:
+            way.verl[verl] = -(-count // interval)
+            way.pop(ours)
     if "explorer.eval_interval" in way.left:
         every = way.number("explorer.eval_interval", -1)
         way.verl["trainer.test_freq"] = -1 if every >= NEVER else every
+
+
+def _tell_token_limit(way: _Way) -> None:
+    """veRL's is of a GPU's part of the sequences."""
+    limit = way.left.get("trainer.max_token_len_per_gpu")
+    shared = way.left.get("trainer.ulysses_sequence_parallel_size")
+    if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
+        way.verl[f"{ACTOR}.ppo_max_token_len_per_gpu"] = -(-limit // shared)
+        way.pop("trainer.max_token_len_per_gpu")
 
 
 def _tell_places(way: _Way) -> None:

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from trinity.errors import UserError
 from trinity.verl.json_value import JsonValue
 from trinity.verl.names import row_of
-from trinity.verl.planned import happens_instead
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import convert_batches
 from trinity.verl.rules.data import convert_data, convert_lengths
 from trinity.verl.rules.placement import convert_placement
-from trinity.verl.rules.running import convert_back_end, convert_running, convert_token_limit
+from trinity.verl.rules.running import (
+    convert_back_end,
+    convert_own_configuration,
+    convert_running,
+    convert_token_limit,
+)
+from trinity.verl.rules.schedules import convert_schedules, convert_supervised_schedule
 from trinity.verl.rules.supervised import convert_supervised
+from trinity.verl.same_result import happens_instead
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.work import Choices, Work
@@ -23,14 +29,21 @@ Rules = tuple[Callable[[Work], None], ...]
 RULES: Rules = (
     convert_running,
     convert_back_end,
+    convert_own_configuration,
     convert_algorithm,
     convert_placement,
     convert_batches,
+    convert_schedules,
     convert_data,
     convert_lengths,
     convert_token_limit,
 )
-SUPERVISED_RULES: Rules = (convert_running, convert_supervised)
+SUPERVISED_RULES: Rules = (
+    convert_running,
+    convert_supervised,
+    convert_supervised_schedule,
+    convert_own_configuration,
+)
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
 UNKNOWN_KEY = "no key of veRL's that is known here: see whether the run needs it"
 

@@ -10,6 +10,7 @@ from trinity.config.lines import lines_of
 from trinity.errors import UserError
 from trinity.verl.json_value import JsonValue
 from trinity.verl.override_grammar import read_override
+from trinity.verl.own_files import CONFIG_FILE, OPTION, config_options, own_file
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.reader import Command, Script, read_script
 from trinity.verl.shell.variables import Field, Note
@@ -18,7 +19,6 @@ COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
-_OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
 _FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
 MISSING = "???"
 """Hydra's sign of a value that must be given."""
@@ -128,7 +128,14 @@ def _read_script(
 ) -> None:
     script = read_script(_text(path), path, environment)
     command = _launch(script, path, line)
+    if (own := own_file(command.words, Path(path))) is not None:
+        _read_yaml(settings, str(own))
     path = Path(path).name
+    for name, value, at in config_options(command.words):
+        settings.put(Setting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
+    if own is not None:
+        where = f"{path}:{command.line}"
+        settings.put(Setting(key=CONFIG_FILE, value=str(own), where=where))
     for note in script.notes:
         settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
     if script.defaulted:
@@ -159,16 +166,14 @@ def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path
     where = f"{path}:{word.line}"
     if (module := _MODULE.fullmatch(word.text)) and not settings.module:
         settings.module = module["name"].replace("/", ".")
-    elif option := _OPTION.fullmatch(word.text):
+    elif option := OPTION.fullmatch(word.text):
         name, value = option["name"], option["value"]
-        if name.replace("-", "_") in ("config_name", "config_path", "config_dir") and not value:
-            value = next(words, word).text
+        if name.startswith("config") and not value:
+            next(words, word)
         if name in _LAUNCHER and value:
             settings.put(
                 Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
             )
-        elif name.startswith("config") and value:
-            settings.put(Setting(key=f"hydra.{name.replace('-', '_')}", value=value, where=where))
     elif not _put(settings, word.text, where) and settings.module and word.text.strip():
         settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
 

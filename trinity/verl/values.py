@@ -68,7 +68,9 @@ def as_torch_optimizer(value: JsonValue) -> JsonValue:
 
 def as_scheduler(value: JsonValue) -> JsonValue:
     """`constant` and `cosine` are called alike."""
-    return value.lower() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return "WSD" if value.lower() == "wsd" else value.lower()
 
 
 def as_target_modules(value: JsonValue) -> JsonValue:

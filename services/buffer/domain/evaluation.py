@@ -27,6 +27,8 @@ class MetricSummary:
     num_tasks: int
     of_runs: dict[str, float] = field(default_factory=dict)
     """Means over tasks of what their runs tell together, by name as `best@4`."""
+    of_tasks: dict[str, float] = field(default_factory=dict)
+    """`max`, `min` and `std` of the tasks' means."""
 
 
 def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
@@ -49,4 +51,5 @@ def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
         standard_error=error,
         num_tasks=num_tasks,
         of_runs=over_runs(list(tasks.values())),
+        of_tasks={"max": float(means.max()), "min": float(means.min()), "std": float(means.std())},
     )

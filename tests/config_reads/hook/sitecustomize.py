@@ -11,7 +11,7 @@ DIRECTORY = os.environ.get("TRINITY_TEST_CONFIG_READS")
 
 def _install(directory):
     """Append `Class.field reader` to a file of this process, once each."""
-    from trinity.config.plan import _Derived
+    from trinity.config.plan_parts import Derived
     from trinity.config.section import Section
 
     known = set()
@@ -29,7 +29,7 @@ def _install(directory):
         return value
 
     Section.__getattribute__ = reading
-    _Derived.__getattribute__ = reading
+    Derived.__getattribute__ = reading
 
 
 # What looks at all keys alike reads none.
@@ -50,7 +50,7 @@ def _reader(frame):
             module = os.path.basename(path).removesuffix(".py")
             if module in _UNSEEING:
                 return None
-            if module not in ("plan", "learning_rate", "rollout_correction", "steps"):
+            if module not in ("plan", "plan_parts", "learning_rate", "rollout_correction", "steps"):
                 return "planning"
         frame = frame.f_back
     return None

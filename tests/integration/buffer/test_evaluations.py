@@ -40,6 +40,8 @@ async def test_figures_are_means_over_tasks_with_their_standard_error(
     assert (figures["turns"].mean, figures["turns"].num_tasks) == (2.0, 3)
     over_runs = {"std@2": 1 / 6, "best@2": 1.75 / 3, "worst@2": 1.25 / 3}
     assert dict(figures["reward"].of_runs) == pytest.approx(over_runs)
+    over_tasks = {"max": 1.0, "min": 0.0, "std": (1 / 6) ** 0.5}
+    assert dict(figures["reward"].of_tasks) == pytest.approx(over_tasks)
     await buffer.finish_all(work[:3])
     assert await buffer.record(0) == []
 

@@ -8,7 +8,7 @@ import pytest
 from services.explorer.openai_api.chat import Writer, read_request
 from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.tokenizer import HuggingFaceTokenizer
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.rollout_model import AuxiliaryModelConfig, EngineConfig, RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, VersionSpan
 from trinity.types import Sequence as TokenSequence
@@ -42,9 +42,9 @@ class Bytes:
         return bytes(tokens).decode()
 
 
-def parsers(**keys: object) -> ResponseParsers:
+def parsers(engine: type[EngineConfig] = RolloutModelConfig, **keys: object) -> ResponseParsers:
     tokenizer = HuggingFaceTokenizer(Bytes(), None, (END,))  # type: ignore[arg-type]
-    found = load_parsers(RolloutModelConfig.model_validate(keys), tokenizer)
+    found = load_parsers(engine.model_validate(keys), tokenizer)
     assert found is not None
     return found
 
@@ -73,8 +73,9 @@ def answered(found: ResponseParsers, text: str) -> JsonObject:
     return choices[0]
 
 
-def test_a_call_of_a_tool_is_found() -> None:
-    found = parsers(enable_auto_tool_choice=True, tool_call_parser="hermes")
+@pytest.mark.parametrize("engine", [RolloutModelConfig, AuxiliaryModelConfig])
+def test_a_call_of_a_tool_is_found(engine: type[EngineConfig]) -> None:
+    found = parsers(engine, enable_auto_tool_choice=True, tool_call_parser="hermes")
     choice = answered(found, f"I add.\n{CALL}")
     assert choice["finish_reason"] == "tool_calls"
     message = choice["message"]

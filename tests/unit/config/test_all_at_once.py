@@ -90,3 +90,46 @@ def test_verls_names_have_one_source(key: str) -> None:
         assert row.verl in verl_names(USED[key].to[1:])
     else:
         assert row.fate is Fate.PASSED
+
+
+def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "model: {model_path: '${oc.env:NO_MODEL}'}\n"
+        "checkpoint_root_dir: ${oc.env:NO_ROOT}/x\n"
+        "trainer: {grad_clp: 1}\n"
+    )
+    mistakes = check_file(file).mistakes
+    assert [name in one for one, name in zip(mistakes, ("NO_MODEL", "NO_ROOT"), strict=False)] == [
+        True,
+        True,
+    ]
+    assert any("did you mean `trainer.grad_clip`" in one for one in mistakes)
+    assert not any("`model.model_path` is missing" in one for one in mistakes)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: ???", "`name` in DIR:1: `???` stands for a value that is still to be given"),
+        ("name: ${nam}", "there is no key `nam` to take the value from: name one from the top"),
+        ("name: '${oc.env:'", "what follows `${` is no key and no variable: write ${model"),
+        ("name: a/b", "must be letters, digits, `.`, `_` and `-`, a letter or digit first, not"),
+        ("stages: [{stage_name: a.b}]", "must be letters, digits, `_`, `-`, not 'a.b'"),
+        ("synchronizer: {group_name: '/'}", "must be 1 to 64 letters, digits, `.`, `_` and `-`"),
+        (
+            "algorithm: {kl_loss_fn_args: {1: 2}}",
+            "the key `1` of `algorithm.kl_loss_fn_args` in DIR:1",
+        ),
+        ("algorithm: {kl_loss_fn_args: {on: 2}}", "is no text: put it in quotes"),
+        ("name: null", "must be a text (numbers in quotes), not null"),
+        ("continue_from_checkpoint: ~s", "must be true or false, not '~s'"),
+        ("continue_from_checkpoint: []", "must be true or false, not []"),
+    ],
+)
+def test_a_mistake_is_told_in_words_that_can_be_acted_on(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    assert says.replace("DIR", str(file)) in check_file(file).mistakes[0]

@@ -4,18 +4,23 @@
 recorded is tried in tests/e2e/test_algorithms.py.
 """
 
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.config_reads.recorded import recorded
 from trinity.config.catalog import Key, all_keys
 from trinity.config.explain import read_by
 from trinity.config.section import Args, literals
 from trinity.config.status import Status
 
 ROOT = Path(__file__).parents[3]
+ADDITION = "examples/addition/addition.yaml"
 HANDED_ON_WHOLE = ("RolloutCorrectionConfig", "StageConfig")
 """Sections that are laid over others key by key, which reads none of them by name."""
 
@@ -33,8 +38,10 @@ def has_one_value(key: Key) -> bool:
 
 
 def is_taken_apart(key: Key) -> bool:
-    """verl's keys are moved to where they are called here."""
+    """verl's keys are moved to where they are called here, before there is a section to read."""
     assert key.field
+    if key.name == "trainer_config_path":
+        return True  # tests/unit/config/test_verls_files.py
     return key.name == "trainer_config" and key.field.annotation == Args
 
 
@@ -58,6 +65,25 @@ def test_a_service_that_is_said_to_read_a_key_names_it(key: Key) -> None:
         where = {"planning": "trinity/config", "launcher": "trinity"}.get(reader)
         texts = _sources(where or f"services/{reader}") + _sources("trinity")
         assert re.search(rf"\.{key.name}\b|\"{key.name}\"|_args", texts), (key.path, reader)
+
+
+def test_what_a_process_reads_is_recorded(tmp_path: Path) -> None:
+    hook = ROOT / "tests/config_reads/hook"
+    done = subprocess.run(
+        [sys.executable, "-m", "trinity.cli.main", "config", "check", ADDITION],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "TRINITY_TEST_CONFIG_READS": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join([str(hook), str(ROOT)]),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "Python tells there of a hook that could not be loaded"
+    read = recorded(tmp_path)
+    assert read["BufferConfig.batch_size"] == ["planning"]
 
 
 @cache

@@ -114,6 +114,11 @@ def test_a_key_is_explained_by_its_end_and_by_older_names() -> None:
         find_keys("algorithm.repeat_time")
 
 
+def test_a_key_without_a_default_is_asked_for() -> None:
+    (key,) = find_keys("stages.stage_name")
+    assert dict(lines_about(key))["default"] == "none: it must be given"
+
+
 def test_every_key_can_be_explained() -> None:
     for key in all_keys():
         assert list(lines_about(key))

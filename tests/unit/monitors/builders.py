@@ -36,8 +36,8 @@ def setting(directory: Path, experiment_id: str = EXPERIMENT, **arguments: str) 
     )
 
 
-def points_of(events: list[buffer_pb2.ProgressEvent]) -> list[Point]:
-    points = Points(RUNS_OF_TASK)
+def points_of(events: list[buffer_pb2.ProgressEvent], *, is_detailed: bool = False) -> list[Point]:
+    points = Points(RUNS_OF_TASK, is_detailed=is_detailed)
     return [point for event in events for point in points.of(event).points]
 
 

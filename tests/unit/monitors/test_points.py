@@ -62,6 +62,17 @@ def test_what_several_runs_of_a_task_tell_stands_beside_their_mean() -> None:
     assert point.figures["eval/held_out/accuracy/best@2"] == 0.95
 
 
+def test_what_the_mean_of_tasks_hides_is_told_on_demand() -> None:
+    event = evaluated(1, 2, 0.9)
+    event.evaluation.metrics[0].of_tasks.update({"max": 1.0, "min": 0.0, "std": 0.3})
+    mean = "eval/held_out/accuracy/mean@4"
+    (short,), (detailed,) = points_of([event]), points_of([event], is_detailed=True)
+    assert [name for name in short.figures if name.startswith(mean)] == [mean]
+    assert detailed.figures[f"{mean}/max"] == 1.0
+    assert detailed.figures[f"{mean}/min"] == 0.0
+    assert detailed.figures[f"{mean}/std"] == 0.3
+
+
 def test_what_is_no_number_is_left_out() -> None:
     bad = trained(1, "rft", 1)
     bad.step.metrics["actor/grad_norm"] = float("nan")

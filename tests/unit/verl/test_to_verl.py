@@ -56,3 +56,20 @@ def test_every_key_is_told_or_listed() -> None:
     assert "actor_rollout_ref.actor.clip_ratio=0.1" in text
     assert "data.train_batch_size=16" in text
     assert "#   explorer.runner_per_model: 4" in text
+
+
+def test_what_verl_counts_in_its_own_steps_and_parts_comes_back_as_it_was(tmp_path: Path) -> None:
+    actor = "actor_rollout_ref.actor"
+    given = [
+        "algorithm.adv_estimator=gae",
+        "data.train_batch_size=1024",
+        f"{actor}.ppo_mini_batch_size=256",
+        f"{actor}.optim.lr_warmup_steps=10",
+        "critic.optim.lr_warmup_steps=5",
+        "trainer.critic_warmup=3",
+        f"{actor}.ppo_max_token_len_per_gpu=8192",
+        f"{actor}.ulysses_sequence_parallel_size=2",
+    ]
+    script = f"python3 -m verl.trainer.main_ppo {' '.join(given)}"
+    words = verl_command(converted(script, tmp_path).yaml).replace("\\\n", "").split()
+    assert [one for one in given if one not in words] == []

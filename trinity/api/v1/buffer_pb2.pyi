@@ -615,8 +615,15 @@ class EvaluationDone(_message.Message):
     def __init__(self, version: _Optional[int] = ..., taskset: _Optional[str] = ..., num_tasks: _Optional[int] = ..., num_failed: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSummary, _Mapping]]] = ..., duration_seconds: _Optional[float] = ...) -> None: ...
 
 class MetricSummary(_message.Message):
-    __slots__ = ("name", "mean", "standard_error", "num_tasks", "of_runs")
+    __slots__ = ("name", "mean", "standard_error", "num_tasks", "of_runs", "of_tasks")
     class OfRunsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class OfTasksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -628,12 +635,14 @@ class MetricSummary(_message.Message):
     STANDARD_ERROR_FIELD_NUMBER: _ClassVar[int]
     NUM_TASKS_FIELD_NUMBER: _ClassVar[int]
     OF_RUNS_FIELD_NUMBER: _ClassVar[int]
+    OF_TASKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     mean: float
     standard_error: float
     num_tasks: int
     of_runs: _containers.ScalarMap[str, float]
-    def __init__(self, name: _Optional[str] = ..., mean: _Optional[float] = ..., standard_error: _Optional[float] = ..., num_tasks: _Optional[int] = ..., of_runs: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    of_tasks: _containers.ScalarMap[str, float]
+    def __init__(self, name: _Optional[str] = ..., mean: _Optional[float] = ..., standard_error: _Optional[float] = ..., num_tasks: _Optional[int] = ..., of_runs: _Optional[_Mapping[str, float]] = ..., of_tasks: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Samples(_message.Message):
     __slots__ = ("samples",)

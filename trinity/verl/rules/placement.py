@@ -45,10 +45,11 @@ def convert_placement(work: Work) -> None:
     if per_judge:
         _put_judge(work, judges)
     if left < 1:
+        unit = "GPU" if machines.total == 1 else "GPUs"
         work.report.advice.append(
-            f"rollout takes {taken} GPUs, training needs at least one more, and there are "
-            f"{machines.total}: here the two do not take turns, raise `cluster.node_num` or "
-            "`cluster.gpu_per_node`"
+            f"rollout takes {taken} of {machines.total} {unit}, and training needs one at least: "
+            "here the two do not take turns. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
+            f"or lower `{OURS}.tensor_parallel_size`"
         )
 
 
@@ -152,7 +153,16 @@ def _put_judge(work: Work, judges: int) -> None:
     ):
         if (setting := work.settings.take(f"{prefix}.rollout.{verl}")) is not None:
             work.put(f"{key}.{ours}", setting.value, setting)
+    _put_judge_kind(work, f"{prefix}.rollout.name")
     work.report.advice.append(
         "the reward model runs as `explorer.auxiliary_models`: a workflow asks it and makes the "
         "reward of its answer"
     )
+
+
+def _put_judge_kind(work: Work, key: str) -> None:
+    kind = work.settings.peek(key)
+    if kind == KIND:
+        work.pass_over(key, "vLLM is the engine of the reward model, too")
+    else:
+        work.miss(key, "there is no such engine yet: the reward model runs in vLLM")

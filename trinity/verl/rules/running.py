@@ -1,5 +1,6 @@
 """Where a run keeps its files, what it is called, and where its metrics go."""
 
+from trinity.verl.own_files import CONFIG_FILE, is_verls_own
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.values import as_segment
 from trinity.verl.work import Work
@@ -14,6 +15,8 @@ MEGATRON = (
     "Megatron's engine is still to come, and no run starts with it: write "
     "`trainer.trainer_strategy: fsdp2` where FSDP2 may train"
 )
+_SECTIONS = ("", "fsdp_config.")
+"""Below the actor's, where the size of a sequence's group may stand."""
 _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
@@ -78,7 +81,7 @@ def convert_back_end(work: Work) -> None:
             if MEGATRON not in work.report.advice:
                 work.report.advice.append(MEGATRON)
         elif key == "hydra.config_name":
-            work.report.needless.append((setting, "it holds veRL's own defaults"))
+            continue
         elif setting.value not in ("dp", "fsdp", "fsdp2"):
             work.report.missing.append((setting, "there is no such back end: FSDP2 trains"))
         elif key.endswith("strategy"):
@@ -87,10 +90,30 @@ def convert_back_end(work: Work) -> None:
             work.report.needless.append((setting, "FSDP2 trains, as it does unless told otherwise"))
 
 
+def convert_own_configuration(work: Work) -> None:
+    """What Hydra was to read beside the keys of the command line."""
+    name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)
+    if file is not None:
+        work.report.needless.append((file, "its keys are read, and the script's go over them"))
+    if name is None:
+        return
+    if is_verls_own(str(name.value)):
+        work.report.needless.append((name, "it holds veRL's own defaults"))
+    elif file is not None:
+        work.report.needless.append((name, "that is the file"))
+    else:
+        answer = (
+            "it is not veRL's own, and what it sets is not read: give the file "
+            "in front of the script, `trinity config from-verl FILE.yaml SCRIPT`"
+        )
+        work.report.missing.append((name, answer))
+
+
 def convert_token_limit(work: Work) -> None:
     """veRL counts a GPU's part of sequences that several GPUs share; here a sequence is on one."""
     limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
-    shared = work.settings.peek(f"{ACTOR}.ulysses_sequence_parallel_size")
+    names = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in _SECTIONS)
+    shared = next((one for name in names if (one := work.settings.peek(name)) is not None), None)
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
         setting = work.settings.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
         assert setting is not None

@@ -121,7 +121,8 @@ class Expander:
         self, into: _Growing, piece: str, *, splits: bool, unset_is_empty: bool
     ) -> None:
         """A piece that begins with `$` or a backquote."""
-        if elements := self._elements(piece):
+        elements = self._elements(piece)
+        if elements is not None:
             for position, element in enumerate(elements):
                 if position:
                     into.close()
@@ -134,14 +135,14 @@ class Expander:
         else:
             into.add(value.text, value.line or None)
 
-    def _elements(self, piece: str) -> tuple[Field, ...]:
-        """Of `${name[@]}`; nothing for all else."""
+    def _elements(self, piece: str) -> tuple[Field, ...] | None:
+        """Of `${name[@]}`, which may be none; None for all else."""
         if not piece.startswith("${"):
-            return ()
+            return None
         parameter = split_parameter(piece[2:-1])
         if parameter is None or parameter.subscript not in ("@", "*") or parameter.operator:
-            return ()
-        return self._variables.get(parameter.name) or ()
+            return None
+        return self._variables.get(parameter.name)
 
     def _value(self, piece: str, line: int, unset_is_empty: bool) -> Field:
         if piece.startswith("$((") and piece.endswith("))"):

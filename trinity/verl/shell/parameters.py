@@ -57,6 +57,8 @@ def parameter_value(
         return _default(parameter, variables, piece, expand)
     if parameter.operator in ("+", ":+"):
         return Field(expand(parameter.rest) if value is not None else "", piece.line)
+    if held == ():
+        return Field("", piece.line)
     if value is None:
         return Field(_unset(parameter.name, variables, piece, empty=unset_is_empty), piece.line)
     return Field(_changed(value.text, parameter, expand), value.line)

@@ -50,7 +50,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
         f"{_MODEL}.external_lib",
     ),
     *needless("the model is read where it lies", f"{_MODEL}.use_shm"),
-    *missing("the trainer chooses its types by the device", f"{_MODEL}.torch_dtype"),
+    *missing("`trainer.dtype` is the type that the passes compute in", f"{_MODEL}.torch_dtype"),
     *missing(
         "the tokenizer and the configuration are those of `model.model_path`",
         f"{_MODEL}.tokenizer_path",
@@ -66,7 +66,11 @@ _ACTOR_ROWS: tuple[Row, ...] = (
     moved(f"{_ACTOR}.optim.lr", "algorithm.optimizer.lr"),
     moved(f"{_ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay"),
     moved(f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, back=same),
-    moved(f"{_ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
+    moved(
+        f"{_ACTOR}.optim.lr_warmup_steps",
+        "algorithm.optimizer.lr_warmup_steps",
+        "times `sync_interval`",
+    ),
     moved(f"{_ACTOR}.optim.lr_warmup_steps_ratio", "algorithm.optimizer.lr_warmup_steps_ratio"),
     moved(f"{_ACTOR}.optim.min_lr_ratio", "algorithm.optimizer.min_lr_ratio"),
     moved(f"{_ACTOR}.optim.lr_scheduler_type", "algorithm.optimizer.lr_scheduler_type"),
@@ -91,7 +95,11 @@ _ACTOR_ROWS: tuple[Row, ...] = (
         convert=as_optimizer,
         back=as_torch_optimizer,
     ),
-    moved(f"{_ACTOR}.optim.lr_wsd_decay_steps", "algorithm.optimizer.lr_wsd_decay_steps"),
+    moved(
+        f"{_ACTOR}.optim.lr_wsd_decay_steps",
+        "algorithm.optimizer.lr_wsd_decay_steps",
+        "times `sync_interval`",
+    ),
     moved(f"{_ACTOR}.optim.lr_wsd_decay_style", "algorithm.optimizer.lr_wsd_decay_style"),
     *needless(
         "the run's number of steps is known",

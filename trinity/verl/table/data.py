@@ -69,9 +69,13 @@ ROWS: tuple[Row, ...] = (
         "write a workflow that reads your rows (`default_workflow_type`)",
         "data.custom_cls.*",
         "data.datagen.*",
-        "data.sampler.*",
         "data.tool_config_path",
         "data.function_tool_path",
+    ),
+    *missing(
+        "choose an order of tasks in `buffer.explorer_input.taskset.data_selector.selector_type`: "
+        "`shuffle`, `offline_easy2hard`, `difficulty_based`...",
+        "data.sampler.*",
     ),
     *missing(
         "the model's own processor decides", "data.mm_processor_kwargs.*", "data.image_patch_size"

@@ -47,6 +47,7 @@ ROWS: tuple[Row, ...] = (
         moved(f"optim.{name}", f"{_OPTIMIZER}.lr_scheduler_type", convert=as_scheduler)
         for name in ("warmup_style", "lr_decay_style")
     ),
+    combined("optim.lr_scheduler", f"{_OPTIMIZER}.lr_scheduler_type", "of `fsdp_sft_trainer`"),
     moved("optim.clip_grad", "trainer.grad_clip"),
     moved("ulysses_sequence_parallel_size", "trainer.ulysses_sequence_parallel_size", convert=same),
     moved("engine.ulysses_sequence_parallel_size", "trainer.ulysses_sequence_parallel_size"),

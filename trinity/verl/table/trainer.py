@@ -37,7 +37,7 @@ ROWS: tuple[Row, ...] = (
         "buffer.total_steps, trainer.total_steps",
         "times `sync_interval`, since veRL counts `data.train_batch_size` as one step",
     ),
-    moved("trainer.critic_warmup", "trainer.critic_warmup"),
+    moved("trainer.critic_warmup", "trainer.critic_warmup", "times `sync_interval`"),
     moved("trainer.val_before_train", "explorer.eval_on_startup"),
     moved(
         "trainer.resume_mode",
@@ -95,11 +95,13 @@ ROWS: tuple[Row, ...] = (
         "rollout.*",
     ),
     *missing(
-        "distillation here is `algorithm_type: on_policy_distill` with the teacher in "
-        "`explorer.auxiliary_models`",
+        "what is written here trains on rewards. Distillation is `algorithm_type: "
+        "on_policy_distill`, with a workflow of your own that puts the teacher's log-probabilities "
+        "into each experience",
         "distillation.*",
     ),
     combined("hydra.config_name", "trainer.trainer_strategy", "a name with `megatron` is Megatron"),
     combined("model_engine", "trainer.trainer_strategy", "`megatron`"),
-    *needless("the files that Hydra includes are veRL's own defaults", "hydra.*"),
+    *needless("it says where Hydra looks for files", "hydra.config_path", "hydra.config_dir"),
+    *missing("files found there are not read: give them in front of the script", "hydra.*"),
 )

@@ -151,7 +151,7 @@ EXPLORER = [
         told(f"the proxy's {name}", at(f"explorer.{name}", value), SILENT, "")
         for name, value in (("proxy_port", 1), ("listen_address", "x"))
     ),
-    told("the proxy's database", at("explorer.db_url", "x"), PLANNED, "explorer.db_url"),
+    told("the proxy's database", at("explorer.db_url", "x"), NO_EFFECT, "keeps nothing"),
     follows(
         "serving takes an explorer alone",
         {"mode": "serve"},

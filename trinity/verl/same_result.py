@@ -1,8 +1,8 @@
-"""Values that a run would refuse, though what happens meanwhile gives the same result."""
+"""Values that a check would warn of, though what happens gives the same result."""
 
 from trinity.config.root import Config
 from trinity.config.shape import section_at
-from trinity.config.status import Planned, mark_of
+from trinity.config.status import NoEffect, mark_of
 from trinity.verl.json_value import JsonValue
 
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
@@ -10,7 +10,7 @@ SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 
 
 def happens_instead(ours: str, value: JsonValue) -> str | None:
-    """What happens meanwhile, as good; None where the value is to be written."""
+    """What happens, as good; None where the value is to be written."""
     if ours not in SAME_RESULT:
         return None
     *parents, last = ours.split(".")
@@ -18,4 +18,4 @@ def happens_instead(ours: str, value: JsonValue) -> str | None:
     assert section is not None
     field = section.model_fields[last]
     mark = mark_of(field)
-    return mark.reason if isinstance(mark, Planned) and field.default != value else None
+    return mark.reason if isinstance(mark, NoEffect) and field.default != value else None

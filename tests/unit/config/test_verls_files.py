@@ -1,0 +1,81 @@
+"""`trainer.trainer_config_path`: verl's keys from a file of their own."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from trinity.config.check import Report, check_file
+
+MINE = """
+model: {{model_path: /models/m, max_model_len: 64}}
+buffer:
+  batch_size: 8
+  explorer_input: {{taskset: {{path: /d, default_workflow_type: math_workflow}}}}
+trainer:
+  trainer_config_path: {file}
+"""
+VERLS = """
+actor_rollout_ref:
+  actor:
+    grad_clip: 0.5
+    optim: {lr: 3e-5, lr_warmup_steps: "${actor_rollout_ref.actor.ppo_epochs}"}
+    ppo_epochs: 2
+"""
+MINE_LINE = 7
+
+
+def checked(
+    directory: Path, verls: str, more: str = "", overrides: dict[str, JsonValue] | None = None
+) -> Report:
+    (directory / "verl.yaml").write_text(verls)
+    mine = directory / "mine.yaml"
+    mine.write_text(MINE.format(file=directory / "verl.yaml") + more)
+    return check_file(mine, overrides)
+
+
+def test_its_keys_act_as_those_below_trainer_config(tmp_path: Path) -> None:
+    report = checked(tmp_path, VERLS)
+    assert report.mistakes == ()
+    assert report.plan
+    (stage,) = report.plan.stages
+    assert (stage.config.trainer.grad_clip, stage.config.trainer.ppo_epochs) == (0.5, 2)
+    optimizer = stage.config.algorithm.optimizer
+    assert (optimizer.lr, optimizer.lr_warmup_steps) == (3e-5, 2)
+    assert {notice.line for notice in report.notices} == {MINE_LINE}
+
+
+@pytest.mark.parametrize("what", ["actor_rollout_ref: {actor: {no_such: 1}}", "no_such: 1"])
+def test_what_verl_does_not_have_is_told_by_the_line_of_the_file(tmp_path: Path, what: str) -> None:
+    report = checked(tmp_path, what)
+    (notice,) = report.reading.planned if report.reading else ()
+    assert (notice.line, "no_such" in notice.key) == (MINE_LINE, True)
+
+
+@pytest.mark.parametrize(
+    ("verls", "says"),
+    [("- 1", "is a list: write `key: value` lines"), ("a: [", "is not valid YAML")],
+)
+def test_what_is_no_configuration_is_refused(tmp_path: Path, verls: str, says: str) -> None:
+    (mistake,) = checked(tmp_path, verls).mistakes
+    assert mistake.startswith(f"`trainer.trainer_config_path: {tmp_path}/verl.yaml` in ")
+    assert f"mine.yaml:{MINE_LINE}" in mistake and says in mistake
+
+
+def test_a_variable_that_is_not_set_is_told_with_both_files(tmp_path: Path) -> None:
+    (mistake,) = checked(tmp_path, "actor: {grad_clip: '${oc.env:NO_SUCH}'}").mistakes
+    assert f"mine.yaml:{MINE_LINE}" in mistake and "verl.yaml:1" in mistake
+    assert "NO_SUCH is not set" in mistake
+
+
+def test_one_of_the_two_is_kept(tmp_path: Path) -> None:
+    (mistake,) = checked(tmp_path, VERLS, "  trainer_config: {actor: {grad_clip: 1.0}}").mistakes
+    assert mistake.endswith("stands beside `trainer.trainer_config`: keep one of the two")
+
+
+def test_the_command_line_may_name_it(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("actor: {grad_clip: 0.25}")
+    report = checked(tmp_path, VERLS, overrides={"trainer.trainer_config_path": str(other)})
+    assert report.plan and report.plan.stages[0].config.trainer.grad_clip == 0.25
+    assert {notice.place for notice in report.notices} == {"on the command line"}
