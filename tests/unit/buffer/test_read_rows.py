@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from services.buffer.domain.samples import data_sample, storable
-from services.buffer.read_rows import main
+from services.buffer.read_rows import MAX_ROW_BYTES, main
 from services.buffer.row_source import RowSource
 from trinity.config.data_format import FormatConfig
 
@@ -96,6 +96,17 @@ def test_a_mistake_in_the_data_is_one_sentence(
     assert done.code == 2
     assert sentence in done.stderr and str(tmp_path) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
+    tmp_path: Path, read: Read
+) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "x" * MAX_ROW_BYTES}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = read(tmp_path / "a.jsonl")
+    assert done.code == 2
+    assert "a.jsonl, row 1: it has" in done.stderr
+    assert f"a row may have {MAX_ROW_BYTES:,}" in done.stderr
 
 
 def test_data_rows_are_shown_as_prompt_and_response() -> None:

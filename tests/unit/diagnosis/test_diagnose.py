@@ -65,7 +65,9 @@ def test_results_that_are_not_committed_wait_for_the_buffer() -> None:
     assert "/run/log/buffer.log" in verdict.text
 
 
-REWARDS = "explore step 13: 3 groups wait for rewards that come later (`trinity feedback` gives them)"
+REWARDS = (
+    "explore step 13: 3 groups wait for rewards that come later (`trinity feedback` gives them)"
+)
 QUEUE = "explore step 14 waits until the queue train has 32 tasks, it has 3"
 WEIGHTS = "explore step 14 needs weights version 13, the trainer has published version 12"
 
