@@ -174,14 +174,20 @@ class Operations:
         async with self._database.reading() as connection:
             return await experiments.tenant_of(connection, known)
 
-    async def state(self, experiment_id: uuid.UUID | None, tenant: str = "") -> SystemState:
-        """Describe one experiment or the newest ones, and their members; a tenant's or everybody's.
+    async def state(
+        self, experiment_id: uuid.UUID | None, *, tenant: str = "", label: str = ""
+    ) -> SystemState:
+        """Describe one experiment or the newest ones, maybe of a label, and their members.
+
+        They are a tenant's or everybody's.
 
         Raises: NotFound.
         """
         async with self._database.reading() as connection:
             if experiment_id is None:
-                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED, tenant)
+                listed = await experiments.newest(
+                    connection, MAX_EXPERIMENTS_LISTED, tenant=tenant, label=label
+                )
             else:
                 listed = (await experiments.get(connection, experiment_id),)
             remembered = await members.remembered(connection, experiment_id, tenant)

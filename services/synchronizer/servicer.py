@@ -169,7 +169,9 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.GetStatusRequest, _: grpc.aio.ServicerContext
     ) -> pb.GetStatusResponse:
         experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
-        state = await self._operations.state(experiment_id, current_caller().bound_tenant)
+        label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
+        tenant = current_caller().bound_tenant
+        state = await self._operations.state(experiment_id, tenant=tenant, label=label)
         return pb.GetStatusResponse(
             experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
             members=[wire.member_to_proto(member) for member in state.members],

@@ -136,12 +136,14 @@ async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment,
 
 
 async def newest(
-    connection: AsyncConnection, limit: int, tenant: str = ""
+    connection: AsyncConnection, limit: int, *, tenant: str = "", label: str = ""
 ) -> tuple[Experiment, ...]:
-    """Experiments of any state, newest first; an empty tenant is all of them."""
+    """Experiments of any state, newest first; an empty tenant or label is all of them."""
     query = sa.select(tables.experiment)
     if tenant:
         query = query.where(_experiment.tenant == tenant)
+    if label:
+        query = query.where(_experiment.label == label)
     order = (_experiment.created_at.desc(), _experiment.id)
     return await _load(connection, query.order_by(*order).limit(limit))
 

@@ -301,10 +301,12 @@ class CancelExperimentResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("experiment_id",)
+    __slots__ = ("experiment_id", "label")
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
-    def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
+    label: str
+    def __init__(self, experiment_id: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
     __slots__ = ("experiments", "members")
