@@ -90,6 +90,9 @@ def _parse(name: str, text: str, first_line: int) -> object:
         raise UserError(f"{name}, line {line}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
         raise UserError(f"{name}, line {first_line}: it is nested too deeply") from error
+    except ValueError as error:  # Python reads no number of more than 4,300 digits
+        reason = str(error).partition(";")[0]
+        raise UserError(f"{name}, line {first_line}: not valid JSON: {reason}") from error
 
 
 def _json(stream: BinaryIO, name: str) -> Iterator[object]:

@@ -25,8 +25,9 @@ def check_place(path: str, roots: Sequence[str]) -> None:
     """
     real = os.path.realpath(path)
     if not any(_is_inside(real, os.path.realpath(root)) for root in roots):
+        led = "" if real == os.path.abspath(path) else f" leads to {real}, which"
         raise UserError(
-            f"{path} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
+            f"{path}{led} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
             "move it there, or change TRINITY_BUFFER_TASKSET_ROOTS"
         )
     if any(_is_inside(real, place) for place in KERNEL):

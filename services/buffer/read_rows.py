@@ -16,8 +16,11 @@ from services.buffer.row_source import RowSource
 from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
 from trinity.row_files import read_rows, row_text
+from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 USER_MISTAKE = 2
+MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
+"""A row goes to an explorer, or to the trainer, in one message."""
 
 
 def main() -> int:
@@ -25,12 +28,19 @@ def main() -> int:
     source = RowSource.model_validate_json(sys.stdin.read())
     try:
         for where, row in _rows(source):
-            sys.stdout.write(row_text(row, where) + "\n")
+            sys.stdout.write(_line(row, where))
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return USER_MISTAKE
     return 0
+
+
+def _line(row: object, where: str) -> str:
+    text = row_text(row, where)
+    if len(text) > MAX_ROW_BYTES:
+        raise UserError(f"{where}: it has {len(text):,} bytes, a row may have {MAX_ROW_BYTES:,}")
+    return f"{text}\n"
 
 
 def _rows(source: RowSource) -> Iterator[tuple[str, object]]:

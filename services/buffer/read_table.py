@@ -1,5 +1,8 @@
 """Reads the rows of a database's table, in the order of its key."""
 
+import os
+import sqlite3
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +24,7 @@ def read_table(source: RowSource) -> Iterator[object]:
 
     Raises: UserError when there is no such database or table.
     """
-    engine = sa.create_engine(_address(source))
+    engine = _engine(source)
     try:
         with engine.connect() as connection:
             table = _reflected(connection, source.table or "")
@@ -36,19 +39,24 @@ def read_table(source: RowSource) -> Iterator[object]:
         engine.dispose()
 
 
-def _address(source: RowSource) -> str | sa.URL:
+def _engine(source: RowSource) -> sa.Engine:
     """Of a file only if it is allowed, and never to be written."""
     if source.place.startswith(SQLITE):
-        file = source.place.removeprefix(SQLITE)
-        check_place(file, source.roots)
-        if not Path(file).is_file():
-            raise UserError(f"there is no database {file}: correct the path")
-        return f"sqlite:///file:{file}?mode=ro&uri=true"
+        return _engine_of_file(source.place.removeprefix(SQLITE), source)
     try:
         url = sa.make_url(source.place)
-        return url.set(drivername=DRIVERS[url.drivername])
+        return sa.create_engine(url.set(drivername=DRIVERS[url.drivername]))
     except (sa.exc.ArgumentError, KeyError) as error:
         raise UserError("the address is none of a database that is known here") from error
+
+
+def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
+    check_place(file, source.roots)
+    if not Path(file).is_file():
+        raise UserError(f"there is no database {file}: correct the path")
+    # What was checked is what is opened: SQLite decodes an address, and a link may change.
+    address = f"file:{urllib.parse.quote(os.path.realpath(file))}?mode=ro"
+    return sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(address, uri=True))
 
 
 def _reflected(connection: sa.Connection, name: str) -> sa.Table:

@@ -10,7 +10,6 @@ from trinity.errors import PreconditionFailed
 
 MODULE = "services.buffer.read_rows"
 CHUNK_BYTES = 256 * 1024
-MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 async def start_reader(source: RowSource) -> Process:
@@ -29,18 +28,15 @@ async def start_reader(source: RowSource) -> Process:
 
 
 async def read_lines(child: Process) -> AsyncIterator[str]:
-    """The rows, no more of them in memory than a chunk holds.
-
-    Raises: PreconditionFailed for a row that is too long to be one.
-    """
+    """The rows, no more of them in memory than a chunk holds; each ends with its line."""
     assert child.stdout is not None
-    rest = b""
+    parts: list[bytes] = []
     while chunk := await child.stdout.read(CHUNK_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise PreconditionFailed(f"a row is longer than {MAX_LINE_BYTES} bytes")
-        for line in lines:
-            yield line.decode()
+        end, *further = chunk.split(b"\n")
+        parts.append(end)
+        for start in further:
+            yield b"".join(parts).decode()
+            parts = [start]
 
 
 async def check_end(child: Process, name: str) -> None:

@@ -169,9 +169,11 @@ class StageSetup:
         return gate
 
     def _idleness(self, plan: StagePlan, patience: Patience) -> Idleness:
-        """Another explorer may hold the last work for all of its attempts."""
-        longest = plan.config.explorer.max_timeout * _max_attempts(plan)
-        return Idleness(Patience(patience.waits, max(patience.seconds, longest)))
+        """Another explorer may hold the last work for all of its attempts, and the trainer may
+        wait for a batch: who has no work gives up no sooner."""
+        attempts = plan.config.explorer.max_timeout * _max_attempts(plan)
+        longest = max(patience.seconds, attempts, plan.experience_buffer.max_read_timeout)
+        return Idleness(Patience(patience.waits, longest))
 
     def _bounds(self, plan: StagePlan) -> Bounds:
         """Asynchronous runs mostly wait for the engine, so each runner takes many.

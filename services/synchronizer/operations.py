@@ -182,9 +182,9 @@ class Operations:
             return await experiments.tenant_of(connection, known)
 
     async def state(
-        self, experiment_id: uuid.UUID | None, tenant: str = "", label: str = ""
+        self, experiment_id: uuid.UUID | None, *, tenant: str = "", label: str = ""
     ) -> SystemState:
-        """Describe one experiment or the newest ones, and their members; a tenant's or everybody's.
+        """Describe one experiment or the newest ones, a tenant's or everybody's, and their members.
 
         With a label only experiments that are called so.
 
@@ -192,7 +192,9 @@ class Operations:
         """
         async with self._database.reading() as connection:
             if experiment_id is None:
-                listed = await experiments.newest(connection, MAX_EXPERIMENTS_LISTED, tenant, label)
+                listed = await experiments.newest(
+                    connection, MAX_EXPERIMENTS_LISTED, tenant=tenant, label=label
+                )
             else:
                 listed = (await experiments.get(connection, experiment_id),)
             remembered = await members.remembered(connection, experiment_id, tenant)

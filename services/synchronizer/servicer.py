@@ -171,7 +171,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
         tenant = current_caller().bound_tenant
-        state = await self._operations.state(experiment_id, tenant, label)
+        state = await self._operations.state(experiment_id, tenant=tenant, label=label)
         return pb.GetStatusResponse(
             experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
             members=[wire.member_to_proto(member) for member in state.members],

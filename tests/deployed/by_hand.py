@@ -39,6 +39,8 @@ class ByHand:
     folder: Path
     pythons: Mapping[str, Path] = field(default_factory=dict)
     """By image; those not named use this process's own."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """By image: what is started in place of `services.<name>`."""
     compose: dict[str, dict[str, Any]]
     ports: dict[str, int]
 
@@ -99,8 +101,8 @@ class ByHand:
 
     def _command(self, name: str) -> list[str]:
         service = self._described(name)
-        image = str(service["image"])
-        default = ["python", "-m", f"services.{image.removeprefix('trinity-').partition(':')[0]}"]
+        image = str(service["image"]).removeprefix("trinity-").partition(":")[0]
+        default = ["python", "-m", self.modules.get(image, f"services.{image}")]
         _, *entry = service.get("entrypoint", default)
         return [str(self._python(name)), *entry, *service.get("command", [])]
 
@@ -132,7 +134,11 @@ class ByHand:
 
 
 @contextmanager
-def by_hand(folder: Path, pythons: Mapping[str, Path] | None = None) -> Iterator[ByHand]:
+def by_hand(
+    folder: Path,
+    pythons: Mapping[str, Path] | None = None,
+    modules: Mapping[str, str] | None = None,
+) -> Iterator[ByHand]:
     """A database without accounts, a broker with the shipped configuration, and who uses them."""
     postgres_port, nats_port = free_port(), free_port()
     places = Places(postgres=f"127.0.0.1:{postgres_port}", nats=f"127.0.0.1:{nats_port}")
@@ -142,7 +148,13 @@ def by_hand(folder: Path, pythons: Mapping[str, Path] | None = None) -> Iterator
     with ExitStack() as stack:
         stack.enter_context(running(_postgres(folder, postgres_port)))
         stack.enter_context(running(_nats(folder, nats_port)))
-        yield ByHand(folder=folder, pythons=pythons or {}, compose=compose, ports=ports)
+        yield ByHand(
+            folder=folder,
+            pythons=pythons or {},
+            modules=modules or {},
+            compose=compose,
+            ports=ports,
+        )
 
 
 def _postgres(folder: Path, port: int) -> ProcessSpec:

@@ -27,8 +27,8 @@ from trinity.monitors.making import FOLDER
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
-Populations = dict[str, query_pb2.GetPopulationResponse]
-"""By the name of the stage."""
+Populations = list[query_pb2.GetPopulationResponse]
+"""One a stage that is at work."""
 
 
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
@@ -61,13 +61,28 @@ async def _ask(
             buffer_pb2.GetBufferStatusRequest(), timeout=CALL_SECONDS
         )
         queries = query_pb2_grpc.QueryServiceStub(to_buffer)
-        populations = {
-            stage.key.stage: await queries.GetPopulation(
+        populations = [
+            await queries.GetPopulation(
                 query_pb2.GetPopulationRequest(key=stage.key), timeout=CALL_SECONDS
             )
             for stage in work.stages
-        }
-    return now, work, populations
+        ]
+    return now, told_apart(work, now.experiments), populations
+
+
+def told_apart(
+    work: buffer_pb2.GetBufferStatusResponse, experiments: Iterable[synchronizer_pb2.Experiment]
+) -> buffer_pb2.GetBufferStatusResponse:
+    """Stages of several experiments are called as those are, too."""
+    if len({stage.key.experiment_id for stage in work.stages}) < 2:
+        return work
+    labels = {one.id: one.label for one in experiments}
+    named = buffer_pb2.GetBufferStatusResponse()
+    named.CopyFrom(work)
+    for stage in named.stages:
+        of = labels.get(stage.key.experiment_id, stage.key.experiment_id)
+        stage.key.stage = f"{of} {stage.key.stage}"
+    return named
 
 
 def _show(
@@ -81,14 +96,14 @@ def _show(
         state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
         reason = escape(f": {experiment.reason}") if experiment.reason else ""
         console.print(f"[bold]{experiment.label}[/bold]  {state}{reason}")
-        for stage in experiment.stages:
-            console.print(f"  {stage.name}  {_name(synchronizer_pb2.StageState.Name(stage.state))}")
+        for one in experiment.stages:
+            console.print(f"  {one.name}  {_name(synchronizer_pb2.StageState.Name(one.state))}")
     console.print(_work_table(work))
     console.print(*replay_lines(work.stages), sep="", end="")
     console.print(*pipeline_lines(work.stages), *refill_lines(work.stages), sep="", end="")
-    for stage_name, population in populations.items():
+    for stage, population in zip(work.stages, populations, strict=True):
         if population.last_explore_step:
-            console.print(*population_lines(stage_name, population), sep="\n")
+            console.print(*population_lines(stage.key.stage, population), sep="\n")
             console.print(population_table(population))
     console.print(member_table(now))
     waits = [*(wait for member in now.members for wait in member.waits), *own_waits]

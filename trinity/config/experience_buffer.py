@@ -49,7 +49,8 @@ class ExperienceBufferConfig(Section):
     data_selector: DataSelectorConfig = usual(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
-    """Seconds the trainer waits for a batch before it gives up."""
+    """Seconds the trainer waits for a batch before it gives up. Where `buffer.await_feedback` is
+    set and this is not, so much longer than `buffer.feedback_timeout`, or than 30 days."""
     replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)

@@ -22,6 +22,9 @@ from trinity.config.taskset import TasksetConfig
 from trinity.config.taskset_storage import database_address, resolve_path
 from trinity.errors import UserError
 
+FEEDBACK_SECONDS = 30 * 24 * 3600.0
+"""Rewards that come from people may take this much longer, where nobody says how long."""
+
 
 def absolute(path: str) -> str:
     """`path` from the root on, `~` expanded; relative ones lie under the current directory."""
@@ -86,7 +89,8 @@ def resolve_experience_buffer(
     given = config.buffer.trainer_input.experience_buffer
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
     if mode != "train" or schema == "experience":
-        return _resolve_buffer(given, given.name, "queue", config.seed, key)
+        made = _resolve_buffer(given, given.name, "queue", config.seed, key)
+        return made.model_copy(update={"max_read_timeout": _max_read_timeout(config, given)})
     if given.storage_type == "queue" and not (given.path or has_inputs(config)):
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
@@ -95,6 +99,13 @@ def resolve_experience_buffer(
     given = with_inputs(config, given)
     rows = _resolve_buffer(given, given.name, _rows_storage(given, key), config.seed, key)
     return piped(config, rows, stage)
+
+
+def _max_read_timeout(config: Config, given: ExperienceBufferConfig) -> float:
+    """What is written holds; else rewards that come later have their own time first."""
+    if not config.buffer.await_feedback or "max_read_timeout" in given.model_fields_set:
+        return given.max_read_timeout
+    return given.max_read_timeout + (config.buffer.feedback_timeout or FEEDBACK_SECONDS)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:

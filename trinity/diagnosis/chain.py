@@ -8,6 +8,8 @@ from trinity.diagnosis.snapshot import Member, Snapshot, Wait
 LIVE_SECONDS = 10.0
 """A member silent for longer says nothing about now."""
 ROLES = ("trainer", "buffer", "explorer")
+OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
+"""What comes from people or programs outside of the run, by the buffer's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,9 @@ def _decisive(members: list[Member]) -> Wait | None:
 
 def _next(snapshot: Snapshot, wait: Wait) -> str:
     """Who has to act so that this wait ends."""
+    for words, what in OUTSIDE.items():
+        if words in wait.reason:
+            return what
     if wait.waits_for != "buffer" or is_for_an_answer(wait):
         return wait.waits_for
     if _decisive(live_members(snapshot, "buffer")) is not None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trinity.diagnosis.broken import find_broken, restarts
-from trinity.diagnosis.chain import Chain, follow, live_members
+from trinity.diagnosis.chain import OUTSIDE, Chain, follow, live_members
 from trinity.diagnosis.severed import find_unheard, link_hint, unheard_notes
 from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
 from trinity.diagnosis.verdict import State, Verdict
@@ -39,6 +39,10 @@ ADVICE = {
     "advantage function": "One that takes too long is ended and tried again, at last without the "
     "group",
     "another trainer": "This one takes over when the other is gone",
+    "rewards": "`trinity view state=awaiting` lists the samples; `buffer.feedback_timeout` would "
+    "leave them out",
+    "tasks": "`trinity taskset submit --queue` adds some, `trinity taskset close` ends the run "
+    "with those that there are",
 }
 
 
@@ -123,7 +127,7 @@ def _waits(snapshot: Snapshot) -> Verdict:
     root = chain.root
     notes = (*_notes(work), *restarts(snapshot), *unheard_notes(snapshot))
     if root is not None and chain.end not in AT_WORK:
-        if root.waited_seconds >= _patience(root, work):
+        if root.waited_seconds >= _patience(chain, root, work):
             return Verdict(
                 state=State.HELD,
                 cause=f"{root.owner} waits for {root.waits_for}",
@@ -148,9 +152,9 @@ def _is_unexplained(work: StageWork | None) -> bool:
     return work.step_age_seconds > limit
 
 
-def _patience(root: Wait, work: StageWork | None) -> float:
+def _patience(chain: Chain, root: Wait, work: StageWork | None) -> float:
     """How long a wait of this kind is nothing to speak of."""
-    if root.waits_for not in SLOW:
+    if root.waits_for not in SLOW and chain.end not in OUTSIDE.values():
         return AWAY_SECONDS
     if work is None or not work.step_seconds:
         return FIRST_STEP_SECONDS
@@ -171,7 +175,7 @@ def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
         text += f" (therefore {'; '.join(before)})"
     whose_log = root.owner if root.waits_for in OWNED else chain.end
     log = log_of(snapshot.part(PART_OF.get(whose_log, whose_log)))
-    if advice := ADVICE.get(root.waits_for):
+    if advice := ADVICE.get(root.waits_for) or ADVICE.get(chain.end):
         return f"{sentence(text)} {sentence(advice + log)}"
     return sentence(text + log)
 

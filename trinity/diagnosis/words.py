@@ -12,6 +12,8 @@ TITLES = {
     "reader": "the reader of a taskset",
     "advantage function": "the advantage function",
     "another trainer": "another trainer",
+    "rewards": "rewards from outside",
+    "tasks": "tasks from outside",
 }
 PART_OF = {"database": "postgres", "broker": "nats"}
 """What waits call these parts."""

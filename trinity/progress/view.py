@@ -49,6 +49,8 @@ class StageView:
     mode: str
     total_steps: int = 0
     """0 until the stage is opened, or when it is unbounded."""
+    retrained_to: int = 0
+    """Last step of the stored batches that are trained again; 0 of a stage that makes its own."""
     steps: dict[int, Metrics] = field(default_factory=dict)
     batches: dict[int, Metrics] = field(default_factory=dict)
     batch_rows: dict[int, int] = field(default_factory=dict)
@@ -120,7 +122,8 @@ class RunView:
         stage.last_millis = event.unix_millis
         match event.WhichOneof("event"):
             case "opened":
-                stage.total_steps = event.opened.total_train_steps or stage.total_steps
+                total = event.opened.total_train_steps or stage.total_steps
+                stage.total_steps = stage.retrained_to or total
                 stage.opened_millis = stage.opened_millis or event.unix_millis
             case "batch":
                 stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
@@ -143,7 +146,13 @@ class RunView:
 
 
 def _empty(stage: StagePlan) -> StageView:
-    return StageView(name=stage.name, mode=stage.mode, total_steps=stage.total_train_steps or 0)
+    last = stage.stored_batches.last_step if stage.stored_batches else 0
+    return StageView(
+        name=stage.name,
+        mode=stage.mode,
+        total_steps=last or stage.total_train_steps or 0,
+        retrained_to=last,
+    )
 
 
 def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:

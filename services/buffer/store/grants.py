@@ -16,6 +16,9 @@ from services.buffer.domain.states import (
 from services.buffer.store.database import given, in_given_stage, one_of
 from services.buffer.store.tables import NOW, UUID, assignment, run, stage_taskset, task, version
 
+MAX_GRANTED_BYTES = 16 * 1024 * 1024
+"""Of tasks in one answer, which is in memory whole, here and there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
@@ -52,6 +55,29 @@ _ORDER = (
 """Training goes before the evaluation of the same weights: the trainer works while they are
 measured. An evaluation goes before training with newer weights: the engines still hold its own."""
 
+_PLACES = [place.label(f"place_{i}") for i, place in enumerate(_ORDER)]
+
+
+def _places_of(row: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+    return [row.c[place.name] for place in _PLACES]
+
+
+def _task_of(row: sa.FromClause, value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    """Something about the task that an assignment in `row` draws."""
+    taskset_id = (
+        sa.select(stage_taskset.c.taskset_id)
+        .where(in_given_stage(stage_taskset), stage_taskset.c.name == row.c.taskset)
+        .correlate(row)
+        .scalar_subquery()
+    )
+    statement = sa.select(value).where(
+        task.c.tenant == sa.bindparam("given_tenant"),
+        task.c.taskset_id == taskset_id,
+        task.c.index == row.c.task_index,
+    )
+    return statement.correlate(row).scalar_subquery()
+
+
 _RECORDED = sa.select(version.c.version).where(in_given_stage(version)).scalar_subquery()
 
 _MAY_BE_GRANTED = sa.or_(
@@ -67,8 +93,8 @@ _MAY_BE_GRANTED = sa.or_(
 )
 """Work whose weights are published; an evaluation needs that very version."""
 
-_CHOSEN = (
-    sa.select(_C.assignment_id)
+_FREE = (
+    sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
     .where(
         in_given_stage(assignment),
         one_of(_C.state, OPEN_ASSIGNMENT),
@@ -77,7 +103,21 @@ _CHOSEN = (
     )
     .order_by(*_ORDER)
     .limit(sa.bindparam("max_assignments", type_=sa.Integer))
+    .subquery("free")
 )
+
+_SIZED = sa.select(
+    _FREE.c.assignment_id,
+    sa.func.sum(_task_of(_FREE, sa.func.octet_length(task.c.body)))
+    .over(order_by=_places_of(_FREE))
+    .label("num_bytes"),
+    sa.func.row_number().over(order_by=_places_of(_FREE)).label("number"),
+).subquery("sized")
+
+_CHOSEN = sa.select(_SIZED.c.assignment_id).where(
+    sa.or_(_SIZED.c.num_bytes <= MAX_GRANTED_BYTES, _SIZED.c.number == 1)
+)
+"""As many as go into one answer; one always does."""
 
 _NEWEST_INCARNATION = (
     sa.select(sa.func.max(version.c.incarnation))
@@ -99,24 +139,6 @@ _OPEN_RUNS = (
     .scalar_subquery()
 )
 
-_TASKSET_ID = (
-    sa.select(stage_taskset.c.taskset_id)
-    .where(in_given_stage(stage_taskset), stage_taskset.c.name == _C.taskset)
-    .correlate(assignment)
-    .scalar_subquery()
-)
-
-_TASK_BODY = (
-    sa.select(task.c.body)
-    .where(
-        task.c.tenant == sa.bindparam("given_tenant"),
-        task.c.taskset_id == _TASKSET_ID,
-        task.c.index == _C.task_index,
-    )
-    .correlate(assignment)
-    .scalar_subquery()
-)
-
 _TAKE = (
     sa.update(assignment)
     .where(
@@ -134,8 +156,8 @@ _TAKE = (
         assignment,
         _NEWEST_INCARNATION.label("incarnation"),
         sa.func.array(_OPEN_RUNS).label("open_runs"),
-        _TASK_BODY.label("task_body"),
-        *(place.label(f"place_{i}") for i, place in enumerate(_ORDER)),
+        _task_of(assignment, task.c.body).label("task_body"),
+        *_PLACES,
     )
 )
 

@@ -136,7 +136,7 @@ async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment,
 
 
 async def newest(
-    connection: AsyncConnection, limit: int, tenant: str = "", label: str = ""
+    connection: AsyncConnection, limit: int, *, tenant: str = "", label: str = ""
 ) -> tuple[Experiment, ...]:
     """Experiments of any state, newest first; an empty tenant or label is all of them."""
     query = sa.select(tables.experiment)

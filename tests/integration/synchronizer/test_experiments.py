@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from services.synchronizer import operations
 from tests.integration.synchronizer.builders import (
     BOTH,
     TRAIN,
@@ -16,6 +17,7 @@ from tests.integration.synchronizer.builders import (
 )
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.launch.stored_run import find_experiment
 
 
 def stage_states(experiment: pb.Experiment) -> list[str]:
@@ -166,3 +168,14 @@ async def test_status_lists_experiments_newest_first(synchronizer: Running) -> N
         await synchronizer.created(creation(label=label))
     status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
     assert [experiment.label for experiment in status.experiments] == labels[::-1]
+
+
+async def test_an_experiment_is_found_by_its_label_behind_many_newer_ones(
+    synchronizer: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MAX_EXPERIMENTS_LISTED", 2)
+    for label in ("project/old", "project/b", "project/c"):
+        await synchronizer.created(creation(label=label))
+    assert await find_experiment(synchronizer.stub, "default", "project/old") is not None
+    assert await find_experiment(synchronizer.stub, "default", "project/ol") is None
+    assert await find_experiment(synchronizer.stub, "other", "project/old") is None

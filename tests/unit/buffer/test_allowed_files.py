@@ -30,6 +30,8 @@ def test_paths_and_links_that_lead_out_are_refused(root: Path) -> None:
     for path in ("link.jsonl", "../secret.jsonl", "up/secret.jsonl", "deep/../../secret.jsonl"):
         with pytest.raises(UserError, match="lies outside of"):
             open_allowed(root / path, [str(root)])
+    with pytest.raises(UserError, match=r"link\.jsonl leads to .*/secret\.jsonl, which"):
+        check_place(str(root / "link.jsonl"), [str(root)])
     with pytest.raises(UserError, match="lies outside of"):
         check_place(f"{root}-other/rows.jsonl", [str(root)])
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from services.buffer.domain.samples import data_sample, storable
-from services.buffer.read_rows import main
+from services.buffer.read_rows import MAX_ROW_BYTES, main
 from services.buffer.row_source import RowSource
 from trinity.config.data_format import FormatConfig
 
@@ -84,6 +84,8 @@ def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
         ("a.xml", b"<a/>", "of no known kind"),
         ("a.csv", b"a,b\n1\n", "line 2: it has not the 2 columns"),
         ("a.csv", b'a\n"1', "not valid csv"),
+        ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", "line 2: not valid JSON: Exceeds"),
+        ("a.json", b"[" * 100_000, "line 1: it is nested too deeply"),
     ],
 )
 def test_a_mistake_in_the_data_is_one_sentence(
@@ -94,6 +96,17 @@ def test_a_mistake_in_the_data_is_one_sentence(
     assert done.code == 2
     assert sentence in done.stderr and str(tmp_path) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
+    tmp_path: Path, read: Read
+) -> None:
+    rows = [{"prompt": "a"}, {"prompt": "x" * MAX_ROW_BYTES}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = read(tmp_path / "a.jsonl")
+    assert done.code == 2
+    assert "a.jsonl, row 1: it has" in done.stderr
+    assert f"a row may have {MAX_ROW_BYTES:,}" in done.stderr
 
 
 def test_data_rows_are_shown_as_prompt_and_response() -> None:

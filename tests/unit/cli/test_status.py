@@ -2,8 +2,8 @@
 
 from rich.console import Console
 
-from trinity.api.v1 import synchronizer_pb2
-from trinity.cli.status import member_table
+from trinity.api.v1 import buffer_pb2, synchronizer_pb2
+from trinity.cli.status import member_table, told_apart
 
 
 def test_addresses_are_whole_on_a_narrow_terminal() -> None:
@@ -19,3 +19,18 @@ def test_addresses_are_whole_on_a_narrow_terminal() -> None:
     with console.capture() as shown:
         console.print(member_table(synchronizer_pb2.GetStatusResponse(members=[member])))
     assert member.address in shown.get()
+
+
+def test_stages_of_several_experiments_are_told_apart() -> None:
+    experiments = [
+        synchronizer_pb2.Experiment(id="a", label="sums/first"),
+        synchronizer_pb2.Experiment(id="b", label="sums/second"),
+    ]
+    keys = [buffer_pb2.StageKey(experiment_id=one.id, stage="rft") for one in experiments]
+    work = buffer_pb2.GetBufferStatusResponse(
+        stages=[buffer_pb2.StageStatus(key=key) for key in keys]
+    )
+    named = [one.key.stage for one in told_apart(work, experiments).stages]
+    assert named == ["sums/first rft", "sums/second rft"]
+    alone = buffer_pb2.GetBufferStatusResponse(stages=work.stages[:1])
+    assert [one.key.stage for one in told_apart(alone, experiments).stages] == ["rft"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.config.builders import stage
 from tests.unit.deploy.manifests import (
     EXAMPLES,
     SERVICES,
@@ -22,6 +23,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.deploy.deployment import Deployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target
+from trinity.deploy.submission import read_plan
 from trinity.errors import UserError
 
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -118,6 +120,41 @@ def test_what_only_imitates_needs_no_explorer(tmp_path: Path) -> None:
     deployment = Deployment(plan=plan, explorers=1, plugin_dir=None, images=both.images)
     _, override = compose_files(rendered(deployment, "compose", tmp_path / "out"))
     assert override["services"]["explorer"]["deploy"] == {"replicas": 0}
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "nomad"])
+def test_what_trains_on_another_run_needs_its_name_and_no_explorer(
+    tmp_path: Path, target: Target
+) -> None:
+    """Where that run's experiences are, the database of the deployment knows."""
+    examples = deployment_of("gsm8k")
+    rows = {"source_run": "explored", "source_stage": "look"}
+    buffer = {"trainer_input": {"experience_buffer": rows}}
+    plan = ExperimentPlan(
+        tenant="default",
+        label="demo/learn",
+        job_dir="/runs/demo/learn",
+        seed=1,
+        stages=(stage(mode="train", buffer=buffer),),
+    )
+    folder = rendered(replace(examples, plan=plan), target, tmp_path / "out")
+    submitted = read_plan(folder / "plan.json").stages[0].stored_rollouts
+    assert submitted is not None
+    assert (submitted.run, submitted.stage) == ("demo/explored", "look")
+    assert _num_explorers(folder, target) == 0
+
+
+def _num_explorers(folder: Path, target: Target) -> int:
+    match target:
+        case "compose":
+            _, override = compose_files(folder)
+            return int(override["services"]["explorer"]["deploy"]["replicas"])
+        case "k8s":
+            kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+            (explorers,) = kustomization["replicas"]
+            return int(explorers["count"])
+        case "nomad":
+            return int(json_file(folder / "experiment.vars.json")["explorers"])
 
 
 def test_plugins_are_mounted_and_named(tmp_path: Path) -> None:

@@ -65,6 +65,34 @@ def test_results_that_are_not_committed_wait_for_the_buffer() -> None:
     assert "/run/log/buffer.log" in verdict.text
 
 
+REWARDS = (
+    "explore step 13: 3 groups wait for rewards that come later (`trinity feedback` gives them)"
+)
+QUEUE = "explore step 14 waits until the queue train has 32 tasks, it has 3"
+WEIGHTS = "explore step 14 needs weights version 13, the trainer has published version 12"
+
+
+@pytest.mark.parametrize(
+    ("of_trainer", "of_explorer", "said"),
+    [
+        (REWARDS, WEIGHTS, "The run waits for rewards from outside: the trainer waits for the buf"),
+        ("the batch of train step 13", QUEUE, "The run waits for tasks from outside: the explorer"),
+    ],
+)
+def test_what_comes_from_outside_is_what_the_run_waits_for(
+    of_trainer: str, of_explorer: str, said: str
+) -> None:
+    waiting = member("trainer", wait("trainer", "buffer", 30, of_trainer))
+    without_work = member("explorer", wait("explorer", "buffer", 20, of_explorer))
+    verdict = diagnose(snapshot(waiting, without_work))
+    assert verdict.state is State.HELD
+    assert verdict.text.startswith(said)
+    assert "`trinity view state=awaiting`" in verdict.text or "--queue" in verdict.text
+    usual = member("trainer", wait("trainer", "buffer", 4, of_trainer))
+    meanwhile = member("explorer", wait("explorer", "buffer", 4, of_explorer))
+    assert diagnose(snapshot(usual, meanwhile)).state is State.WORKING
+
+
 def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
     trains = replace(EXPERIMENT, roles=("trainer",))
     verdict = diagnose(snapshot(member("trainer", BATCH), experiments=(trains,)))

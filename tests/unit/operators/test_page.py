@@ -1,4 +1,4 @@
-"""The page about the buffer has every operator, with its arguments."""
+"""The page about operators has every one, with its arguments."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from trinity.algorithm.signature import read_signature
 from trinity.operators import BUILT_IN
 
-PAGE = Path(__file__).parents[3] / "docs" / "buffer.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operators.md"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.unit.config.builders import config
 from tests.unit.progress.builders import empty_view, opened, trained, whole_run
+from trinity.config.plan_parts import StoredBatches
+from trinity.config.planning import plan_experiment
 from trinity.progress import figures
 from trinity.progress.curves import draw_curves, smooth
 from trinity.progress.lines import LineReporter, evaluation_line
@@ -46,6 +49,16 @@ def test_the_time_left_follows_the_latest_pace() -> None:
     for event in whole_run()[:11]:
         view.apply(event)
     assert figures.seconds_left(view.stages["rft"]) == pytest.approx(2.0)
+
+
+def test_batches_that_are_trained_again_end_with_the_last_of_them() -> None:
+    stored = StoredBatches(experiment_id="e", stage="rft", first_step=1, last_step=2)
+    plan = plan_experiment(config())
+    changed = plan.stages[0].model_copy(update={"stored_batches": stored})
+    view = RunView.of(plan.model_copy(update={"stages": (changed,)}))
+    [again] = view.stages.values()
+    view.apply(opened(1, again.name, 12))
+    assert again.total_steps == 2
 
 
 def test_a_time_when_the_run_stood_still_is_no_pace() -> None:
