@@ -4,10 +4,11 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from trinity.types import (
     Array,
     Experience,
     FinishReason,
+    FloatArray,
     JsonObject,
     SamplingParams,
     VersionSpan,
@@ -32,6 +34,7 @@ from trinity.workflows.generation import (
     ModelLimits,
     Piece,
     Prompt,
+    Scores,
 )
 from trinity.workflows.history import History
 from trinity.workflows.http_access import HttpAccess
@@ -53,6 +56,7 @@ class Sampling(TypedDict, total=False):
     logprobs: int
 
 
+T = TypeVar("T")
 HeardOf = Callable[[int, Piece], None]
 """Told which of the answers goes on, and how."""
 AUXILIARY_MODEL = "auxiliary_model"
@@ -131,12 +135,56 @@ class ModelWrapper(HttpAccess):
         return answers
 
     async def generate_async(
-        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        n: int = 1,
+        heard: HeardOf | None = None,
+        **sampling: Unpack[Sampling],
     ) -> list[Experience]:
-        """`n` continuations of each text, in the order of the texts."""
-        encoded = [self._tokenizer.encode(prompt) for prompt in prompts]
-        samples = await asyncio.gather(*(self._sample(one, n, sampling) for one in encoded))
+        """`n` continuations of each text, or of each one's tokens, in the order of the prompts."""
+        encoded = [self.encode(prompt) for prompt in prompts]
+        samples = await asyncio.gather(
+            *(
+                self._sample(one, n, sampling, _shifted(heard, place * n))
+                for place, one in enumerate(encoded)
+            )
+        )
         return [experience for group in samples for experience in group]
+
+    async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
+        """How likely the model finds each of the tokens but the first, after those before it.
+
+        At temperature 1; nothing is generated or recorded, and no seed is used.
+        """
+        given = [int(token) for token in tokens]
+        limit = self._limits.max_model_len
+        if not given or len(given) > limit:
+            raise UserError(
+                f"log-probabilities are told of 1 to {limit} tokens (model.max_model_len), "
+                f"not of {len(given)}"
+            )
+        with self._call():
+            if len(given) == 1:
+                return Scores(logprobs=[])
+            return await self._generator.score(given, num_likeliest=num_likeliest)
+
+    async def score_all_async(
+        self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
+    ) -> list[Scores]:
+        """The same of several sequences."""
+        asked = (self.score_async(one, num_likeliest=num_likeliest) for one in sequences)
+        return await asyncio.gather(*asked)
+
+    async def logprobs_async(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> FloatArray:
+        """Log-probabilities of given tokens, one fewer than there are tokens; see `score_async`."""
+        if temperature not in (None, 1.0):
+            raise UserError(
+                f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
+            )
+        return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
 
     def chat(
         self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
@@ -144,8 +192,12 @@ class ModelWrapper(HttpAccess):
         """As `chat_async`, for workflows that run in a thread."""
         return self._from_thread(self.chat_async(messages, n=n, **sampling))
 
+    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> FloatArray:
+        """As `logprobs_async`, for workflows that run in a thread."""
+        return self._from_thread(self.logprobs_async(tokens, temperature))
+
     def generate(
-        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+        self, prompts: Sequence[str | Sequence[int]], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
         """As `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
@@ -163,6 +215,20 @@ class ModelWrapper(HttpAccess):
     def keep_history(self) -> None:
         """From now on record what calls give, whether or not the configuration says so."""
         self._history = self._history or History()
+
+    def encode(self, prompt: str | Sequence[int]) -> Prompt:
+        """A text, or tokens as they are."""
+        if isinstance(prompt, str):
+            encoded = self._tokenizer.encode(prompt)
+        else:
+            encoded = Prompt(text=self.text_of(prompt), token_ids=[int(one) for one in prompt])
+        if not encoded.token_ids:
+            raise UserError("a prompt has no tokens: give at least one")
+        return encoded
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """What the model's tokenizer reads in tokens, without special ones."""
+        return self._tokenizer.decode([int(one) for one in tokens])
 
     def get_message_token_len(self, messages: Sequence[Message]) -> int:
         """How many tokens a chat is as a prompt."""
@@ -189,7 +255,7 @@ class ModelWrapper(HttpAccess):
         if pending:
             await asyncio.wait(pending)
 
-    def _from_thread(self, call: Coroutine[object, object, list[Experience]]) -> list[Experience]:
+    def _from_thread(self, call: Coroutine[object, object, T]) -> T:
         if self._is_closed:
             call.close()
             raise AttemptOver
@@ -236,19 +302,23 @@ class ModelWrapper(HttpAccess):
     async def _generate(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, heard: Heard | None
     ) -> Generation:
-        """In a task of its own call, which `close` may cancel."""
+        with self._call(), generating(self._place, len(prompt.token_ids), sampling) as made:
+            generation = await self._generator.generate(
+                prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
+            )
+            made(generation)
+            return generation
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """The engine is asked in the block, whose task `close` may cancel."""
         task = asyncio.current_task()
         assert task is not None
         self._pending.add(task)
         try:
             if self._is_closed:
                 raise AttemptOver
-            with generating(self._place, len(prompt.token_ids), sampling) as made:
-                generation = await self._generator.generate(
-                    prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
-                )
-                made(generation)
-                return generation
+            yield
         finally:
             self._pending.discard(task)
 
@@ -306,6 +376,13 @@ class ModelWrapper(HttpAccess):
             chat_template_sha256=self._tokenizer.template_sha256,
             info={AUXILIARY_MODEL: self._auxiliary_name} if self._auxiliary_name else {},
         )
+
+
+def _shifted(heard: HeardOf | None, begin: int) -> HeardOf | None:
+    """Answers of later prompts are counted on from those of the ones before."""
+    if heard is None:
+        return None
+    return lambda index, piece: heard(begin + index, piece)
 
 
 def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
