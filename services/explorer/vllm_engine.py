@@ -56,6 +56,7 @@ class VllmEngine:
         self._model_path = options.model_path
         self._max_model_len = options.max_model_len
         self._role = options.role
+        self._holds_to_schemas = options.holds_to_schemas
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
@@ -73,11 +74,16 @@ class VllmEngine:
     ) -> Generation:
         """Continue the prompt; cancelling the call aborts the request."""
         self._check_vocabulary(prompt_token_ids)
+        if sampling.json_schema:
+            self._check_schemas()
         if sampling.stop:
             await self._have_tokenizer()
         pieces: list[Piece] = []
         with _refusals():
             parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
+        with _refusals(
+            "it does not take the schema of the response: " * bool(sampling.json_schema)
+        ):
             async for answer in self._ask(prompt_token_ids, parameters):
                 output = answer.outputs[0]
                 pieces.append(_piece(output, sampling.logprobs))
@@ -182,6 +188,18 @@ class VllmEngine:
         if strange := [one for one in token_ids if not 0 <= one < size]:
             raise UserError(f"the model has {size} tokens, and {strange[0]} is none of them")
 
+    def _check_schemas(self) -> None:
+        if not self._holds_to_schemas:
+            raise UserError(
+                "responses are held to a JSON Schema where the model has an OpenAI-compatible "
+                "address: set `explorer.rollout_model.enable_openai_api: true`"
+            )
+        if self._ignore_end:
+            raise UserError(
+                "`explorer.rollout_model.ignore_eos: true` lets no response end, also none that is "
+                "to be held to a JSON Schema: leave it out"
+            )
+
     async def _have_tokenizer(self) -> None:
         """The front end looks for texts in what is generated; without any it needs no tokenizer."""
         processor = self._engine.output_processor
@@ -194,14 +212,16 @@ class VllmEngine:
     ) -> "vllm.SamplingParams":
         """Responses are decoded once, when they are complete, unless a text is to end them."""
         from vllm import SamplingParams as VllmSamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+        schema = sampling.json_schema
         return VllmSamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             max_tokens=sampling.max_tokens,
-            min_tokens=min_tokens,
+            # Where a schema leaves nothing but the end, the end must be allowed.
+            min_tokens=0 if schema else min_tokens,
             seed=sampling.seed,
             stop_token_ids=self._end_token_ids,
             ignore_eos=self._ignore_end,
@@ -212,19 +232,20 @@ class VllmEngine:
             frequency_penalty=sampling.frequency_penalty,
             stop=list(sampling.stop),
             detokenize=bool(sampling.stop),
+            structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
             output_kind=RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY,
         )
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals(before: str = "") -> Iterator[None]:
     """What vLLM says against a request is the mistake of who asks."""
     from vllm.exceptions import VLLMClientError
 
     try:
         yield
     except VLLMClientError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{before}{error}") from error
 
 
 def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:

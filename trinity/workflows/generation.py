@@ -16,6 +16,8 @@ class Prompt:
     token_ids: list[int]
 
 
+ANY_OBJECT = '{"type": "object"}'
+"""A JSON Schema that any JSON object keeps to."""
 Likeliest = list[list[tuple[int, float]]]
 """The likeliest tokens at each position, with their log-probabilities."""
 

@@ -54,6 +54,7 @@ class Sampling(TypedDict, total=False):
     frequency_penalty: float
     stop: Sequence[str]
     logprobs: int
+    json_schema: str
 
 
 T = TypeVar("T")
@@ -390,6 +391,8 @@ def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
     stop = overrides.get("stop", usual.stop)
     if isinstance(stop, str) or not all(stop):
         raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
+    if not isinstance(overrides.get("json_schema", ""), str):
+        raise UserError("`json_schema` takes the text of a JSON Schema: give `json.dumps` of it")
     changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
     return replace(usual, **changes)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.explorer.openai_api import fields
-from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
+from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
+from services.explorer.openai_api.forced_calls import ForcedCalls, read_forced
 from services.explorer.openai_api.messages import read_messages, read_tools
 from services.explorer.openai_api.parsers import ResponseParsers
 from services.explorer.openai_api.refusals import InvalidRequest
@@ -25,9 +26,8 @@ from trinity.workflows.generation import ChatTokenizer, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.model import Sampling
 
-NOT_UNDERSTOOD = ("functions", "response_format", "logit_bias", "audio")
+NOT_UNDERSTOOD = ("functions", "logit_bias", "audio")
 """What would change the answer and is not understood; all other keys are passed over."""
-TEXT = {"type": "text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,8 @@ class ChatRequest:
     messages: list[Message]
     tools: tuple[JsonObject, ...]
     """None of them where the model is not to call any."""
+    forced: ForcedCalls | None
+    """What the answer has to be, where it has to be calls of tools."""
     num_choices: int
     sampling: Sampling
     wants_logprobs: bool
@@ -52,16 +54,21 @@ class ChatRequest:
 
 def read_request(given: object) -> ChatRequest:
     """Raises: InvalidRequest naming the key."""
-    if isinstance(given, dict) and given.get("response_format") == TEXT:
-        given = {**given, "response_format": None}
     body = fields.read_body(given, NOT_UNDERSTOOD)
     wants_logprobs = bool(body.get("logprobs"))
     sampling = fields.read_sampling(body)
+    tools = read_tools(body.get("tools"))
+    forced = read_forced(body, tools)
+    if schema := fields.read_schema(body):
+        sampling["json_schema"] = schema
+    if forced is not None:
+        sampling["json_schema"] = forced.json_schema
     if wants_logprobs:
         sampling["logprobs"] = fields.whole(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
     return ChatRequest(
         messages=read_messages(body.get("messages")),
-        tools=_offered_tools(body),
+        tools=() if body.get("tool_choice") == "none" else tools,
+        forced=forced,
         num_choices=fields.whole(body, "n", 1, most=MAX_CHOICES),
         sampling=sampling,
         wants_logprobs=wants_logprobs,
@@ -83,8 +90,20 @@ class Writer:
     parsers: ResponseParsers | None = None
 
     def check(self, request: ChatRequest) -> None:
-        """Raises: InvalidRequest for tools whose calls would not be found."""
-        if request.tools and (self.parsers is None or self.parsers.tools is None):
+        """Raises: InvalidRequest for tools whose calls would not be found, or thoughts in JSON."""
+        thinks = self.parsers is not None and self.parsers.reasoning is not None
+        if thinks and request.sampling.get("json_schema"):
+            key = "response_format" if request.forced is None else "tool_choice"
+            raise InvalidRequest(
+                f"`{key}` leaves no room for thoughts, which "
+                "`explorer.rollout_model.reasoning_parser` looks for: leave one of them out",
+                param=key,
+            )
+        if (
+            request.forced is None
+            and request.tools
+            and (self.parsers is None or self.parsers.tools is None)
+        ):
             raise InvalidRequest(
                 "`tools` are not looked for in responses: set "
                 "`explorer.rollout_model.enable_auto_tool_choice: true` and `tool_call_parser`, "
@@ -94,6 +113,8 @@ class Writer:
 
     def takes_apart(self, request: ChatRequest) -> bool:
         """Whether a response may be anything but its text."""
+        if request.forced is not None:
+            return True
         return self.parsers is not None and self.parsers.takes_apart(bool(request.tools))
 
     def answer(
@@ -125,6 +146,8 @@ class Writer:
     def message(self, answer: Experience, request: ChatRequest) -> tuple[JsonObject, str]:
         """What is said, and why it ends there."""
         reason = finish_reason(answer)
+        if request.forced is not None:
+            return request.forced.message(answer.response_text, reason)
         if self.parsers is None or not self.takes_apart(request):
             return {"role": "assistant", "content": answer.response_text}, reason
         said = self.parsers.read(answer, request.tools)
@@ -171,15 +194,6 @@ def logprobs_of(
         }
         for token, logprob, beside in zip(tokens, logprobs, others, strict=True)
     ]
-
-
-def _offered_tools(body: Body) -> tuple[JsonObject, ...]:
-    tools, choice = read_tools(body.get("tools")), body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise InvalidRequest(
-            "`tool_choice` is `auto` or `none` here: a call cannot be forced", param="tool_choice"
-        )
-    return () if choice == "none" else tools
 
 
 def _token(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:

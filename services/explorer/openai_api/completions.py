@@ -7,7 +7,7 @@ from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.refusals import InvalidRequest
 from trinity.workflows.model import Sampling
 
-NOT_UNDERSTOOD = ("suffix", "response_format", "logit_bias", "use_beam_search", "prompt_embeds")
+NOT_UNDERSTOOD = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
 """What would change the answer and is not understood; all other keys are passed over."""
 MAX_PROMPTS = 1024
 AskedPrompt = str | tuple[int, ...]
@@ -52,6 +52,8 @@ def read_completion(given: object) -> CompletionRequest:
     body = fields.read_body(given, NOT_UNDERSTOOD)
     logprobs = None
     sampling = fields.read_sampling(body, least_tokens=0)
+    if schema := fields.read_schema(body):
+        sampling["json_schema"] = schema
     if body.get("logprobs") is not None:
         logprobs = fields.whole(body, "logprobs", 0, least=0, most=MAX_LOGPROBS)
         sampling["logprobs"] = logprobs

@@ -1,9 +1,11 @@
 """Keys that requests of every kind may have, read one by one."""
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from services.explorer.openai_api.refusals import InvalidRequest
+from trinity.workflows.generation import ANY_OBJECT
 from trinity.workflows.model import Sampling
 
 MAX_CHOICES = 128
@@ -16,6 +18,8 @@ NUMBERS = (
     "frequency_penalty",
     "repetition_penalty",
 )
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+"""vLLM's own ways to hold a response to a form."""
 Body = Mapping[str, Any]
 
 
@@ -23,7 +27,7 @@ def read_body(body: object, not_understood: Collection[str]) -> Body:
     """Raises: InvalidRequest for a key that would change the answer and is not understood."""
     if not isinstance(body, dict):
         raise InvalidRequest("the body is not a JSON object")
-    for key in not_understood:
+    for key in (*not_understood, *GUIDED):
         if body.get(key):
             raise InvalidRequest(f"`{key}` is not understood here: leave it out", param=key)
     return body
@@ -43,6 +47,30 @@ def read_sampling(body: Body, *, least_tokens: int = 1) -> Sampling:
     if body.get("stop") is not None:
         found["stop"] = _stop(body["stop"])
     return found
+
+
+def read_schema(body: Body) -> str:
+    """The JSON Schema of `response_format`; empty for any text."""
+    given = body.get("response_format")
+    if given is None:
+        return ""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind != "json_schema":
+        raise InvalidRequest(
+            "`response_format.type` is `text`, `json_object` or `json_schema` here",
+            param="response_format",
+        )
+    described = given.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(
+            "`response_format.json_schema.schema` is not an object", param="response_format"
+        )
+    return json.dumps(schema)
 
 
 def includes_usage(body: Body) -> bool:

@@ -366,6 +366,8 @@ async def test_what_the_engine_does_not_take_is_the_mistake_of_who_asks(engine: 
         await engine.generate([3, vocabulary], sampling())
     with pytest.raises(UserError, match="is none of them"):
         await engine.score([3, vocabulary])
+    with pytest.raises(UserError, match="enable_openai_api"):
+        await engine.generate(PROMPT, sampling(json_schema="{}"))
     with pytest.raises(UserError, match="top_p"):
         await engine.generate(PROMPT, sampling(top_p=2.0))
     assert (await engine.generate(PROMPT, sampling())).token_ids

@@ -154,10 +154,23 @@ async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"response_format": {"type": "json_object"}}, "`response_format`"),
+        ({"response_format": {"type": "grammar"}}, r"`response_format\.type`"),
+        ({"response_format": "json"}, r"`response_format\.type`"),
+        ({"response_format": {"type": "json_schema"}}, r"`response_format\.json_schema\.schema`"),
+        ({"guided_json": {"type": "object"}}, "`guided_json`"),
         ({"tools": [{"type": "function"}]}, r"`tools\[0\]`"),
         ({"tools": [ADD]}, "enable_auto_tool_choice"),
-        ({"tools": [ADD], "tool_choice": "required"}, "`tool_choice`"),
+        ({"tools": [ADD], "tool_choice": "always"}, "`tool_choice`"),
+        ({"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}}, "`tool_choice`"),
+        ({"tool_choice": "required"}, "`tool_choice` forces a call: give `tools`"),
+        (
+            {
+                "tools": [ADD],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "`response_format`",
+        ),
         ({"stream_options": 3}, "`stream_options`"),
         ({"stream": True, "max_tokens": 0}, "`max_tokens`"),
         ({"n": 0}, "`n`"),
