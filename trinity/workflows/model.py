@@ -162,7 +162,7 @@ class ModelWrapper(HttpAccess):
         limit = self._limits.max_model_len
         if not given or len(given) > limit:
             raise UserError(
-                f"log-probabilities are told of 1 to {limit} tokens (model.max_model_len), "
+                f"log-probabilities are told of 1 to {limit} tokens (`max_model_len`), "
                 f"not of {len(given)}"
             )
         with self._call():
