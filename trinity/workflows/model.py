@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from trinity.errors import UserError
 from trinity.telemetry import tracing
 from trinity.telemetry.generation import generating
 from trinity.types import (
-    Alignment,
-    Array,
     Experience,
     FinishReason,
     FloatArray,
@@ -39,32 +37,13 @@ from trinity.workflows.generation import (
 from trinity.workflows.history import History
 from trinity.workflows.http_access import HttpAccess
 from trinity.workflows.messages import Message
-
-
-class Sampling(TypedDict, total=False):
-    """What a call may set otherwise than its taskset."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    max_tokens: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    stop: Sequence[str]
-    logprobs: int
-    json_schema: str
-
+from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
 
 T = TypeVar("T")
 HeardOf = Callable[[int, Piece], None]
 """Told which of the answers goes on, and how."""
 AUXILIARY_MODEL = "auxiliary_model"
 """Key of an experience's `info` that says which model beside the policy made it."""
-LIKELIEST_TOKENS = "likeliest_tokens"
-LIKELIEST_LOGPROBS = "likeliest_logprobs"
-"""Arrays of an experience, position by position, where `logprobs` asked for them."""
 
 
 class AttemptOver(asyncio.CancelledError):
@@ -158,24 +137,14 @@ class ModelWrapper(HttpAccess):
 
         At temperature 1; nothing is generated or recorded, and no seed is used.
         """
-        given = [int(token) for token in tokens]
-        limit = self._limits.max_model_len
-        if not given or len(given) > limit:
-            raise UserError(
-                f"log-probabilities are told of 1 to {limit} tokens (`max_model_len`), "
-                f"not of {len(given)}"
-            )
-        with self._call():
-            if len(given) == 1:
-                return Scores(logprobs=[])
-            return await self._generator.score(given, num_likeliest=num_likeliest)
+        [scores] = await self.score_all_async([tokens], num_likeliest=num_likeliest)
+        return scores
 
     async def score_all_async(
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:
         """The same of several sequences."""
-        asked = (self.score_async(one, num_likeliest=num_likeliest) for one in sequences)
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*(self._score(one, num_likeliest) for one in sequences))
 
     async def logprobs_async(
         self, tokens: Sequence[int], temperature: float | None = None
@@ -270,7 +239,7 @@ class ModelWrapper(HttpAccess):
     ) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
-        own = _applied(self._sampling, overrides)
+        own = applied(self._sampling, overrides)
         numbers = range(self._num_calls, self._num_calls + n)
         # Before anything is awaited: calls are numbered in the order they are made.
         self._num_calls += n
@@ -310,9 +279,22 @@ class ModelWrapper(HttpAccess):
             made(generation)
             return generation
 
+    async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
+        given = [int(token) for token in tokens]
+        limit = self._limits.max_model_len
+        if not 1 <= len(given) <= limit:
+            raise UserError(
+                f"log-probabilities are told of 1 to {limit} tokens (`max_model_len`), "
+                f"not of {len(given)}"
+            )
+        with self._call():
+            if len(given) == 1:
+                return Scores(logprobs=[])
+            return await self._generator.score(given, num_likeliest=num_likeliest)
+
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """The engine is asked in the block, whose task `close` may cancel."""
+        """The engine is asked in the block, in a task of its own call, which `close` may cancel."""
         task = asyncio.current_task()
         assert task is not None
         self._pending.add(task)
@@ -335,10 +317,10 @@ class ModelWrapper(HttpAccess):
             action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
             rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
-            response_text=_until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
+            response_text=until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
-        experience.arrays |= _likeliest(generation, sampling.logprobs)
+        experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
         return experience
 
     def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
@@ -386,36 +368,5 @@ def _shifted(heard: HeardOf | None, begin: int) -> HeardOf | None:
     return lambda index, piece: heard(begin + index, piece)
 
 
-def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
-    """Raises: UserError for a text to stop at that is none."""
-    stop = overrides.get("stop", usual.stop)
-    if isinstance(stop, str) or not all(stop):
-        raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
-    if not isinstance(overrides.get("json_schema", ""), str):
-        raise UserError("`json_schema` takes the text of a JSON Schema: give `json.dumps` of it")
-    changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
-    return replace(usual, **changes)
-
-
 def _hash_of(tools: Sequence[JsonObject]) -> bytes:
     return hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode()).digest()
-
-
-def _until_stop(text: str, stop: Sequence[str]) -> str:
-    """A response ends as soon as it has one of the texts, so only its last token can hold more."""
-    ends = [text.find(one) for one in stop]
-    return text[: min((end for end in ends if end >= 0), default=len(text))]
-
-
-def _likeliest(generation: Generation, num_likeliest: int) -> dict[str, Array]:
-    if not num_likeliest:
-        return {}
-    tokens = [[token for token, _ in position] for position in generation.likeliest]
-    logprobs = [[logprob for _, logprob in position] for position in generation.likeliest]
-    shape = (len(generation.token_ids), num_likeliest)
-    return {
-        LIKELIEST_TOKENS: Array(np.array(tokens, np.int32).reshape(shape), Alignment.RESPONSE),
-        LIKELIEST_LOGPROBS: Array(
-            np.array(logprobs, np.float32).reshape(shape), Alignment.RESPONSE
-        ),
-    }

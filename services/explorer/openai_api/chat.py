@@ -24,7 +24,7 @@ from services.explorer.openai_api.told import (
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import ChatTokenizer, Scores
 from trinity.workflows.messages import Message
-from trinity.workflows.model import Sampling
+from trinity.workflows.sampling import Sampling
 
 NOT_UNDERSTOOD = ("functions", "logit_bias", "audio")
 """What would change the answer and is not understood; all other keys are passed over."""

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from services.explorer.openai_api import fields
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.refusals import InvalidRequest
-from trinity.workflows.model import Sampling
+from trinity.workflows.sampling import Sampling
 
 NOT_UNDERSTOOD = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
 """What would change the answer and is not understood; all other keys are passed over."""
-MAX_PROMPTS = 1024
+MAX_ANSWERS = 1024
+MOST_TOKENS = 1 << 31
 AskedPrompt = str | tuple[int, ...]
 """A text, or the very tokens."""
 
@@ -77,6 +78,11 @@ def read_completion(given: object) -> CompletionRequest:
 def _check(asked: CompletionRequest, body: Body) -> None:
     if fields.whole(body, "best_of", asked.num_choices) != asked.num_choices:
         raise InvalidRequest("`best_of` is `n` here: leave it out", param="best_of")
+    if len(asked.prompts) * asked.num_choices > MAX_ANSWERS:
+        raise InvalidRequest(
+            f"`n` for each prompt makes more than {MAX_ANSWERS} answers: ask in several requests",
+            param="n",
+        )
     if asked.streams and asked.echoes:
         raise InvalidRequest("`echo` is told in one piece: leave out `stream`", param="echo")
     if not asked.generates and (asked.num_scored is None or asked.num_choices > 1):
@@ -90,9 +96,9 @@ def _check(asked: CompletionRequest, body: Body) -> None:
 def _prompts(given: object) -> tuple[AskedPrompt, ...]:
     if isinstance(given, str) or _are_tokens(given):
         return (_prompt(given, "prompt"),)
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_PROMPTS:
+    if not isinstance(given, list) or not 0 < len(given) <= MAX_ANSWERS:
         raise InvalidRequest(
-            f"`prompt` is neither a text nor tokens, nor a list of 1 to {MAX_PROMPTS} such",
+            f"`prompt` is neither a text nor tokens, nor a list of 1 to {MAX_ANSWERS} such",
             param="prompt",
         )
     return tuple(_prompt(one, f"prompt[{i}]") for i, one in enumerate(given))
@@ -107,9 +113,10 @@ def _prompt(given: object, where: str) -> AskedPrompt:
 
 
 def _are_tokens(given: object) -> bool:
-    """True is a number to Python."""
+    """True is a number to Python, and tokenizers know none beyond 32 bits."""
     return (
         isinstance(given, list)
         and bool(given)
-        and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in given)
+        and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
+        and all(0 <= one < MOST_TOKENS for one in given)
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from services.explorer.openai_api.refusals import InvalidRequest
 from trinity.workflows.generation import ANY_OBJECT
-from trinity.workflows.model import Sampling
+from trinity.workflows.sampling import Sampling
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.generation import ChatTokenizer, Likeliest, Scores
-from trinity.workflows.model import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
+from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
 LEAST_LOGPROB = -9999.0
 """JSON has no infinity."""

@@ -25,7 +25,7 @@ from trinity.workflows.model import ModelWrapper
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 
-MAX_MODEL_LEN = 160
+MAX_MODEL_LEN = 256
 QUESTION = [{"role": "user", "content": "1+1="}]
 VERDICT = {
     "type": "object",
@@ -34,10 +34,8 @@ VERDICT = {
     "additionalProperties": False,
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "verdict", "schema": VERDICT}}
-ANSWER = {
-    "type": "function",
-    "function": {"name": "answer", "parameters": {"type": "object", "properties": {}}},
-}
+NOTHING = {"type": "object", "additionalProperties": False}
+STOP = {"type": "function", "function": {"name": "stop", "parameters": NOTHING}}
 JUDGE = {"type": "function", "function": {"name": "judge", "parameters": VERDICT}}
 ROLLOUT = RolloutModelConfig(dtype="float32", enable_openai_api=True, gpu_memory_utilization=0.3)
 TOLERANCE = 1e-4 if not torch.cuda.is_available() else 1e-2
@@ -164,9 +162,11 @@ async def test_a_stream_of_a_held_answer_tells_the_same(running: Running) -> Non
 async def test_forced_calls_have_arguments_that_keep_to_the_tools_schema(running: Running) -> None:
     named = {"type": "function", "function": {"name": "judge"}}
     attempt = running.attempt()
-    tools: list[Any] = [ANSWER, JUDGE]
+    tools: list[Any] = [STOP, JUDGE]
     answer = await attempt.chat(tools=tools, tool_choice=named, n=6)
-    chosen = await attempt.chat(tools=tools, tool_choice="required", parallel_tool_calls=False, n=6)
+    chosen = await attempt.chat(
+        tools=tools, tool_choice="required", parallel_tool_calls=False, n=16, max_tokens=240
+    )
     whole = [one for one in answer.choices if one.finish_reason == "stop"]
     assert whole
     for choice in whole:
@@ -177,9 +177,10 @@ async def test_forced_calls_have_arguments_that_keep_to_the_tools_schema(running
     assert called
     for choice in called:
         [call] = choice.message.tool_calls
-        assert call.function.name in ("answer", "judge")
         if call.function.name == "judge":
             assert_verdict(call.function.arguments)
+        else:
+            assert (call.function.name, json.loads(call.function.arguments)) == ("stop", {})
 
 
 async def test_what_is_no_schema_is_refused_and_other_calls_go_on(running: Running) -> None:

@@ -147,6 +147,8 @@ async def test_a_prompts_log_probabilities_come_as_vllms_server_has_them(offered
         ({"prompt": []}, "`prompt`"),
         ({"prompt": ["a", 3]}, r"`prompt\[1\]`"),
         ({"prompt": [[1, -1]]}, r"`prompt\[0\]`"),
+        ({"prompt": [1 << 40]}, r"`prompt\[0\]`"),
+        ({"prompt": [True]}, r"`prompt\[0\]`"),
         ({"prompt": ""}, "a prompt has no tokens"),
         ({"suffix": "b"}, "`suffix`"),
         ({"logit_bias": {"5": 1}}, "`logit_bias`"),
@@ -161,6 +163,7 @@ async def test_a_prompts_log_probabilities_come_as_vllms_server_has_them(offered
         ({"prompt_logprobs": 1, "stream": True}, "`prompt_logprobs`"),
         ({"prompt_logprobs": -1}, "`prompt_logprobs`"),
         ({"n": 129}, "`n`"),
+        ({"prompt": ["a"] * 9, "n": 128}, "`n`"),
     ],
 )
 async def test_what_is_not_understood_is_refused_by_name(
@@ -187,6 +190,21 @@ async def test_log_probabilities_of_given_tokens_are_one_fewer_than_the_tokens(
         with pytest.raises(UserError, match="1 to 200 tokens"):
             await offered.model.logprobs_async(tokens)
     assert offered.model.extract_experience_from_history() == []
+
+
+async def test_who_asks_about_a_prompt_when_the_attempt_ends_is_told_so(offered: Offered) -> None:
+    offered.engine.gate = asyncio.Event()
+    async with offered.client as client:
+        call = client.completions.create(
+            model="m", prompt="ab", max_tokens=0, echo=True, logprobs=0
+        )
+        going = asyncio.ensure_future(call)
+        async with asyncio.timeout(30):
+            while not offered.engine.num_scored:  # noqa: ASYNC110 - the engine tells nobody
+                await asyncio.sleep(0.01)
+        await offered.model.close()
+        with pytest.raises(openai.APIStatusError, match="is over"):
+            await going
 
 
 async def test_an_attempt_that_is_over_tells_no_log_probabilities() -> None:
