@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
 """The child process holds nothing worth keeping: after this it is killed."""
+REFUSED_SCHEMA = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -81,9 +82,7 @@ class VllmEngine:
         pieces: list[Piece] = []
         with _refusals():
             parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
-        with _refusals(
-            "it does not take the schema of the response: " * bool(sampling.json_schema)
-        ):
+        with _refusals(REFUSED_SCHEMA if sampling.json_schema else ""):
             async for answer in self._ask(prompt_token_ids, parameters):
                 output = answer.outputs[0]
                 pieces.append(_piece(output, sampling.logprobs))
@@ -185,8 +184,9 @@ class VllmEngine:
     def _check_vocabulary(self, token_ids: list[int]) -> None:
         """Others end the engine's process, and vLLM looks only where it has a tokenizer."""
         size = self._engine.model_config.get_vocab_size()
-        if strange := [one for one in token_ids if not 0 <= one < size]:
-            raise UserError(f"the model has {size} tokens, and {strange[0]} is none of them")
+        for one in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= one < size:
+                raise UserError(f"the model has {size} tokens, and {one} is none of them")
 
     def _check_schemas(self) -> None:
         if not self._holds_to_schemas:

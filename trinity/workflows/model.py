@@ -144,6 +144,8 @@ class ModelWrapper(HttpAccess):
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:
         """The same of several sequences."""
+        if self._is_closed:
+            raise AttemptOver
         return await asyncio.gather(*(self._score(one, num_likeliest) for one in sequences))
 
     async def logprobs_async(
