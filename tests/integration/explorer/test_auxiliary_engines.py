@@ -91,7 +91,7 @@ async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
             generator=one.engine,
             tokenizer=one.tokenizer,
             limits=limits,
-            sampling=SamplingParams(max_tokens=96),
+            sampling=SamplingParams(max_tokens=24),
             weights=(0, 0),
             seed_of_call=lambda call: 7 + call,
         )
