@@ -252,6 +252,7 @@ def sampling_to_proto(sampling: SamplingParams) -> experience_pb2.SamplingParams
         frequency_penalty=sampling.frequency_penalty,
         stop=sampling.stop,
         logprobs=sampling.logprobs,
+        json_schema=sampling.json_schema,
     )
 
 
@@ -269,6 +270,7 @@ def sampling_from_proto(message: experience_pb2.SamplingParams) -> SamplingParam
         frequency_penalty=message.frequency_penalty,
         stop=tuple(message.stop),
         logprobs=message.logprobs,
+        json_schema=message.json_schema,
     )
 
 

@@ -20,10 +20,19 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     **_ASYNC_TOO,
     **{f"async_{name}": path for name, path in _ASYNC_TOO.items()},
     "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "on_policy_distill_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
+    ),
+    "on_policy_distill_math_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
+    ),
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
 }
+
+TEACHING_WORKFLOWS = frozenset({"on_policy_distill_workflow", "on_policy_distill_math_workflow"})
+"""They ask the first auxiliary model how likely the policy's tokens are."""
 
 REWARD_PATHS: Mapping[str, str] = {
     "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
@@ -53,7 +62,6 @@ _IMAGES = (
     "it asks about images or videos, and prompts are text alone: leave them out, or "
     "run the taskset elsewhere"
 )
-_DISTILLED = "it needs a teacher's log-probabilities of given tokens, which no engine is asked for"
 
 ABSENT_WORKFLOWS: Mapping[str, str] = {
     "agentscope_react_math_workflow": _AGENTSCOPE,
@@ -70,8 +78,6 @@ ABSENT_WORKFLOWS: Mapping[str, str] = {
     "intercode_sql_workflow": f"it runs SQL in containers of InterCode: {_TRANSCRIPT}",
     "math_ruler_workflow": f"it has a judge compare the answers of a group: {_JUDGED}",
     "math_trainable_ruler_workflow": f"it has the policy compare its own answers: {_JUDGED}",
-    "on_policy_distill_math_workflow": f"{_DISTILLED}: {_JUDGED}",
-    "on_policy_distill_workflow": f"{_DISTILLED}: {_JUDGED}",
     "RAFT_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "RAFT_reflect_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "rubric_judge_openai_workflow": f"it asks a judge behind an address outside: {_JUDGED}",

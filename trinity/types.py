@@ -93,6 +93,8 @@ class SamplingParams:
     """Texts that end the response; their tokens are part of it, its text ends before them."""
     logprobs: int = 0
     """Likeliest tokens to tell at each position, beside the sampled one."""
+    json_schema: str = ""
+    """JSON Schema that the response is held to; tokens that break it are not drawn."""
 
 
 @dataclass(frozen=True, slots=True)

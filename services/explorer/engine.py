@@ -29,6 +29,8 @@ class EngineOptions:
     """Where the GPUs of the model's engines begin, among those of this process."""
     gpus_of_process: int | None = None
     """GPUs of the engines of all models; None where there is one model."""
+    holds_to_schemas: bool = False
+    """Whether responses may be held to a JSON Schema, for which it needs the tokenizer."""
     role: str = "the rollout engine"
     """How sentences call it."""
 

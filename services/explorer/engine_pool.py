@@ -1,13 +1,14 @@
 """Several engines with the same weights, used as one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from services.explorer.engine import Engine
 from trinity.transfer.offer import Receivers, Seat, moved
 from trinity.types import SamplingParams
-from trinity.workflows.generation import Generation, Heard
+from trinity.workflows.generation import Generation, Heard, Scores
 
 
 class EnginePool:
@@ -31,14 +32,15 @@ class EnginePool:
         heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt on the engine with the least to do."""
-        chosen = self._least_busy()
-        self._num_calls[chosen] += 1
-        try:
-            return await self._engines[chosen].generate(
+        with self._chosen() as engine:
+            return await engine.generate(
                 prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
             )
-        finally:
-            self._num_calls[chosen] -= 1
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """By the engine with the least to do."""
+        with self._chosen() as engine:
+            return await engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
         """Give all of them the same weights, at the same time."""
@@ -71,6 +73,16 @@ class EnginePool:
     async def close(self) -> None:
         """End all of them."""
         await asyncio.gather(*(engine.close() for engine in self._engines))
+
+    @contextmanager
+    def _chosen(self) -> Iterator[Engine]:
+        """The engine with the least to do, which has a call more until the block ends."""
+        chosen = self._least_busy()
+        self._num_calls[chosen] += 1
+        try:
+            yield self._engines[chosen]
+        finally:
+            self._num_calls[chosen] -= 1
 
     def _least_busy(self) -> int:
         """The first after the one chosen last, among those with the fewest calls."""

@@ -183,6 +183,7 @@ class Engines:
             rollout=model.rollout,
             first_gpu=model.first_gpu,
             gpus_of_process=model.gpus_of_process,
+            holds_to_schemas=model.has_api or model.serves,
             role=model.role,
         )
         try:

@@ -17,7 +17,7 @@ from trinity.errors import UserError
 from trinity.masking import HIDDEN
 from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, Piece
+from trinity.workflows.generation import ANY_OBJECT, Generation, Heard, Piece, Scores
 
 if TYPE_CHECKING:
     import aiohttp
@@ -121,6 +121,21 @@ class ExternalEngine:
                     heard(Piece(token_ids=answer.token_ids, logprobs=answer.logprobs))
                 return answer
         raise self._failed
+
+    async def score(
+        self,
+        token_ids: list[int],  # noqa: ARG002 the protocol's
+        *,
+        num_likeliest: int = 0,  # noqa: ARG002 the protocol's
+    ) -> Scores:
+        """Its tokens are others' business.
+
+        Raises: UserError always.
+        """
+        raise UserError(
+            f"the model `{self._access.name}`, which others serve, is not asked for "
+            "log-probabilities of given tokens: take a model with an engine of its own"
+        )
 
     async def load_weights(self, directory: Path) -> None:
         """Its weights are others' business."""
@@ -228,6 +243,7 @@ def _request(
         if sampling.repetition_penalty != 1.0
         else None,
         "stop": list(sampling.stop) or None,
+        "response_format": _format(sampling.json_schema),
     }
     return {
         "model": name,
@@ -240,6 +256,17 @@ def _request(
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         **{key: value for key, value in rest.items() if value is not None},
+    }
+
+
+def _format(schema: str) -> JsonObject | None:
+    if not schema:
+        return None
+    if schema == ANY_OBJECT:
+        return {"type": "json_object"}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": json.loads(schema)},
     }
 
 

@@ -38,12 +38,18 @@ class ExternalTokenizer:
 
     def decode(self, token_ids: list[int]) -> str:
         """Of an answer, without its end."""
-        return bytes(one for one in token_ids if one != END_TOKEN).decode(errors="replace")
+        return bytes(one for one in token_ids if one < END_TOKEN).decode(errors="replace")
 
 
 def messages_of(prompt_token_ids: list[int]) -> list[Message]:
-    """What a prompt was made of."""
-    messages: list[Message] = json.loads(bytes(prompt_token_ids))
+    """What a prompt was made of.
+
+    Raises: UserError for other tokens, such as a workflow's own.
+    """
+    try:
+        messages: list[Message] = json.loads(bytes(prompt_token_ids))
+    except ValueError as error:
+        raise UserError("a model that others serve is asked with text, not with tokens") from error
     return messages
 
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from services.explorer.engine import Engine
 from trinity.transfer.offer import Receivers, Seat
 from trinity.types import SamplingParams
 from trinity.waits import Waits
-from trinity.workflows.generation import Generation, Heard
+from trinity.workflows.generation import Generation, Heard, Scores
 
 SHOWN_AFTER_SECONDS = 2.0
 
@@ -36,16 +38,15 @@ class SlowCalls:
         heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt."""
-        mine = object()
-        self._open[mine] = time.monotonic()
-        self._look_in_time()
-        try:
+        with self._shown():
             return await self._engine.generate(
                 prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
             )
-        finally:
-            del self._open[mine]
-            self._look_in_time()
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Of given tokens."""
+        with self._shown():
+            return await self._engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
         """Its weights stay as they are."""
@@ -67,6 +68,18 @@ class SlowCalls:
     async def close(self) -> None:
         """Free what the engine holds."""
         await self._engine.close()
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """A call lasts as long as the block."""
+        mine = object()
+        self._open[mine] = time.monotonic()
+        self._look_in_time()
+        try:
+            yield
+        finally:
+            del self._open[mine]
+            self._look_in_time()
 
     def _look_in_time(self) -> None:
         """As long as the oldest call is the same, one look at it is enough."""

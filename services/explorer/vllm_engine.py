@@ -6,7 +6,8 @@ import itertools
 import logging
 import multiprocessing
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,22 +20,24 @@ from services.explorer.vllm_options import (
     own_devices,
     prepare_environment,
 )
+from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
 from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, SamplingParams
-from trinity.workflows.generation import Generation, Heard, Piece
+from trinity.workflows.generation import Generation, Heard, Piece, Scores
 
 if TYPE_CHECKING:
     import vllm
     from transformers import PreTrainedTokenizerBase
     from vllm.logprobs import Logprob
-    from vllm.outputs import CompletionOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
 """The child process holds nothing worth keeping: after this it is killed."""
+REFUSED_SCHEMA = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -52,7 +55,9 @@ class VllmEngine:
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
         self._engine = engine
         self._model_path = options.model_path
+        self._max_model_len = options.max_model_len
         self._role = options.role
+        self._holds_to_schemas = options.holds_to_schemas
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
         self._numbers = itertools.count(1)
@@ -69,26 +74,50 @@ class VllmEngine:
         heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt; cancelling the call aborts the request."""
-        from vllm.inputs import TokensPrompt
-
+        self._check_vocabulary(prompt_token_ids)
+        if sampling.json_schema:
+            self._check_schemas()
         if sampling.stop:
             await self._have_tokenizer()
-        stream = self._engine.generate(
-            TokensPrompt(prompt_token_ids=prompt_token_ids),
-            self._parameters(sampling, min_tokens, in_pieces=heard is not None),
-            request_id=str(next(self._numbers)),
-        )
         pieces: list[Piece] = []
-        async for answer in stream:
-            output = answer.outputs[0]
-            pieces.append(_piece(output, sampling.logprobs))
-            if heard is not None and output.token_ids:
-                heard(pieces[-1])
+        with _refusals():
+            parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
+        with _refusals(REFUSED_SCHEMA if sampling.json_schema else ""):
+            async for answer in self._ask(prompt_token_ids, parameters):
+                output = answer.outputs[0]
+                pieces.append(_piece(output, sampling.logprobs))
+                if heard is not None and output.token_ids:
+                    heard(pieces[-1])
         return Generation(
             token_ids=[token for piece in pieces for token in piece.token_ids],
             logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
             likeliest=[one for piece in pieces for one in piece.likeliest],
+        )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Read the tokens as a prompt; the one that vLLM generates behind it is dropped.
+
+        A sequence that fills the model has no room for that one: then its own last token is
+        looked at in the place of the one that would be generated.
+        """
+        self._check_vocabulary(token_ids)
+        is_full = len(token_ids) == self._max_model_len
+        prompt, last = (token_ids[:-1], token_ids[-1:]) if is_full else (token_ids, [])
+        answer = await self._look_at(prompt, last, num_likeliest)
+        places = [one for one in answer.prompt_logprobs or () if one is not None]
+        tops = [_likeliest(one, num_likeliest) for one in places] if num_likeliest else []
+        if last:
+            places += answer.outputs[0].logprobs or ()
+        if last and num_likeliest:
+            answer = await self._look_at(prompt, [], num_likeliest)
+            tops += [_likeliest(one, num_likeliest) for one in answer.outputs[0].logprobs or ()]
+        return Scores(
+            logprobs=[
+                float(options[token].logprob)
+                for token, options in zip(token_ids[1:], places, strict=True)
+            ],
+            likeliest=tops,
         )
 
     async def load_weights(self, directory: Path) -> None:
@@ -122,6 +151,55 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_SECONDS)
         self._engine.engine_core.resources.ctx.destroy(linger=0)
 
+    async def _look_at(
+        self, prompt: list[int], last: list[int], num_likeliest: int
+    ) -> "RequestOutput":
+        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = VllmSamplingParams(
+            max_tokens=1,
+            prompt_logprobs=num_likeliest,
+            logprobs=len(last) or num_likeliest or None,
+            logprob_token_ids=last or None,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        with _refusals():
+            [answer] = [one async for one in self._ask(prompt, parameters)]
+        return answer
+
+    def _ask(
+        self, prompt: list[int], parameters: "vllm.SamplingParams"
+    ) -> "AsyncGenerator[RequestOutput]":
+        from vllm.inputs import TokensPrompt
+
+        answers: AsyncGenerator[RequestOutput] = self._engine.generate(
+            TokensPrompt(prompt_token_ids=prompt),
+            parameters,
+            request_id=str(next(self._numbers)),
+        )
+        return answers
+
+    def _check_vocabulary(self, token_ids: list[int]) -> None:
+        """Others end the engine's process, and vLLM looks only where it has a tokenizer."""
+        size = self._engine.model_config.get_vocab_size()
+        for one in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= one < size:
+                raise UserError(f"the model has {size} tokens, and {one} is none of them")
+
+    def _check_schemas(self) -> None:
+        if not self._holds_to_schemas:
+            raise UserError(
+                "responses are held to a JSON Schema where the model has an OpenAI-compatible "
+                "address: set `explorer.rollout_model.enable_openai_api: true`"
+            )
+        if self._ignore_end:
+            raise UserError(
+                "`explorer.rollout_model.ignore_eos: true` lets no response end, also none that is "
+                "to be held to a JSON Schema: leave it out"
+            )
+
     async def _have_tokenizer(self) -> None:
         """The front end looks for texts in what is generated; without any it needs no tokenizer."""
         processor = self._engine.output_processor
@@ -134,14 +212,16 @@ class VllmEngine:
     ) -> "vllm.SamplingParams":
         """Responses are decoded once, when they are complete, unless a text is to end them."""
         from vllm import SamplingParams as VllmSamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+        schema = sampling.json_schema
         return VllmSamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             max_tokens=sampling.max_tokens,
-            min_tokens=min_tokens,
+            # Where a schema leaves nothing but the end, the end must be allowed.
+            min_tokens=0 if schema else min_tokens,
             seed=sampling.seed,
             stop_token_ids=self._end_token_ids,
             ignore_eos=self._ignore_end,
@@ -152,8 +232,20 @@ class VllmEngine:
             frequency_penalty=sampling.frequency_penalty,
             stop=list(sampling.stop),
             detokenize=bool(sampling.stop),
+            structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
             output_kind=RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY,
         )
+
+
+@contextmanager
+def _refusals(before: str = "") -> Iterator[None]:
+    """What vLLM says against a request is the mistake of who asks."""
+    from vllm.exceptions import VLLMClientError
+
+    try:
+        yield
+    except VLLMClientError as error:
+        raise UserError(f"{before}{error}") from error
 
 
 def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:

@@ -107,7 +107,7 @@ def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
     rollout = options.rollout
     arguments: JsonObject = {
         "model": options.model_path,
-        "skip_tokenizer_init": True,
+        "skip_tokenizer_init": not options.holds_to_schemas,
         "dtype": rollout.dtype,
         "max_model_len": options.max_model_len,
         "enable_prefix_caching": rollout.enable_prefix_caching,

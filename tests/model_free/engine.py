@@ -12,7 +12,7 @@ from trinity.errors import TransferFailed
 from trinity.threads import in_daemon_thread
 from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, Piece, Prompt
+from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
 RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
@@ -47,6 +47,11 @@ class HashEngine:
         for token in tokens if heard else ():
             heard(Piece(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Follows from the weights and the tokens before."""
+        seen = [f"{self._digest.hex()}{token_ids[:end]}" for end in range(1, len(token_ids))]
+        return Scores(logprobs=[-hashlib.sha256(one.encode()).digest()[0] / 64 for one in seen])
 
     async def load_weights(self, directory: Path) -> None:
         """Take the digest of published weights."""

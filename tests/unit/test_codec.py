@@ -48,7 +48,12 @@ def an_experience() -> Experience:
         finish_reason=FinishReason.STOP,
         version_spans=(VersionSpan(start=0, end=2, version=9, incarnation=1),),
         sampling=SamplingParams(
-            temperature=0.7, seed=2**62 + 1, min_p=0.1, repetition_penalty=1.1, stop=("a", "b")
+            temperature=0.7,
+            seed=2**62 + 1,
+            min_p=0.1,
+            repetition_penalty=1.1,
+            stop=("a", "b"),
+            json_schema="{}",
         ),
         arrays={"teacher": Array(np.arange(6, dtype=np.float64).reshape(2, 3), Alignment.RESPONSE)},
         info={"note": "kept", "depth": {"n": 1.0}},

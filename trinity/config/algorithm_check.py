@@ -1,6 +1,6 @@
 """Whether the parts of a stage's algorithm go together, before any engine starts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from trinity.algorithm.kl.controller import kl_controller
@@ -12,6 +12,7 @@ from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.sampling_check import sampling_mistakes
 from trinity.errors import UserError
+from trinity.part_names import TEACHING_WORKFLOWS
 from trinity.plugins import WORKFLOWS
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
@@ -21,6 +22,8 @@ LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
 BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are made of them alone."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
+BRINGING: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
+"""Workflows that come with the system and bring more than rewards."""
 
 
 def check_algorithm(plan: StagePlan) -> None:
@@ -130,14 +133,30 @@ def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
 
 
 def _workflow_brings(plan: StagePlan) -> Iterator[str]:
-    """The workflows that come with the system bring rewards alone."""
+    """Most of the workflows that come with the system bring rewards alone."""
     workflows = {one.workflow for one in plan.tasksets if one.workflow in WORKFLOWS.builtins}
     needs = needs_of(plan.algorithm.advantage_fn)
     for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
-        for workflow in sorted(workflows):
+        for workflow in sorted(workflows - BRINGING.get(need, frozenset())):
+            known = "".join(f"`{one}` or " for one in sorted(BRINGING.get(need, ())))
             yield (
                 f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
-                f"{WHERE_FROM[need]}: `{workflow}` does not, name one of your own that does"
+                f"{WHERE_FROM[need]}: `{workflow}` does not, name {known}one of your own that does"
+            )
+
+
+def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
+    for workflow in sorted({one.workflow for one in plan.tasksets} & TEACHING_WORKFLOWS):
+        if not plan.auxiliary_models:
+            yield (
+                f"`{workflow}` asks a teacher with the policy's tokenizer: give one in "
+                "`explorer.auxiliary_models`"
+            )
+        elif plan.auxiliary_models[0].external is not None:
+            yield (
+                f"`{workflow}` asks the first of `explorer.auxiliary_models` for log-probabilities "
+                f"of given tokens, which `{plan.auxiliary_models[0].name}`, as others serve it, "
+                "does not tell: give a model with an engine of its own first"
             )
 
 
@@ -153,6 +172,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _loss_suits_rows,
     sampling_mistakes,
     _workflow_brings,
+    _teacher_is_there,
 )
 
 

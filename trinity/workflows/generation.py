@@ -16,6 +16,12 @@ class Prompt:
     token_ids: list[int]
 
 
+ANY_OBJECT = '{"type": "object"}'
+"""A JSON Schema that any JSON object keeps to."""
+Likeliest = list[list[tuple[int, float]]]
+"""The likeliest tokens at each position, with their log-probabilities."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """What an engine made of a prompt: its very tokens, the end token included.
@@ -29,7 +35,20 @@ class Generation:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: FinishReason
-    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
+    likeliest: Likeliest = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How likely a model finds given tokens, each after those before it; the first has no number.
+
+    logprobs are natural logarithms of the model's own probabilities, at temperature 1 and with
+    nothing left out; `likeliest` are the likeliest tokens at the same positions, as many as were
+    asked for, or empty.
+    """
+
+    logprobs: list[float]
+    likeliest: Likeliest = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +57,7 @@ class Piece:
 
     token_ids: list[int]
     logprobs: list[float]
-    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
+    likeliest: Likeliest = field(default_factory=list)
 
 
 Heard = Callable[[Piece], None]
@@ -46,7 +65,7 @@ Heard = Callable[[Piece], None]
 
 
 class Generator(Protocol):
-    """The part of an engine that makes tokens."""
+    """The part of an engine that makes tokens, and tells how likely given ones are."""
 
     async def generate(
         self,
@@ -57,6 +76,10 @@ class Generator(Protocol):
         heard: Heard | None = None,
     ) -> Generation:
         """Continue the prompt; cancelling the call stops the engine's work on it."""
+        ...
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """How likely each of two or more tokens is after those before it."""
         ...
 
 

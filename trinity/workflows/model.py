@@ -4,10 +4,11 @@ import asyncio
 import concurrent.futures
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import TypeVar, Unpack
 
 import numpy as np
 
@@ -15,10 +16,9 @@ from trinity.errors import UserError
 from trinity.telemetry import tracing
 from trinity.telemetry.generation import generating
 from trinity.types import (
-    Alignment,
-    Array,
     Experience,
     FinishReason,
+    FloatArray,
     JsonObject,
     SamplingParams,
     VersionSpan,
@@ -32,34 +32,18 @@ from trinity.workflows.generation import (
     ModelLimits,
     Piece,
     Prompt,
+    Scores,
 )
 from trinity.workflows.history import History
 from trinity.workflows.http_access import HttpAccess
 from trinity.workflows.messages import Message
+from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
 
-
-class Sampling(TypedDict, total=False):
-    """What a call may set otherwise than its taskset."""
-
-    temperature: float
-    top_p: float
-    top_k: int
-    max_tokens: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    stop: Sequence[str]
-    logprobs: int
-
-
+T = TypeVar("T")
 HeardOf = Callable[[int, Piece], None]
 """Told which of the answers goes on, and how."""
 AUXILIARY_MODEL = "auxiliary_model"
 """Key of an experience's `info` that says which model beside the policy made it."""
-LIKELIEST_TOKENS = "likeliest_tokens"
-LIKELIEST_LOGPROBS = "likeliest_logprobs"
-"""Arrays of an experience, position by position, where `logprobs` asked for them."""
 
 
 class AttemptOver(asyncio.CancelledError):
@@ -131,12 +115,48 @@ class ModelWrapper(HttpAccess):
         return answers
 
     async def generate_async(
-        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        n: int = 1,
+        heard: HeardOf | None = None,
+        **sampling: Unpack[Sampling],
     ) -> list[Experience]:
-        """`n` continuations of each text, in the order of the texts."""
-        encoded = [self._tokenizer.encode(prompt) for prompt in prompts]
-        samples = await asyncio.gather(*(self._sample(one, n, sampling) for one in encoded))
+        """`n` continuations of each text, or of each one's tokens, in the order of the prompts."""
+        encoded = [self.encode(prompt) for prompt in prompts]
+        samples = await asyncio.gather(
+            *(
+                self._sample(one, n, sampling, _shifted(heard, place * n))
+                for place, one in enumerate(encoded)
+            )
+        )
         return [experience for group in samples for experience in group]
+
+    async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
+        """How likely the model finds each of the tokens but the first, after those before it.
+
+        At temperature 1; nothing is generated or recorded, and no seed is used.
+        """
+        [scores] = await self.score_all_async([tokens], num_likeliest=num_likeliest)
+        return scores
+
+    async def score_all_async(
+        self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
+    ) -> list[Scores]:
+        """The same of several sequences."""
+        if self._is_closed:
+            raise AttemptOver
+        return await asyncio.gather(*(self._score(one, num_likeliest) for one in sequences))
+
+    async def logprobs_async(
+        self, tokens: Sequence[int], temperature: float | None = None
+    ) -> FloatArray:
+        """Log-probabilities of given tokens, one fewer than there are tokens; see `score_async`."""
+        if temperature not in (None, 1.0):
+            raise UserError(
+                f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
+            )
+        return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
 
     def chat(
         self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
@@ -144,8 +164,12 @@ class ModelWrapper(HttpAccess):
         """As `chat_async`, for workflows that run in a thread."""
         return self._from_thread(self.chat_async(messages, n=n, **sampling))
 
+    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> FloatArray:
+        """As `logprobs_async`, for workflows that run in a thread."""
+        return self._from_thread(self.logprobs_async(tokens, temperature))
+
     def generate(
-        self, prompts: Sequence[str], *, n: int = 1, **sampling: Unpack[Sampling]
+        self, prompts: Sequence[str | Sequence[int]], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
         """As `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
@@ -163,6 +187,20 @@ class ModelWrapper(HttpAccess):
     def keep_history(self) -> None:
         """From now on record what calls give, whether or not the configuration says so."""
         self._history = self._history or History()
+
+    def encode(self, prompt: str | Sequence[int]) -> Prompt:
+        """A text, or tokens as they are."""
+        if isinstance(prompt, str):
+            encoded = self._tokenizer.encode(prompt)
+        else:
+            encoded = Prompt(text=self.text_of(prompt), token_ids=[int(one) for one in prompt])
+        if not encoded.token_ids:
+            raise UserError("a prompt has no tokens: give at least one")
+        return encoded
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """What the model's tokenizer reads in tokens, without special ones."""
+        return self._tokenizer.decode([int(one) for one in tokens])
 
     def get_message_token_len(self, messages: Sequence[Message]) -> int:
         """How many tokens a chat is as a prompt."""
@@ -189,7 +227,7 @@ class ModelWrapper(HttpAccess):
         if pending:
             await asyncio.wait(pending)
 
-    def _from_thread(self, call: Coroutine[object, object, list[Experience]]) -> list[Experience]:
+    def _from_thread(self, call: Coroutine[object, object, T]) -> T:
         if self._is_closed:
             call.close()
             raise AttemptOver
@@ -203,7 +241,7 @@ class ModelWrapper(HttpAccess):
     ) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
-        own = _applied(self._sampling, overrides)
+        own = applied(self._sampling, overrides)
         numbers = range(self._num_calls, self._num_calls + n)
         # Before anything is awaited: calls are numbered in the order they are made.
         self._num_calls += n
@@ -236,19 +274,36 @@ class ModelWrapper(HttpAccess):
     async def _generate(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, heard: Heard | None
     ) -> Generation:
-        """In a task of its own call, which `close` may cancel."""
+        with self._call(), generating(self._place, len(prompt.token_ids), sampling) as made:
+            generation = await self._generator.generate(
+                prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
+            )
+            made(generation)
+            return generation
+
+    async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
+        given = [int(token) for token in tokens]
+        limit = self._limits.max_model_len
+        if not 1 <= len(given) <= limit:
+            raise UserError(
+                f"log-probabilities are told of 1 to {limit} tokens (`max_model_len`), "
+                f"not of {len(given)}"
+            )
+        with self._call():
+            if len(given) == 1:
+                return Scores(logprobs=[])
+            return await self._generator.score(given, num_likeliest=num_likeliest)
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """The engine is asked in the block, in a task of its own call, which `close` may cancel."""
         task = asyncio.current_task()
         assert task is not None
         self._pending.add(task)
         try:
             if self._is_closed:
                 raise AttemptOver
-            with generating(self._place, len(prompt.token_ids), sampling) as made:
-                generation = await self._generator.generate(
-                    prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
-                )
-                made(generation)
-                return generation
+            yield
         finally:
             self._pending.discard(task)
 
@@ -264,10 +319,10 @@ class ModelWrapper(HttpAccess):
             action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
             rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
-            response_text=_until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
+            response_text=until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
-        experience.arrays |= _likeliest(generation, sampling.logprobs)
+        experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
         return experience
 
     def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
@@ -308,34 +363,12 @@ class ModelWrapper(HttpAccess):
         )
 
 
-def _applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
-    """Raises: UserError for a text to stop at that is none."""
-    stop = overrides.get("stop", usual.stop)
-    if isinstance(stop, str) or not all(stop):
-        raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
-    changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
-    return replace(usual, **changes)
+def _shifted(heard: HeardOf | None, begin: int) -> HeardOf | None:
+    """Answers of later prompts are counted on from those of the ones before."""
+    if heard is None:
+        return None
+    return lambda index, piece: heard(begin + index, piece)
 
 
 def _hash_of(tools: Sequence[JsonObject]) -> bytes:
     return hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode()).digest()
-
-
-def _until_stop(text: str, stop: Sequence[str]) -> str:
-    """A response ends as soon as it has one of the texts, so only its last token can hold more."""
-    ends = [text.find(one) for one in stop]
-    return text[: min((end for end in ends if end >= 0), default=len(text))]
-
-
-def _likeliest(generation: Generation, num_likeliest: int) -> dict[str, Array]:
-    if not num_likeliest:
-        return {}
-    tokens = [[token for token, _ in position] for position in generation.likeliest]
-    logprobs = [[logprob for _, logprob in position] for position in generation.likeliest]
-    shape = (len(generation.token_ids), num_likeliest)
-    return {
-        LIKELIEST_TOKENS: Array(np.array(tokens, np.int32).reshape(shape), Alignment.RESPONSE),
-        LIKELIEST_LOGPROBS: Array(
-            np.array(logprobs, np.float32).reshape(shape), Alignment.RESPONSE
-        ),
-    }

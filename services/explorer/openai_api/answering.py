@@ -2,21 +2,45 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from services.explorer.openai_api.chat import ChatRequest, Writer, read_request
+from services.explorer.openai_api.chat import Writer, read_request
+from services.explorer.openai_api.chat_exchange import ChatExchange
+from services.explorer.openai_api.completion_exchange import CompletionExchange
+from services.explorer.openai_api.completions import read_completion
 from services.explorer.openai_api.refusals import INVALID, is_hung_up, refusal_of, refuse, respond
-from services.explorer.openai_api.streaming import ChatStream
+from services.explorer.openai_api.streaming import EventStream, Teller
+from trinity.types import JsonObject
 from trinity.workflows.model import ModelWrapper
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-Lend = Callable[[ChatRequest], AbstractAsyncContextManager[ModelWrapper]]
+
+class Exchange(Protocol):
+    """One request that can be answered."""
+
+    model: str
+    """The name that was asked for; empty where none was."""
+    seed: int | None
+    streams: bool
+
+    async def answer(self, model: ModelWrapper) -> JsonObject:
+        """All of it."""
+        ...
+
+    def teller(self, model: ModelWrapper) -> Teller:
+        """In pieces."""
+        ...
+
+
+Lend = Callable[[Exchange], AbstractAsyncContextManager[ModelWrapper]]
 """The model for one request, with one set of weights until the block ends."""
+Answer = Callable[["web.Request", Lend], Awaitable["web.StreamResponse"]]
+"""What `Answering` does with a request of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,33 +51,42 @@ class Answering:
 
     async def chat(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
         """Answer a chat completion; what cannot be answered is refused."""
-        from aiohttp import web
-
-        lent: ModelWrapper | None = None
-        stream: ChatStream | None = None
-        try:
-            asked = read_request(json.loads(await request.text()))
-            self.writer.check(asked)
-            async with lend(asked) as lent:
-                if asked.streams:
-                    stream = ChatStream(asked=asked, model=lent, writer=self.writer)
-                    return await stream.answer(request)
-                return await self._answer(asked, lent)
-        except (web.HTTPException, ConnectionError):
-            raise
-        except asyncio.CancelledError:
-            if lent is not None and lent.is_closed and not is_hung_up():
-                return over()
-            raise
-        except Exception as error:  # the edge: the client hears that it failed, the log why
-            refusal = refusal_of(error)
-            return refusal if stream is None else await stream.refused(refusal)
-
-    async def _answer(self, asked: ChatRequest, model: ModelWrapper) -> "web.StreamResponse":
-        answers = await model.chat_async(
-            asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
+        return await _answered(
+            request, lend, lambda body: ChatExchange(asked=read_request(body), writer=self.writer)
         )
-        return respond(self.writer.answer(asked, answers))
+
+    async def complete(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
+        """Answer a completion of plain text or tokens; what cannot be answered is refused."""
+        return await _answered(
+            request,
+            lend,
+            lambda body: CompletionExchange(asked=read_completion(body), writer=self.writer),
+        )
+
+
+async def _answered(
+    request: "web.Request", lend: Lend, read: Callable[[object], Exchange]
+) -> "web.StreamResponse":
+    from aiohttp import web
+
+    lent: ModelWrapper | None = None
+    stream: EventStream | None = None
+    try:
+        exchange = read(json.loads(await request.text()))
+        async with lend(exchange) as lent:
+            if exchange.streams:
+                stream = EventStream(exchange.teller(lent))
+                return await stream.answer(request)
+            return respond(await exchange.answer(lent))
+    except (web.HTTPException, ConnectionError):
+        raise
+    except asyncio.CancelledError:
+        if lent is not None and lent.is_closed and not is_hung_up():
+            return over()
+        raise
+    except Exception as error:  # the edge: the client hears that it failed, the log why
+        refusal = refusal_of(error)
+        return refusal if stream is None else await stream.refused(refusal)
 
 
 def over() -> "web.Response":

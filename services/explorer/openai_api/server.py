@@ -1,4 +1,4 @@
-"""Serves chat completions on loopback: each attempt at a run has an address of its own."""
+"""Serves completions on loopback: each attempt at a run has an address of its own."""
 
 import hmac
 import logging
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from services.explorer.openai_api.answering import Answering, over
+from services.explorer.openai_api.answering import Answer, Answering, over
 from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.parsers import ResponseParsers
 from services.explorer.openai_api.refusals import bearer_of, in_json, refuse, respond
@@ -70,6 +70,7 @@ class OpenAIApi:
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
         app.router.add_post("/attempts/{secret}/v1/chat/completions", self._chat)
+        app.router.add_post("/attempts/{secret}/v1/completions", self._complete)
         # Whoever hangs up waits for nothing: what is generated for them ends.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
@@ -107,13 +108,19 @@ class OpenAIApi:
         )
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
+        return await self._answered(request, self._answering.chat)
+
+    async def _complete(self, request: "web.Request") -> "web.StreamResponse":
+        return await self._answered(request, self._answering.complete)
+
+    async def _answered(self, request: "web.Request", answer: Answer) -> "web.StreamResponse":
         begun = time.monotonic()
         if not self._has_key(request):
             return _no_key()
         model = self._models.get(request.match_info["secret"])
         if model is None:
             return over()
-        response = await self._answering.chat(request, lambda _: nullcontext(model))
+        response = await answer(request, lambda _: nullcontext(model))
         if self._rollout.enable_log_requests:
             about = {"status": response.status, "seconds": round(time.monotonic() - begun, 3)}
             logger.info("a request to the OpenAI-compatible address", extra=about)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.explorer.openai_api.chat import ChatRequest
+from services.explorer.openai_api.answering import Exchange
 from services.explorer.openai_api.refusals import InvalidRequest
 from services.explorer.seeds import BITS
 from services.explorer.serving.pool import ServingPool
@@ -47,7 +47,7 @@ class Lending:
         )
 
     @asynccontextmanager
-    async def __call__(self, asked: ChatRequest) -> AsyncIterator[ModelWrapper]:
+    async def __call__(self, asked: Exchange) -> AsyncIterator[ModelWrapper]:
         """The model until the block ends.
 
         Raises: InvalidRequest for a model of another name; TimeoutError.

@@ -89,6 +89,7 @@ class ServingServer:
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._allowed(self._list_models))
         app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))
+        app.router.add_post("/v1/completions", self._allowed(self._counted(self._complete)))
         return app
 
     async def _drain(self, seconds: float) -> None:
@@ -112,6 +113,9 @@ class ServingServer:
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
         return await self._answering.chat(request, self._lending)
+
+    async def _complete(self, request: "web.Request") -> "web.StreamResponse":
+        return await self._answering.complete(request, self._lending)
 
     def _allowed(self, handler: Handler) -> Handler:
         async def allowed(request: "web.Request") -> "web.StreamResponse":

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import torch
+from transformers import AutoModelForCausalLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from services.explorer.engine import Engine, EngineDied, EngineOptions
@@ -16,7 +18,13 @@ from services.explorer.vllm_engine import start_vllm
 from services.explorer.weights import PublishedWeights, WeightsId
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
+from trinity.config.data_format import FormatConfig
+from trinity.plugins import WORKFLOWS
+from trinity.types import SamplingParams
 from trinity.waits import Waits
+from trinity.workflows.generation import ModelLimits
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.task import Task
 
 DIED_SECONDS = 60.0
 
@@ -71,6 +79,38 @@ async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
     await running.loader.load(learnt)
     assert await running.engine.generate(PROMPT, sampling()) == said, "it has the judge's weights"
     assert await judge.engine.generate(PROMPT, sampling()) == said, "which are as they were"
+
+
+async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
+    running: RunningEngine, models: tuple[Path, Path]
+) -> None:
+    [teacher] = running.auxiliary
+    limits = ModelLimits(max_model_len=96, max_prompt_tokens=40)
+    made = [
+        ModelWrapper(
+            generator=one.engine,
+            tokenizer=one.tokenizer,
+            limits=limits,
+            sampling=SamplingParams(max_tokens=24),
+            weights=(0, 0),
+            seed_of_call=lambda call: 7 + call,
+        )
+        for one in (running, teacher)
+    ]
+    task = Task(
+        raw_task={"question": "1+1="}, format=FormatConfig(prompt_key="question"), taskset="sums"
+    )
+    kind = WORKFLOWS.get("on_policy_distill_workflow")
+    [experience] = await kind(task=task, model=made[0], auxiliary_models=made[1:]).run_async()
+    sequence = experience.sequence
+    tokens, begin = sequence.tokens.tolist(), sequence.prompt_length
+    weights = AutoModelForCausalLM.from_pretrained(models[1], dtype=torch.float32)
+    with torch.no_grad():
+        logprobs = torch.log_softmax(weights(torch.tensor([tokens])).logits[0], -1)
+    expected = [logprobs[place - 1, tokens[place]].item() for place in range(begin, len(tokens))]
+    assert experience.arrays["teacher_logprobs"].data.tolist() == pytest.approx(expected, abs=1e-2)
+    gap = sequence.rollout_logprobs.sum() - sum(expected)
+    assert experience.metrics["kl_divergence"] == pytest.approx(gap, abs=0.1)
 
 
 async def test_a_judge_whose_process_is_killed_is_named(running: RunningEngine) -> None:

@@ -24,6 +24,7 @@ from services.explorer.vllm_options import look_at_machine
 from services.explorer.weights import Requirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.explorer import RolloutModelConfig
+from trinity.errors import UserError
 from trinity.local.sockets import VARIABLE as SOCKETS
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
@@ -330,6 +331,46 @@ async def test_the_likeliest_tokens_are_told_where_they_are_asked_for(
     plain = await engine.generate(PROMPT, sampling())
     assert plain.token_ids == generation.token_ids
     assert plain.likeliest == []
+
+
+@pytest.mark.parametrize("length", [2, 30, MAX_MODEL_LEN])
+async def test_given_tokens_are_as_likely_as_the_model_finds_them(
+    engine: Engine, models: tuple[Path, Path], kind: Kind, length: int
+) -> None:
+    """Also where they fill the model, with no room for a token of its own."""
+    tokens = (PROMPT * (MAX_MODEL_LEN // len(PROMPT) + 1))[:length]
+    expected = torch.log_softmax(all_logits(models[0], tokens, kind)[:-1], -1)
+    own = expected.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    found = await engine.score(tokens)
+    assert found.logprobs == pytest.approx(own.tolist(), abs=kind.tolerance)
+    assert found.likeliest == []
+
+
+@pytest.mark.parametrize("length", [len(PROMPT), MAX_MODEL_LEN])
+async def test_the_likeliest_tokens_at_the_places_of_given_ones_are_told(
+    engine: Engine, models: tuple[Path, Path], kind: Kind, length: int
+) -> None:
+    tokens = (PROMPT * (MAX_MODEL_LEN // len(PROMPT) + 1))[:length]
+    best = torch.log_softmax(all_logits(models[0], tokens, kind)[:-1], -1).topk(2)
+    found = await engine.score(tokens, num_likeliest=2)
+    assert [[token for token, _ in one] for one in found.likeliest] == best.indices.tolist()
+    told = [logprob for one in found.likeliest for _, logprob in one]
+    assert told == pytest.approx(best.values.flatten().tolist(), abs=kind.tolerance)
+    assert len(found.logprobs) == length - 1
+
+
+async def test_what_the_engine_does_not_take_is_the_mistake_of_who_asks(engine: Engine) -> None:
+    """It lives on, with all other calls."""
+    vocabulary = 261
+    with pytest.raises(UserError, match=f"{vocabulary} is none of them"):
+        await engine.generate([3, vocabulary], sampling())
+    with pytest.raises(UserError, match="is none of them"):
+        await engine.score([3, vocabulary])
+    with pytest.raises(UserError, match="enable_openai_api"):
+        await engine.generate(PROMPT, sampling(json_schema="{}"))
+    with pytest.raises(UserError, match="top_p"):
+        await engine.generate(PROMPT, sampling(top_p=2.0))
+    assert (await engine.generate(PROMPT, sampling())).token_ids
 
 
 async def test_a_text_ends_the_response_where_it_first_appears(

@@ -57,6 +57,11 @@ class Served:
         )
         return answer.choices[0].message.content or "", answer.system_fingerprint or ""
 
+    async def completed(self) -> tuple[str, str | None]:
+        """What a plain text goes on with, and by which weights."""
+        answer = await self.client.completions.create(model="p/n-serve", prompt="1+1=", seed=1)
+        return answer.choices[0].text, answer.system_fingerprint
+
     async def until(self, fingerprint: str) -> str:
         """What is said when these weights answer."""
         async with asyncio.timeout(SECONDS):
@@ -133,6 +138,8 @@ async def test_newer_weights_answer_and_streams_tell_the_same(
         chunks = [chunk async for chunk in stream]
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == first
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+        plain = [await served.completed() for _ in range(2)]
+        assert plain[0] == plain[1]
         publish(served.run, models[1], 4)
         assert await served.until("v4-1") != first
         with pytest.raises(openai.NotFoundError, match="no model `other`"):

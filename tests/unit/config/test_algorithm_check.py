@@ -1,8 +1,10 @@
 """Parts that do not go together are refused with a sentence, before anything starts."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.unit.config.builders import DPO, GRPO, SFT, stage
+from tests.unit.config.builders import DPO, GRPO, SFT, stage, write_model
 from tests.unit.config.test_algorithm_planning import EXPERTS, WORKFLOW
 from trinity.errors import UserError
 
@@ -212,6 +214,23 @@ def test_distillation_needs_a_workflow_that_brings_the_teacher(name: str) -> Non
     given = {"algorithm_type": name}
     assert "`teacher_logprobs`" in said(algorithm=given)
     assert said(algorithm=given, buffer=WORKFLOW) == ""
+
+
+@pytest.mark.parametrize("name", ["on_policy_distill", "on_policy_distill_math"])
+def test_a_workflow_that_asks_a_teacher_needs_one(name: str, tmp_path: Path) -> None:
+    distilled = {"algorithm_type": "on_policy_distill"}
+    workflow = {"explorer_input": {"default_workflow_type": f"{name}_workflow"}}
+
+    def with_teacher(*teachers: dict[str, object]) -> str:
+        return said(algorithm=distilled, buffer=workflow, explorer={"auxiliary_models": teachers})
+
+    assert f"`{name}_workflow` asks a teacher with the policy's tokenizer: give one in" in (
+        with_teacher()
+    )
+    assert with_teacher({"name": "t", "model_path": write_model(tmp_path / "t")}) == ""
+    others = {"engine_type": "external", "external_model_config": {"model_name": "far"}}
+    assert "does not tell: give a model with an engine of its own first" in with_teacher(others)
+    assert f"`{name}_workflow` or" in said(algorithm=distilled)
 
 
 def test_every_mistake_gets_a_sentence() -> None:

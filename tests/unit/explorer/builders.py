@@ -18,7 +18,7 @@ from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.transfer.offer import Receivers, Seat
 from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
-from trinity.workflows.generation import Generation, Heard, Piece, Prompt
+from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
 EXPERIMENT_ID = "7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10"
@@ -36,6 +36,7 @@ class ArithmeticEngine:
     refusal: str = ""
     num_active: int = 0
     num_aborted: int = 0
+    num_scored: int = 0
     gate: asyncio.Event | None = None
     died: Exception | None = None
     begun: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,6 +79,18 @@ class ArithmeticEngine:
             logprobs=[-0.5] * len(tokens),
             finish_reason=reason,
             likeliest=[likeliest] * len(tokens) if likeliest else [],
+        )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """A token's number, by a hundred, is how unlikely it is."""
+        self.num_scored += 1
+        await (self.gate.wait() if self.gate else asyncio.sleep(0))
+        likeliest = [
+            (token, -0.25 - rank) for rank, token in enumerate(range(97, 97 + num_likeliest))
+        ]
+        return Scores(
+            logprobs=[-token / 100 for token in token_ids[1:]],
+            likeliest=[likeliest] * (len(token_ids) - 1) if likeliest else [],
         )
 
     async def load_weights(self, directory: Path) -> None:

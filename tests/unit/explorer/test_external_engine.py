@@ -1,6 +1,7 @@
 """A model that others serve, behind a real HTTP server."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import SamplingParams
 from trinity.waits import Waits
-from trinity.workflows.generation import ModelLimits
+from trinity.workflows.generation import ANY_OBJECT, ModelLimits
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 
@@ -93,6 +94,28 @@ async def test_it_is_asked_with_the_chat_the_seed_and_the_key(
     assert sorted([str(asked["seed"]), str(other["seed"])]) == ["100", "101"]
     assert "top_k" not in asked and "min_p" not in asked
     assert world.server.keys == [f"Bearer {KEY}"] * 2
+
+
+async def test_the_form_of_an_answer_is_asked_of_it_too(world: World) -> None:
+    grade = {"type": "object", "properties": {"grade": {"type": "integer"}}}
+    asked = model(world.engine())
+    for schema in ("", ANY_OBJECT, json.dumps(grade)):
+        await asked.chat_async(HELLO, json_schema=schema)
+    plain, whatever, graded = world.server.requests
+    assert "response_format" not in plain
+    assert whatever["response_format"] == {"type": "json_object"}
+    described = {"name": "answer", "schema": grade}
+    assert graded["response_format"] == {"type": "json_schema", "json_schema": described}
+
+
+async def test_it_is_not_asked_about_tokens(world: World) -> None:
+    asked = model(world.engine())
+    with pytest.raises(UserError, match="`their-model`, which others serve, is not asked for log-"):
+        await asked.logprobs_async([1, 2])
+    for tokens in ([300], [1, 2]):
+        with pytest.raises(UserError, match="with text, not with tokens"):
+            await asked.generate_async([tokens])
+    assert world.server.requests == []
 
 
 async def test_nothing_of_its_answers_is_trained(world: World) -> None:

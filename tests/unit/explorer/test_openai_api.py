@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import openai
@@ -22,7 +20,7 @@ from tests.unit.explorer.builders import (
     build_assignment,
     build_plan,
 )
-from trinity.config.rollout_model import RolloutModelConfig
+from tests.unit.explorer.offering import QUESTION, ROLLOUT, Offered
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.threads import DaemonThreads
@@ -33,8 +31,6 @@ from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.workflow import Workflow
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
-QUESTION = [{"role": "user", "content": "a"}]
-ROLLOUT = RolloutModelConfig(enable_openai_api=True, enable_history=True, api_key="secret")
 
 
 class Agent(Workflow):
@@ -55,44 +51,6 @@ class Agent(Workflow):
         for experience in experiences:
             experience.reward = 1.0
         return experiences
-
-
-@dataclass
-class Offered:
-    """A model with an address."""
-
-    model: ModelWrapper
-    engine: ArithmeticEngine = field(default_factory=ArithmeticEngine)
-
-    @property
-    def client(self) -> openai.AsyncOpenAI:
-        return self.model.get_openai_async_client()
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[OpenAIApi]:
-    api = OpenAIApi(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
-    await api.open()
-    try:
-        yield api
-    finally:
-        await api.close()
-
-
-@pytest.fixture
-async def offered(api: OpenAIApi) -> Offered:
-    engine = ArithmeticEngine()
-    model = ModelWrapper(
-        generator=engine,
-        tokenizer=CharacterTokenizer(),
-        limits=ModelLimits(max_model_len=200, max_prompt_tokens=120),
-        sampling=SamplingParams(max_tokens=8),
-        weights=(4, 1),
-        seed_of_call=lambda call: 100 + call,
-        keeps_history=True,
-    )
-    model.offer_api(api.admit(model))
-    return Offered(model, engine)
 
 
 async def test_a_call_over_http_is_a_call_of_the_run(offered: Offered) -> None:
@@ -182,7 +140,7 @@ async def test_who_hangs_up_on_a_stream_ends_what_is_generated(offered: Offered)
 async def test_what_is_not_there_is_refused_in_json(offered: Offered) -> None:
     async with offered.client as client:
         with pytest.raises(openai.NotFoundError) as told:
-            await client.completions.create(model="m", prompt="a")
+            await client.embeddings.create(model="m", input="a")
     assert told.value.type == "invalid_request_error"
 
 
@@ -196,10 +154,23 @@ async def test_an_error_names_the_key_as_openai_has_it(offered: Offered) -> None
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"response_format": {"type": "json_object"}}, "`response_format`"),
+        ({"response_format": {"type": "grammar"}}, r"`response_format\.type`"),
+        ({"response_format": "json"}, r"`response_format\.type`"),
+        ({"response_format": {"type": "json_schema"}}, r"`response_format\.json_schema\.schema`"),
+        ({"guided_json": {"type": "object"}}, "`guided_json`"),
         ({"tools": [{"type": "function"}]}, r"`tools\[0\]`"),
         ({"tools": [ADD]}, "enable_auto_tool_choice"),
-        ({"tools": [ADD], "tool_choice": "required"}, "`tool_choice`"),
+        ({"tools": [ADD], "tool_choice": "always"}, "`tool_choice`"),
+        ({"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}}, "`tool_choice`"),
+        ({"tool_choice": "required"}, "`tool_choice` forces a call: give `tools`"),
+        (
+            {
+                "tools": [ADD],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "`response_format`",
+        ),
         ({"stream_options": 3}, "`stream_options`"),
         ({"stream": True, "max_tokens": 0}, "`max_tokens`"),
         ({"n": 0}, "`n`"),

@@ -9,7 +9,7 @@ from typing import Any
 from trinity.config.data_format import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, ModelLimits, Prompt
+from trinity.workflows.generation import Generation, Heard, ModelLimits, Prompt, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
@@ -47,6 +47,9 @@ class ScriptedEngine:
             finish_reason=reason,
             likeliest=[[(token, -0.25)] for token in tokens] if sampling.logprobs else [],
         )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        return Scores(logprobs=[-0.5] * (len(token_ids) - 1))
 
 
 class TurnTokenizer:

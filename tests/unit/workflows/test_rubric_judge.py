@@ -12,7 +12,7 @@ from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, ModelLimits
+from trinity.workflows.generation import Generation, Heard, ModelLimits, Scores
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.rubric_judge_workflow import grade_in
 from trinity.workflows.task import Task
@@ -44,6 +44,9 @@ class Judge:
         return Generation(
             token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=FinishReason.STOP
         )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        return Scores(logprobs=[-0.5] * (len(token_ids) - 1))
 
 
 def model(engine: ArithmeticEngine | Judge, name: str = "", longest: int = 4000) -> ModelWrapper:

@@ -1,0 +1,125 @@
+"""A chat completion from its request to its answer, whole or in pieces."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+from services.explorer.openai_api.chat import ChatRequest, Writer, logprobs_of
+from services.explorer.openai_api.text_stream import TextStream
+from services.explorer.openai_api.told import fingerprint_of, prompt_tokens, usage_of
+from trinity.types import Experience, JsonObject
+from trinity.workflows.generation import Piece
+from trinity.workflows.model import HeardOf, ModelWrapper
+
+
+class ChatExchange:
+    """One request, checked."""
+
+    def __init__(self, *, asked: ChatRequest, writer: Writer) -> None:
+        writer.check(asked)
+        self._asked = asked
+        self._writer = writer
+        self.model, self.seed, self.streams = asked.model, asked.seed, asked.streams
+
+    async def answer(self, model: ModelWrapper) -> JsonObject:
+        """All of it."""
+        asked = self._asked
+        answers = await model.chat_async(
+            asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
+        )
+        scores = None
+        if asked.prompt_logprobs is not None:
+            tokens = prompt_tokens(answers[0])
+            scores = await model.score_async(tokens, num_likeliest=asked.prompt_logprobs)
+        return self._writer.answer(asked, answers, scores)
+
+    def teller(self, model: ModelWrapper) -> "ChatTeller":
+        """In pieces."""
+        return ChatTeller(asked=self._asked, writer=self._writer, model=model)
+
+
+class ChatTeller:
+    """The events of a chat completion.
+
+    Where calls of tools or thoughts are looked for, a response is told in one piece.
+    """
+
+    def __init__(self, *, asked: ChatRequest, writer: Writer, model: ModelWrapper) -> None:
+        self._asked = asked
+        self._writer = writer
+        self._model = model
+        self._texts = [
+            TextStream(writer.tokenizer.decode, asked.sampling.get("stop", ()))
+            for _ in range(asked.num_choices)
+        ]
+        self._head: JsonObject = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": writer.model_path,
+            "system_fingerprint": fingerprint_of(*model.weights),
+        }
+
+    async def make(self, heard: HeardOf) -> list[Experience]:
+        """The answers, of whose pieces `heard` is told."""
+        asked = self._asked
+        return await self._model.chat_async(
+            asked.messages, n=asked.num_choices, tools=asked.tools, heard=heard, **asked.sampling
+        )
+
+    def opening(self) -> Iterator[JsonObject]:
+        """Whose answer it is."""
+        for index in range(self._asked.num_choices):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+
+    def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
+        """What may be shown by now."""
+        if self._writer.takes_apart(self._asked):
+            return
+        text = self._texts[index].add(piece.token_ids)
+        logprobs = None
+        if self._asked.wants_logprobs:
+            logprobs = logprobs_of(
+                piece.token_ids, piece.logprobs, piece.likeliest, self._writer.tokenizer
+            )
+        if text or logprobs:
+            yield self._chunk(index, {"content": text}, logprobs=logprobs)
+
+    def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
+        """What is left to say, and why there is no more."""
+        message, reason = self._writer.message(answer, self._asked)
+        if self._writer.takes_apart(self._asked):
+            delta: JsonObject = {k: v for k, v in message.items() if k != "role" and v}
+            calls = delta.get("tool_calls", [])
+            if isinstance(calls, list) and calls:
+                delta["tool_calls"] = [
+                    {"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)
+                ]
+        else:
+            rest = self._texts[index].end(answer.response_text)
+            delta = {"content": rest} if rest else {}
+        if delta:
+            yield self._chunk(index, delta)
+        yield self._chunk(index, {}, reason=reason)
+
+    def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
+        """How many tokens there were, for who asked."""
+        if self._asked.includes_usage:
+            yield {**self._head, "choices": [], "usage": usage_of(answers, len(answers))}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: JsonObject,
+        *,
+        logprobs: list[JsonObject] | None = None,
+        reason: str | None = None,
+    ) -> JsonObject:
+        choice: JsonObject = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None if logprobs is None else {"content": [*logprobs]},
+            "finish_reason": reason,
+        }
+        more: JsonObject = {"usage": None} if self._asked.includes_usage else {}
+        return {**self._head, "choices": [choice], **more}

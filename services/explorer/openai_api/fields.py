@@ -1,0 +1,132 @@
+"""Keys that requests of every kind may have, read one by one."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from services.explorer.openai_api.refusals import InvalidRequest
+from trinity.workflows.generation import ANY_OBJECT
+from trinity.workflows.sampling import Sampling
+
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+"""vLLM's own ways to hold a response to a form."""
+Body = Mapping[str, Any]
+
+
+def read_body(body: object, not_understood: Collection[str]) -> Body:
+    """Raises: InvalidRequest for a key that would change the answer and is not understood."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body is not a JSON object")
+    for key in (*not_understood, *GUIDED):
+        if body.get(key):
+            raise InvalidRequest(f"`{key}` is not understood here: leave it out", param=key)
+    return body
+
+
+def read_sampling(body: Body, *, least_tokens: int = 1) -> Sampling:
+    """How tokens are drawn; what is left out is the taskset's."""
+    found = Sampling()
+    for key in NUMBERS:
+        if (value := body.get(key)) is not None:
+            found[key] = _number(key, value)  # type: ignore[literal-required]
+    if body.get("top_k") is not None:
+        found["top_k"] = whole(body, "top_k", -1, least=-1)
+    for key in ("max_tokens", "max_completion_tokens"):
+        if body.get(key) is not None:
+            found["max_tokens"] = whole(body, key, 1, least=least_tokens)
+    if body.get("stop") is not None:
+        found["stop"] = _stop(body["stop"])
+    return found
+
+
+def read_schema(body: Body) -> str:
+    """The JSON Schema of `response_format`; empty for any text."""
+    given = body.get("response_format")
+    if given is None:
+        return ""
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind != "json_schema":
+        raise InvalidRequest(
+            "`response_format.type` is `text`, `json_object` or `json_schema` here",
+            param="response_format",
+        )
+    described = given.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(
+            "`response_format.json_schema.schema` is not an object", param="response_format"
+        )
+    return json.dumps(schema)
+
+
+def includes_usage(body: Body) -> bool:
+    """Whether a stream is to end with the number of its tokens."""
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidRequest("`stream_options` is not an object", param="stream_options")
+    return bool(options and options.get("include_usage"))
+
+
+def read_seed(body: Body) -> int | None:
+    """Any that fits 64 bits."""
+    if body.get("seed") is None:
+        return None
+    return whole(body, "seed", 0, least=-(1 << 63), most=(1 << 63) - 1)
+
+
+def read_model(body: Body) -> str:
+    """The name that was asked for; empty where none was."""
+    given = body.get("model")
+    if given is not None and not isinstance(given, str):
+        raise InvalidRequest("`model` is not a text", param="model")
+    return given or ""
+
+
+def read_prompt_logprobs(body: Body) -> int | None:
+    """How many likeliest tokens to tell beside each of the prompt's; None for nothing of it."""
+    if body.get("prompt_logprobs") is None:
+        return None
+    if body.get("stream"):
+        raise InvalidRequest(
+            "`prompt_logprobs` are told in one piece: leave out `stream`", param="prompt_logprobs"
+        )
+    return whole(body, "prompt_logprobs", 0, least=0, most=MAX_LOGPROBS)
+
+
+def whole(body: Body, key: str, usual: int, *, least: int = 1, most: int = 1 << 31) -> int:
+    """A whole number, or the usual one where none is given."""
+    value = body.get(key)
+    if value is None:
+        return usual
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidRequest(f"`{key}` is not a whole number from {least} to {most}", param=key)
+    return value
+
+
+def _stop(given: object) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
+        raise InvalidRequest(
+            "`stop` is neither a text nor a list of texts that are not empty", param="stop"
+        )
+    return texts
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"`{key}` is not a number", param=key)
+    return float(value)

@@ -1,0 +1,38 @@
+"""A model behind an address of its own."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.explorer.openai_api.server import OpenAIApi
+from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
+from tests.unit.explorer.offering import ROLLOUT, Offered
+from trinity.types import SamplingParams
+from trinity.workflows.generation import ModelLimits
+from trinity.workflows.model import ModelWrapper
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[OpenAIApi]:
+    api = OpenAIApi(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
+    await api.open()
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+@pytest.fixture
+async def offered(api: OpenAIApi) -> Offered:
+    engine = ArithmeticEngine()
+    model = ModelWrapper(
+        generator=engine,
+        tokenizer=CharacterTokenizer(),
+        limits=ModelLimits(max_model_len=200, max_prompt_tokens=120),
+        sampling=SamplingParams(max_tokens=8),
+        weights=(4, 1),
+        seed_of_call=lambda call: 100 + call,
+        keeps_history=True,
+    )
+    model.offer_api(api.admit(model))
+    return Offered(model, engine)

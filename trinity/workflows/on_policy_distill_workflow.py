@@ -1,0 +1,76 @@
+"""One question, one answer, and how likely a teacher finds each token of that answer."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from trinity.errors import UserError
+from trinity.types import Alignment, Array, Experience, FinishReason, FloatArray, JsonValue
+from trinity.workflows.arguments import Arguments
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.simple_workflow import SimpleWorkflow
+
+TEACHER_LOGPROBS = "teacher_logprobs"
+"""The array in which trainers look for them."""
+
+
+class OnPolicyDistillWorkflow(SimpleWorkflow):
+    """For `on_policy_distill` and its like; the teacher is the first auxiliary model.
+
+    It must have the policy's tokenizer. The reward is the taskset's, or 0 without one, and trains
+    nothing; the metric `kl_divergence` is the policy's log-probabilities less the teacher's, summed
+    over the answer. `temperature` is the teacher's, of which 1 is the one that is there.
+    """
+
+    known_args: ClassVar[frozenset[str] | None] = frozenset({"temperature", "reply_prefix"})
+    usual_args: ClassVar[Mapping[str, JsonValue]] = {"temperature": 1.0}
+
+    async def run_async(self) -> list[Experience]:
+        """One experience with the teacher's log-probabilities."""
+        teacher = self._teacher()
+        temperature = Arguments(self).number("temperature")
+        experiences = await self.model.chat_async(self.messages())
+        for experience in experiences:
+            logprobs = await self._taught(experience, teacher, temperature)
+            experience.arrays[TEACHER_LOGPROBS] = Array(logprobs, Alignment.RESPONSE)
+            experience.metrics["kl_divergence"] = _divergence(experience, logprobs)
+            await self._reward_for(experience)
+        return experiences
+
+    def _teacher(self) -> ModelWrapper:
+        if not self.auxiliary_model_wrappers:
+            raise UserError(
+                f"taskset {self.task.taskset!r}: {type(self).__name__} asks a teacher: give one "
+                "with the policy's tokenizer in `explorer.auxiliary_models`"
+            )
+        return self.auxiliary_model_wrappers[0]
+
+    async def _taught(
+        self, experience: Experience, teacher: ModelWrapper, temperature: float
+    ) -> FloatArray:
+        """One number a token; none of a prompt that was too long is trained."""
+        sequence = experience.sequence
+        if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
+            return np.zeros(sequence.response_length, dtype=np.float32)
+        response = sequence.tokens[sequence.prompt_length :].tolist()
+        if teacher.text_of(response) != self.model.text_of(response):
+            raise UserError(
+                f"taskset {self.task.taskset!r}: the teacher reads "
+                f"{teacher.text_of(response)[:80]!r} in tokens that the policy means as "
+                f"{self.model.text_of(response)[:80]!r}: it needs the same tokenizer"
+            )
+        logprobs = await teacher.logprobs_async(sequence.tokens.tolist(), temperature)
+        return logprobs[sequence.prompt_length - 1 :]
+
+    async def _reward_for(self, experience: Experience) -> None:
+        if self.task.reward is None and self.default_reward is None:
+            experience.reward = 0.0
+        else:
+            await self._score(experience, self._reward())
+
+
+def _divergence(experience: Experience, teacher_logprobs: FloatArray) -> float:
+    sequence = experience.sequence
+    gaps = sequence.rollout_logprobs - teacher_logprobs
+    return float(gaps[sequence.action_mask].sum())
