@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(900)
 END_SECONDS = 400.0
 
 
-async def ended(arena: Arena, name: str, method: str, points: Sequence[str] = ()) -> bytes:
+async def ended(arena: Arena, name: str, method: str, points: Sequence[str] = ()) -> str:
     """Weights that a run ended with in which a process died at each point."""
     num_before = len(list(arena.folder.read(DEATHS)))
     for point in points:

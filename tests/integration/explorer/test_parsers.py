@@ -43,7 +43,7 @@ class Bytes:
 
 
 def parsers(**keys: object) -> ResponseParsers:
-    tokenizer = HuggingFaceTokenizer(Bytes(), None, (END,))  # type: ignore[arg-type]
+    tokenizer = HuggingFaceTokenizer(Bytes(), None, (END,))
     found = load_parsers(RolloutModelConfig.model_validate(keys), tokenizer)
     assert found is not None
     return found
