@@ -165,7 +165,7 @@ async def test_a_sample_whose_reward_is_awaited_keeps_its_content(
     sizes: Sizes = {**WANTED, "keep_steps": 0, "sync_offset": 1, "await_feedback": True}
     plan = rollout_plan(tmp_path, **sizes)
     await begin(own_buffer, plan)
-    awaited, *others = (await own_buffer.lease()).assignments[:3]
+    awaited, *others = (await own_buffer.lease()).assignments
     await own_buffer.settle(
         own_buffer.complete(awaited, 0, Made(reward=None)),
         own_buffer.complete(awaited, 1, Made(reward=1.0)),

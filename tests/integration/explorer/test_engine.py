@@ -166,11 +166,11 @@ async def test_a_response_goes_on_after_its_end_token_where_that_is_asked_for(
         rollout=RolloutModelConfig(dtype=kind.dtype, ignore_eos=True),
     )
     endless = VllmEngine(engine._engine, options)
-    seeds = range(32)
+    seeds = range(8)
     usual = [await engine.generate(PROMPT, sampling(seed, max_tokens=64)) for seed in seeds]
     ended = [one for one in zip(seeds, usual, strict=True) if one[1].finish_reason == "stop"]
     assert ended
-    for seed, before in ended:
+    for seed, before in ended[:3]:
         after = await endless.generate(PROMPT, sampling(seed, max_tokens=64))
         assert after.finish_reason is FinishReason.LENGTH
         assert len(after.token_ids) == 64
