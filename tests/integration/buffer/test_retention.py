@@ -35,12 +35,8 @@ async def own_process(
 ) -> AsyncIterator[BufferProcess]:
     """Each step's rows are a partition of their own."""
     small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small)
-    try:
-        await started.start()
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture

@@ -16,13 +16,11 @@ from tests.integration.buffer.process import BufferProcess
 async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
     """Reads from `tmp_path/allowed` alone."""
     roots = {"TRINITY_BUFFER_TASKSET_ROOTS": str(tmp_path / "allowed")}
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", roots)
-    try:
-        await process.start()
-        async with talk_to(process) as calls:
-            yield calls
-    finally:
-        process.kill()
+    async with (
+        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", roots) as process,
+        talk_to(process) as calls,
+    ):
+        yield calls
 
 
 def _outside(allowed: Path) -> str:
