@@ -24,7 +24,8 @@ prepare: setup  ## Data and model of the addition example
 demo: prepare  ## A small model learns to add: the addition example from start to end
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
-# A worker a core, at most four; a file of slow tests stays on one, and the slowest files begin.
+# A worker a core, at most four; a file of slow tests stays on one, and the slowest files begin
+# (tests/long_files.py).
 WORKERS := -n logical --maxprocesses 4
 
 test: test-fast test-whole  ## Every test, the fast ones first

@@ -8,6 +8,8 @@ import hypothesis
 import psutil
 import pytest
 
+from tests.long_files import LONG_FILES
+
 pytest_plugins = ["tests.infra_fixtures"]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
@@ -17,6 +19,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files begin: whoever got one at the end would have all others wait for it."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG_FILES))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-Place = tuple[int, ...]
+Place = tuple[int, int, int]
 """Explore step, position, run and so on; what comes first is smaller."""
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     sizes = peer_sizes(Sizes(), arguments.runs, cores)
     peers: dict[str, environment.Figures | str] = {}
     for name in ("", *(environment.PEERS if python else {})):
-        if name:
+        if python and name:
             peers[name] = asyncio.run(environment.measure(python, name, sizes))
         record = as_json(own, raw, peers)
         record |= {"runs": arguments.runs, "cores": len(cores)}

@@ -26,7 +26,8 @@ GIVEN = ("ready_number",)
 
 async def grow(dsn: str, key: StageKey, copies: int) -> int:
     """Answers how many samples there are then."""
-    values = {"tenant": key.tenant, "experiment_id": key.experiment_id, "stage": key.stage}
+    values: dict[str, object] = {"tenant": key.tenant, "experiment_id": key.experiment_id}
+    values["stage"] = key.stage
     options = "-c search_path=buffer -c synchronous_commit=off"
     async with await psycopg.AsyncConnection.connect(dsn, options=options) as connection:
         await connection.execute(

@@ -6,7 +6,7 @@ A prompt is nine tokens, an answer with its end token three or four.
 from pathlib import Path
 
 import torch
-from tokenizers import pre_tokenizers  # type: ignore[import-untyped]  # ships no types
+from tokenizers import pre_tokenizers
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 

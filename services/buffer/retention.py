@@ -16,11 +16,11 @@ from trinity.notifications import Listener
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""How long what nobody told of stays: a checkpoint tells."""
+"""How long what nobody told of stays: a checkpoint tells, and the end of a stage."""
 
 
 async def keep_contents_few(database: Database, listener: Listener) -> None:
-    """Look after each checkpoint, and now and then, until cancelled."""
+    """Look after each checkpoint and each stage, and now and then, until cancelled."""
     with listener.subscribe(RETENTION_TOPIC) as changes:
         while True:
             try:

@@ -9,7 +9,7 @@ import pytest
 
 from examples.addition.prepare import prepare
 from tests.e2e.launched import CONFIG, Launched
-from tests.e2e.shared import alone, made_once, shared_folder
+from tests.shared import alone, made_once, shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_EVALUATED = 64
@@ -31,7 +31,7 @@ class End(NamedTuple):
 
 @pytest.fixture(scope="session")
 def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
-    root = shared_folder(tmp_path_factory)
+    root = shared_folder(tmp_path_factory, "e2e")
 
     def make_data() -> str:
         prepare(root / "made", seed=5)
@@ -62,7 +62,7 @@ def undisturbed_end(launch: Launch, tmp_path_factory: pytest.TempPathFactory) ->
         assert run.wait() == 0, run.text
         return json.dumps(end_of(run))
 
-    return End(*json.loads(made_once(shared_folder(tmp_path_factory) / "end.json", run_it)))
+    return End(*json.loads(made_once(shared_folder(tmp_path_factory, "e2e") / "end.json", run_it)))
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def undisturbed(
     finished_run: Launched, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Launched]:
     """For one test at a time, whichever worker has it: some start it again."""
-    with alone(shared_folder(tmp_path_factory) / "undisturbed.lock"):
+    with alone(shared_folder(tmp_path_factory, "e2e") / "undisturbed.lock"):
         yield finished_run
 
 

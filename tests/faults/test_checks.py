@@ -331,16 +331,14 @@ BAD: list[tuple[str, dict[str, object]]] = [
             "samples": (replace(GOOD.samples[2], state="deleted"), *GOOD.samples[:2]),
         },
     ),
-    *(
-        ("tasksets_are_whole", {"visit": visited(tasksets=(taskset,))})
-        for taskset in (
-            s.Taskset(name="twice", told_rows=2, right_rows=2, stored_rows=4),
-            s.Taskset(name="mixed up", told_rows=2, right_rows=0, stored_rows=2),
-            s.Taskset(name="short", told_rows=2, right_rows=1, stored_rows=1),
-            s.Taskset(name="deleted", told_rows=-1, right_rows=2, stored_rows=2),
-        )
-    ),
 ]
+TASKSETS = (
+    s.Taskset(name="twice", told_rows=2, right_rows=2, stored_rows=4),
+    s.Taskset(name="mixed up", told_rows=2, right_rows=0, stored_rows=2),
+    s.Taskset(name="short", told_rows=2, right_rows=1, stored_rows=1),
+    s.Taskset(name="deleted", told_rows=-1, right_rows=2, stored_rows=2),
+)
+BAD += [("tasksets_are_whole", {"visit": visited(tasksets=(one,))}) for one in TASKSETS]
 
 
 @pytest.mark.parametrize(

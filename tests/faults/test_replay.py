@@ -25,6 +25,7 @@ DIES = (
     "rank.batch-received",
     "rank.step-reported",
 )
+UNLIMITED: Mapping[str, JsonValue] = {}
 LIMITED: Mapping[str, JsonValue] = {
     "priority_fn": "decay_limit_randomization",
     "priority_fn_args": {"decay": 0.5, "use_count_limit": 2},
@@ -39,10 +40,15 @@ async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena
 
 
 async def record_of(
-    arena: Arena, name: str, expected: str = "", *, sync_offset: int = 0, **replay: JsonValue
+    arena: Arena,
+    name: str,
+    expected: str = "",
+    *,
+    sync_offset: int = 0,
+    replay: Mapping[str, JsonValue] = UNLIMITED,
 ) -> Snapshot:
     """Eight samples an explore step, twelve a batch."""
-    settings = {"enable": True, "reuse_cooldown_time": 2, **replay}
+    settings: dict[str, JsonValue] = {"enable": True, "reuse_cooldown_time": 2, **replay}
     ended = await arena.run(
         name,
         num_steps=NUM_STEPS,
@@ -63,13 +69,13 @@ def most_uses(record: Snapshot) -> int:
 
 
 async def test_batches_are_the_same_whoever_dies(arena: Arena) -> None:
-    undisturbed = await record_of(arena, "undisturbed", **LIMITED)
+    undisturbed = await record_of(arena, "undisturbed", replay=LIMITED)
     assert findings(undisturbed) == {}
     assert most_uses(undisturbed) == 2
     known = len(list(arena.folder.read(DEATHS)))
     for point in DIES:
         arena.folder.arm(point)
-    struck = await record_of(arena, "struck", undisturbed.weights, **LIMITED)
+    struck = await record_of(arena, "struck", undisturbed.weights, replay=LIMITED)
     assert len(list(arena.folder.read(DEATHS))) - known == len(DIES)
     assert findings(struck) == {}
     assert [_rewards(batch.rows) for batch in struck.batches] == [

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tests.hosts.outage import Link, Outage
 
@@ -28,7 +29,8 @@ def is_good(outages: Sequence[Outage], slow: Sequence[Slow]) -> bool:
         and (one.healed_after or HEALED_SECONDS + 1) <= HEALED_SECONDS
         for one in outages
     )
-    return in_time and not any(one.findings for one in [*outages, *slow])
+    found = chain((one.findings for one in outages), (one.findings for one in slow))
+    return in_time and not any(found)
 
 
 def table_of(outages: Sequence[Outage], slow: Sequence[Slow], undisturbed_seconds: float) -> str:

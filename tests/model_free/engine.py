@@ -44,8 +44,9 @@ class HashEngine:
         letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
-        for token in tokens if heard else ():
-            heard(Piece(token_ids=[token], logprobs=[-0.5]))
+        if heard is not None:
+            for token in tokens:
+                heard(Piece(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import grpc
 from pydantic import JsonValue
@@ -23,13 +24,31 @@ CALL_SECONDS = 10.0
 GRPO: Mapping[str, JsonValue] = {"algorithm_type": "grpo"}
 
 
+class Sections(TypedDict, total=False):
+    """Of a configuration, but for what a plan here always says itself."""
+
+    tenant: JsonValue
+    mode: JsonValue
+    seed: JsonValue
+    model: JsonValue
+    stages: JsonValue
+    cluster: JsonValue
+    buffer: JsonValue
+    explorer: JsonValue
+    trainer: JsonValue
+    synchronizer: JsonValue
+    monitor: JsonValue
+    log: JsonValue
+    data_processor: JsonValue
+
+
 def experiment_plan(
     root: Path,
     *,
     name: str = "run",
     num_tasks: int = 64,
     algorithm: Mapping[str, JsonValue] = GRPO,
-    **changes: JsonValue,
+    **changes: Unpack[Sections],
 ) -> ExperimentPlan:
     """One stage `rft` of eight steps, four groups of two a step; `changes` are laid over it.
 

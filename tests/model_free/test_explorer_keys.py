@@ -1,18 +1,18 @@
 """Runs whose explorer does more: several engines, no waiting, agents with their own clients."""
 
 from pathlib import Path
+from typing import Unpack
 
 import pytest
-from pydantic import JsonValue
 
-from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
+from tests.model_free.experiment import Sections, experiment_plan, final_weights, run_to_end
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 pytestmark = pytest.mark.timeout(600)
 
 
-async def ended_run(root: Path, **changes: JsonValue) -> pb.Experiment:
+async def ended_run(root: Path, **changes: Unpack[Sections]) -> pb.Experiment:
     plan = experiment_plan(root, **changes)
     async with model_free_stack(plan.job_path) as stack:
         ended = await run_to_end(stack.addresses.synchronizer, plan)
@@ -20,10 +20,11 @@ async def ended_run(root: Path, **changes: JsonValue) -> pb.Experiment:
     return ended
 
 
-async def test_several_engines_give_the_weights_that_one_gives(tmp_path: Path) -> None:
-    one = await ended_run(tmp_path / "one")
-    three = await ended_run(tmp_path / "three", explorer={"rollout_model": {"engine_num": 3}})
-    assert final_weights(one) == final_weights(three)
+async def test_several_engines_give_the_weights_that_one_gives(
+    tmp_path: Path, calm_weights: str
+) -> None:
+    three = await ended_run(tmp_path, explorer={"rollout_model": {"engine_num": 3}})
+    assert final_weights(three) == calm_weights
 
 
 @pytest.mark.parametrize("partial", [False, True])
@@ -43,7 +44,7 @@ async def test_a_run_does_not_wait_for_tasks_that_it_may_leave_behind(
 
 async def test_an_agent_is_trained_by_the_calls_of_its_own_client(tmp_path: Path) -> None:
     workflow = "tests.model_free.workflows.Agent"
-    given: dict[str, JsonValue] = {
+    given: Sections = {
         "buffer": {
             "explorer_input": {"default_workflow_type": workflow},
             "train_batch_size": 16,

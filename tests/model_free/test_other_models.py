@@ -6,10 +6,10 @@ import pytest
 from pydantic import JsonValue
 
 from tests.chat_server import KEY, ChatServer
-from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
+from tests.model_free.alone import weights_of
+from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.model import write_model
 from tests.model_free.stack import model_free_services, model_free_stack
-from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.run import Run
@@ -26,19 +26,23 @@ THEIRS: JsonValue = {
 }
 
 
-async def trained(root: Path, judge: JsonValue) -> pb.Experiment:
-    plan = experiment_plan(
-        root,
-        buffer={
-            "explorer_input": {"default_workflow_type": "tests.model_free.workflows.Judged"},
-            "total_steps": 3,
-        },
-        explorer={"auxiliary_models": [judge]},
-    )
-    async with model_free_stack(plan.job_path) as stack:
-        ended = await run_to_end(stack.addresses.synchronizer, plan)
-    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-    return ended
+async def trained(root: Path, *judges: JsonValue) -> list[str]:
+    """Final weights with each judge, one run after the other."""
+    plans = [
+        experiment_plan(
+            root,
+            name=f"run-{place}",
+            buffer={
+                "explorer_input": {"default_workflow_type": "tests.model_free.workflows.Judged"},
+                "total_steps": 3,
+            },
+            explorer={"auxiliary_models": [judge]},
+        )
+        for place, judge in enumerate(judges)
+    ]
+    async with model_free_stack(root / "stack") as stack:
+        at = stack.addresses.synchronizer
+        return [weights_of(await run_to_end(at, plan)) for plan in plans]
 
 
 async def test_a_judged_run_repeats_itself_and_another_judge_makes_another(tmp_path: Path) -> None:
@@ -46,11 +50,9 @@ async def test_a_judged_run_repeats_itself_and_another_judge_makes_another(tmp_p
         {"name": "judge", "model_path": str(write_model(tmp_path / name, name))}
         for name in ("mild", "strict")
     ]
-    first = await trained(tmp_path / "first", judges[0])
-    again = await trained(tmp_path / "again", judges[0])
-    other = await trained(tmp_path / "other", judges[1])
-    assert final_weights(first) == final_weights(again)
-    assert final_weights(first) != final_weights(other)
+    [first] = await trained(tmp_path / "first", judges[0])
+    other, again = await trained(tmp_path / "again", judges[1], judges[0])
+    assert again == first != other
 
 
 async def test_a_judge_may_be_a_model_that_others_serve(

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.timeout(900)
 END_SECONDS = 400.0
 
 
-async def ended(arena: Arena, name: str, method: str, points: Sequence[str] = ()) -> bytes:
+async def ended(arena: Arena, name: str, points: Sequence[str] = ()) -> str:
     """Weights that a run ended with in which a process died at each point."""
     num_before = len(list(arena.folder.read(DEATHS)))
     for point in points:
         arena.folder.arm(point)
-    plan = experiment_plan(arena.root / name, name=name, synchronizer={"sync_method": method})
+    plan = experiment_plan(arena.root / name, name=name, synchronizer={"sync_method": "nccl"})
     experiment = await arena.run_plan(plan, end_seconds=END_SECONDS)
     assert experiment.state == pb.EXPERIMENT_STATE_FINISHED, experiment.reason
     assert len(list(arena.folder.read(DEATHS))) - num_before == len(points)
@@ -35,20 +35,12 @@ def num_loads(arena: Arena) -> int:
     return len(list(arena.folder.read(LOADS)))
 
 
-async def test_a_run_ends_with_the_weights_that_files_would_have_given(tmp_path: Path) -> None:
-    async with arena_in(tmp_path) as arena:
-        by_files = await ended(arena, "run", "checkpoint")
-        loaded = num_loads(arena)
-        assert loaded
-    async with arena_in(tmp_path / "second") as arena:
-        assert await ended(arena, "run", "nccl") == by_files
-        assert not num_loads(arena)
-
-
-async def test_whoever_dies_in_a_transfer_changes_nothing(tmp_path: Path) -> None:
+async def test_weights_from_memory_are_those_of_files_whoever_dies_in_a_transfer(
+    tmp_path: Path, calm_weights: str
+) -> None:
     points = ("rank.transfer-begun", "explorer.transfer-granted", "rank.transfer-ended")
     async with arena_in(tmp_path) as arena:
-        undisturbed = await ended(arena, "run", "nccl")
-    async with arena_in(tmp_path / "second") as arena:
-        assert await ended(arena, "run", "nccl", points) == undisturbed
+        assert await ended(arena, "calm") == calm_weights
+        assert not num_loads(arena)
+        assert await ended(arena, "disturbed", points) == calm_weights
         assert num_loads(arena), "the files stood in where the trainer had died"

@@ -1,6 +1,7 @@
 """The check without arrays says the same of every message as reading it does."""
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ def _tensor(message: pb.Experience, which: int) -> pb.Tensor:
 
 
 def _other_type(message: pb.Experience, number: int) -> None:
-    _tensor(message, number).dtype = pb.Tensor.Dtype.values()[number % len(pb.Tensor.Dtype.keys())]
+    values = pb.Tensor.Dtype.values()
+    _tensor(message, number).dtype = cast("pb.Tensor.Dtype", values[number % len(values)])
 
 
 def _other_data(message: pb.Experience, number: int) -> None:
@@ -41,8 +43,8 @@ def _other_shape(message: pb.Experience, number: int) -> None:
 
 
 def _other_alignment(message: pb.Experience, number: int) -> None:
-    names = pb.Tensor.Alignment.values()
-    _tensor(message, number).alignment = names[number % len(names)]
+    values = pb.Tensor.Alignment.values()
+    _tensor(message, number).alignment = cast("pb.Tensor.Alignment", values[number % len(values)])
 
 
 def _other_prompt(message: pb.Experience, number: int) -> None:

@@ -1,5 +1,6 @@
 """Rows on their way to the buffer: what cannot be sent is named by its place among all."""
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from trinity.api.v1 import buffer_pb2 as pb
@@ -7,7 +8,8 @@ from trinity.client.packing import MAX_ROW_BYTES, PACK_BYTES, Packer
 
 
 def test_rows_that_fit_into_no_message_are_left_out_and_shift_no_place() -> None:
-    rows = [{"n": 0}, {"n": "x" * MAX_ROW_BYTES}, {"n": float("nan")}, "[1]", {"n": 4}]
+    huge, no_number = {"n": "x" * MAX_ROW_BYTES}, {"n": float("nan")}
+    rows: list[Mapping[str, object] | str] = [{"n": 0}, huge, no_number, "[1]", {"n": 4}]
     packer = Packer()
     message, end = packer.messages(rows)
     assert list(message.rows.json) == ['{"n": 0}', "[1]", '{"n": 4}']

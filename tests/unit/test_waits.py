@@ -1,28 +1,11 @@
 """A process's waits: how long they have gone on, and when others are told."""
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
+from tests.unit.clock import Clock
 from trinity.members import Waits
-
-
-@dataclass
-class Clock:
-    """Time that passes when told to."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("trinity.waits.time.monotonic", clock)
-    return clock
 
 
 @pytest.fixture

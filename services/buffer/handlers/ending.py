@@ -6,7 +6,7 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, StageState
 from services.buffer.store.assignments import cancel_open
-from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.evaluations import cancel_evaluations, open_versions
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import get_stage, update_stage
@@ -19,6 +19,7 @@ async def finish_if_done(connection: AsyncConnection, stage: Stage) -> None:
         return
     if not await open_versions(connection, stage.key):
         await update_stage(connection, stage.key, state=StageState.FINISHED)
+        await notify(connection, RETENTION_TOPIC)
 
 
 async def end_stage(
@@ -31,5 +32,5 @@ async def end_stage(
     await log_event(
         connection, stage.key, Notice(text=f"stage {stage.key.stage} {state}: {reason}")
     )
-    await notify(connection, *stage_topics(stage.key))
+    await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return num_revoked

@@ -5,38 +5,41 @@ TRINITY_TEST_CONFIG_READS=DIR PYTHONPATH=tests/config_reads/hook:. trinity run -
 
 import os
 import sys
+from types import FrameType
+from typing import Any
 
 DIRECTORY = os.environ.get("TRINITY_TEST_CONFIG_READS")
 
 
-def _install(directory):
+def _install(directory: str) -> None:
     """Append `Class.field reader` to a file of this process, once each."""
     from trinity.config.plan_parts import Derived
     from trinity.config.section import Section
 
-    known = set()
+    known: set[str] = set()
     path = os.path.join(directory, f"{os.getpid()}.reads")
 
-    def reading(self, name):
-        value = object.__getattribute__(self, name)
-        if not name.startswith("_") and name in type(self).__pydantic_fields__:
+    def reading(self: object, name: str) -> object:
+        value: object = object.__getattribute__(self, name)
+        model: Any = type(self)
+        if not name.startswith("_") and name in model.__pydantic_fields__:
             reader = _reader(sys._getframe(1))
-            entry = f"{type(self).__name__}.{name} {reader}"
+            entry = f"{model.__name__}.{name} {reader}"
             if reader and entry not in known:
                 known.add(entry)
                 with open(path, "a") as file:
                     file.write(entry + "\n")
         return value
 
-    Section.__getattribute__ = reading
-    Derived.__getattribute__ = reading
+    Section.__getattribute__ = reading  # type: ignore[method-assign]
+    Derived.__getattribute__ = reading  # type: ignore[method-assign]
 
 
 # What looks at all keys alike reads none.
 _UNSEEING = ("sifting", "catalog", "resolved", "derivations", "section", "explain", "status")
 
 
-def _reader(frame):
+def _reader(frame: FrameType | None) -> str | None:
     """The service, the launcher or the planning that the innermost frame of ours belongs to."""
     for _ in range(12):
         if frame is None:

@@ -73,12 +73,8 @@ async def own_process(
     buffer_dsn: str, nats_url: str, tmp_path: Path
 ) -> AsyncIterator[BufferProcess]:
     """A buffer with its own broker and database, which the test may kill."""
-    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log")
-    try:
-        await started.start()
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log") as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The buffer as somebody sees it who looks into it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -65,8 +66,9 @@ class Looking:
         )
         return answer
 
-    async def step(self, step: int) -> "tuple[pb.StepHead, list[pb.StepRow]]":
-        head, rows = pb.StepHead(), []
+    async def step(self, step: int) -> tuple[pb.StepHead, Sequence[pb.StepRow]]:
+        head = pb.StepHead()
+        rows: list[pb.StepRow] = []
         request = pb.GetStepRequest(key=self.key, step=step)
         async for message in self.stub.GetStep(request, timeout=CALL_SECONDS):
             if message.WhichOneof("part") == "head":

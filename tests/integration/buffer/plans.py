@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from tests.unit.config.builders import SFT, stage
 from trinity.config.plan import StagePlan
@@ -19,6 +20,22 @@ def write_tasks(file: Path, num_rows: int) -> str:
     rows = [{"prompt": f"{i}+{i}=", "response": str(2 * i)} for i in range(num_rows)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
+
+
+class Sizes(TypedDict, total=False):
+    """What else callers of `rollout_plan` hand on to it."""
+
+    num_tasks: int
+    num_eval: int
+    eval_repeats: int
+    total_steps: int | None
+    train_batch_size: int
+    sync_offset: int
+    sync_interval: int
+    max_refill_rounds: int
+    keep_steps: int
+    await_feedback: bool
+    feedback_timeout: float
 
 
 def rollout_plan(
@@ -82,18 +99,18 @@ def with_operators(plan: StagePlan, *names: str, **arguments: Mapping[str, JsonV
     return plan.model_copy(update={"operators": tuple(operators)})
 
 
-def fresh_plan(directory: Path, *, max_staleness: int, **sizes: int) -> StagePlan:
+def fresh_plan(directory: Path, *, max_staleness: int, **sizes: Unpack[Sizes]) -> StagePlan:
     """Rows of older weights are left out."""
     strict = {
         "repeat_times": REPEAT_TIMES,
         "sample_strategy": "staleness_control",
         "sample_strategy_args": {"max_staleness": max_staleness},
     }
-    return rollout_plan(directory, algorithm=strict, **sizes)  # type: ignore[arg-type]
+    return rollout_plan(directory, algorithm=strict, **sizes)
 
 
 def mixed_plan(
-    directory: Path, *, ratio: float = 0.5, num_expert_rows: int = 10, **sizes: int
+    directory: Path, *, ratio: float = 0.5, num_expert_rows: int = 10, **sizes: Unpack[Sizes]
 ) -> StagePlan:
     """Some of the rows of each batch come from a file, in shuffled order."""
     experts = {
@@ -111,7 +128,7 @@ def mixed_plan(
         directory,
         algorithm=mix,
         trainer_input={"auxiliary_buffers": {"sft_dataset": experts}},
-        **sizes,  # type: ignore[arg-type]
+        **sizes,
     )
 
 

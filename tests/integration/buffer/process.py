@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -18,7 +19,7 @@ SERVICE = "trinity.api.v1.BufferService"
 
 @dataclass(slots=True)
 class BufferProcess:
-    """`python -m services.buffer` on a port of its own."""
+    """`python -m services.buffer` on a port of its own; as a context it is killed at the end."""
 
     dsn: str
     nats_url: str
@@ -26,6 +27,17 @@ class BufferProcess:
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def address(self) -> str:

@@ -44,13 +44,11 @@ async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterato
         "PYTHONDONTWRITEBYTECODE": "1",
         "TRINITY_BUFFER_ADVANTAGE_SECONDS": str(LIMIT_SECONDS),
     }
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
-    try:
-        await process.start()
-        async with talk_to(process) as calls:
-            yield calls
-    finally:
-        process.kill()
+    async with (
+        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process,
+        talk_to(process) as calls,
+    ):
+        yield calls
 
 
 def plan_with(tmp_path: Path, name: str = "users_functions.own") -> StagePlan:

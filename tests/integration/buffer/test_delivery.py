@@ -136,28 +136,26 @@ async def test_a_full_stream_refuses_results_and_loses_none(
     buffer_dsn: str, nats_url: str, tmp_path: Path
 ) -> None:
     extra = {"TRINITY_BUFFER_STREAM_MAX_BYTES": "4096"}
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
-    try:
-        await process.start()
-        async with talk_to(process) as buffer:
-            assignments = await leased(buffer, tmp_path)
-            results = [buffer.complete(one, run) for one in assignments for run in one.runs]
-            process.kill()
-            refused = []
-            for result in results * 2:
-                try:
-                    await buffer.publish(result)
-                except APIError as error:
-                    assert "maximum bytes exceeded" in str(error)
-                    refused.append(result)
-            assert 0 < len(refused) < len(results) * 2
-            process.extra["TRINITY_BUFFER_STREAM_MAX_BYTES"] = "1000000"
-            await process.start()
-            await buffer.publish(*refused)
-            fates = await buffer.fates(*(result.sequence for result in results))
-            assert {fate.state for fate in fates.values()} == {Report.STATE_COMMITTED}
-    finally:
+    async with (
+        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process,
+        talk_to(process) as buffer,
+    ):
+        assignments = await leased(buffer, tmp_path)
+        results = [buffer.complete(one, run) for one in assignments for run in one.runs]
         process.kill()
+        refused = []
+        for result in results * 2:
+            try:
+                await buffer.publish(result)
+            except APIError as error:
+                assert "maximum bytes exceeded" in str(error)
+                refused.append(result)
+        assert 0 < len(refused) < len(results) * 2
+        process.extra["TRINITY_BUFFER_STREAM_MAX_BYTES"] = "1000000"
+        await process.start()
+        await buffer.publish(*refused)
+        fates = await buffer.fates(*(result.sequence for result in results))
+        assert {fate.state for fate in fates.values()} == {Report.STATE_COMMITTED}
 
 
 async def test_a_producer_is_told_of_the_results_it_names_and_of_later_ones(

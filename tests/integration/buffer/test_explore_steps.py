@@ -71,13 +71,11 @@ async def buffer_with(
     """A buffer that finds the user's function `users_steps.own`."""
     write_function(tmp_path, body)
     extra = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = BufferProcess(dsn, nats_url, tmp_path / "buffer.log", extra)
-    try:
-        await process.start()
-        async with talk_to(process) as calls:
-            yield process, calls
-    finally:
-        process.kill()
+    async with (
+        BufferProcess(dsn, nats_url, tmp_path / "buffer.log", extra) as process,
+        talk_to(process) as calls,
+    ):
+        yield process, calls
 
 
 def write_function(tmp_path: Path, body: str) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Unpack
 
 import grpc
 import pytest
@@ -13,7 +14,7 @@ from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
-from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
+from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
@@ -31,8 +32,8 @@ async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looki
         yield Looking.on(channel, buffer.pb_key)
 
 
-def plan_of(tmp_path: Path, **values: object) -> StagePlan:
-    return rollout_plan(tmp_path, await_feedback=True, **values)  # type: ignore[arg-type]
+def plan_of(tmp_path: Path, **values: Unpack[Sizes]) -> StagePlan:
+    return rollout_plan(tmp_path, await_feedback=True, **values)
 
 
 async def explored(buffer: Buffer, plan: StagePlan, *rewards: float | None) -> None:

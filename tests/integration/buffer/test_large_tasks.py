@@ -21,7 +21,8 @@ async def test_many_large_tasks_come_in_several_answers(buffer: Buffer, tmp_path
     await buffer.open(rollout_plan(tmp_path, batch_size=24, **taskset))  # type: ignore[arg-type]
     await buffer.begin()
     await buffer.record(0)
-    sizes, positions = [], []
+    sizes: list[int] = []
+    positions: list[int] = []
     while len(positions) < 24:
         granted = (await buffer.lease(24)).assignments
         assert granted

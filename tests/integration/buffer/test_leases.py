@@ -1,20 +1,21 @@
 """Leases: who gets which work, when it comes back, and how a stage ends."""
 
 from pathlib import Path
+from typing import Unpack
 
 import sqlalchemy as sa
 
 from services.buffer.store.leases import seconds_until_expiry
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
-from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.plans import Sizes, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.postgres import async_engine
 
 Lease = pb.LeaseAssignmentsResponse
 
 
-async def opened(buffer: Buffer, tmp_path: Path, **plan: int) -> None:
+async def opened(buffer: Buffer, tmp_path: Path, **plan: Unpack[Sizes]) -> None:
     await buffer.open(rollout_plan(tmp_path, **plan))
     await buffer.begin()
     await buffer.record(0)

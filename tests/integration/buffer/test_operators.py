@@ -153,13 +153,11 @@ async def own(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[B
         "TRINITY_BUFFER_ADVANTAGE_SECONDS": str(LIMIT_SECONDS),
         "TRINITY_BUFFER_FUNCTION_MEMORY_BYTES": str(MEMORY_BYTES),
     }
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
-    try:
-        await process.start()
-        async with talk_to(process) as calls:
-            yield calls
-    finally:
-        process.kill()
+    async with (
+        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process,
+        talk_to(process) as calls,
+    ):
+        yield calls
 
 
 def own_plan(directory: Path, body: str, **arguments: JsonValue) -> StagePlan:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.looking import Looking
-from tests.integration.buffer.plans import REPEAT_TIMES, ROWS, rollout_plan, with_advantage
+from tests.integration.buffer.plans import REPEAT_TIMES, ROWS, Sizes, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_retention import begin, removed, there, train
 from tests.integration.buffer.test_retention import own_process as own_process
@@ -21,7 +21,7 @@ from trinity.config.plan_parts import StoredBatches, StoredRollouts
 from trinity.rpc.channel import open_channel
 
 NUM_STEPS = 3
-WANTED = {"num_tasks": 60, "total_steps": 12}
+WANTED: Sizes = {"num_tasks": 60, "total_steps": 12}
 OTHER_RUN = "demo/explored"
 pytestmark = pytest.mark.timeout(180)
 

@@ -27,12 +27,8 @@ async def process(
 ) -> AsyncIterator[BufferProcess]:
     """A buffer whose database the test may stop or freeze."""
     dsn = restartable_postgres.server.dsn("buffer")
-    started = BufferProcess(dsn, nats_url, tmp_path / "buffer.log")
-    try:
-        await started.start()
+    async with BufferProcess(dsn, nats_url, tmp_path / "buffer.log") as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture

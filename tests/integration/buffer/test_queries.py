@@ -14,6 +14,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import query_pb2 as pb
+from trinity.api.v1.buffer_pb2 import ASSIGNMENT_KIND_EVAL
 from trinity.codec import experience_from_proto
 from trinity.rpc.channel import open_channel
 
@@ -185,7 +186,7 @@ async def test_samples_of_evaluations_are_apart(
     evals = [one for one in work if one.kind == 2]
     await buffer.settle(*(buffer.complete(one, 0, Made()) for one in evals))
     assert await looking.list() == []
-    records = await looking.list(pb.ExperienceFilter(kind=2))
+    records = await looking.list(pb.ExperienceFilter(kind=ASSIGNMENT_KIND_EVAL))
     assert [one.state for one in records] == [pb.EXPERIENCE_STATE_EVAL] * len(evals)
     assert evals
 

@@ -52,8 +52,8 @@ def replay_plan(
 
 def places(rows: list[pb.BatchRow]) -> list[Place]:
     """Explore step, position and run."""
-    texts = [row.experience.sequence.response_text for row in rows]
-    return [tuple(int(part) for part in text.split("/")) for text in texts]
+    texts = [row.experience.sequence.response_text.split("/") for row in rows]
+    return [(int(step), int(position), int(run)) for step, position, run in texts]
 
 
 async def begin(buffer: Buffer, plan: StagePlan, seed: int = 7) -> None:

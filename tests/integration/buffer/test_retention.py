@@ -13,7 +13,7 @@ from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
-from tests.integration.buffer.plans import ROWS, rollout_plan
+from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_feedback import give, reward
 from tests.integration.buffer.test_retraining import Recorded
@@ -23,7 +23,7 @@ from trinity.config.plan import StagePlan
 from trinity.rpc.channel import open_channel
 
 READY = BatchHead.STATE_READY
-WANTED = {"num_tasks": 60, "total_steps": 12}
+WANTED: Sizes = {"num_tasks": 60, "total_steps": 12}
 IS_THERE = "SELECT to_regclass('payload_' || %s) IS NOT NULL"
 SEGMENTS = "SELECT segment_id FROM segment WHERE experiment_id = %s ORDER BY segment_id"
 REMOVED = "SELECT count(*) FROM segment WHERE experiment_id = %s AND removed_at IS NOT NULL"
@@ -35,12 +35,8 @@ async def own_process(
 ) -> AsyncIterator[BufferProcess]:
     """Each step's rows are a partition of their own."""
     small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small)
-    try:
-        await started.start()
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture
@@ -162,9 +158,10 @@ async def test_steps_are_kept_as_it_was_asked_for(
 async def test_a_sample_whose_reward_is_awaited_keeps_its_content(
     own_process: BufferProcess, own_buffer: Buffer, looking: Looking, tmp_path: Path
 ) -> None:
-    plan = rollout_plan(tmp_path, keep_steps=0, sync_offset=1, await_feedback=True, **WANTED)
+    sizes: Sizes = {**WANTED, "keep_steps": 0, "sync_offset": 1, "await_feedback": True}
+    plan = rollout_plan(tmp_path, **sizes)
     await begin(own_buffer, plan)
-    awaited, *others = (await own_buffer.lease()).assignments[:3]
+    awaited, *others = (await own_buffer.lease()).assignments
     await own_buffer.settle(
         own_buffer.complete(awaited, 0, Made(reward=None)),
         own_buffer.complete(awaited, 1, Made(reward=1.0)),

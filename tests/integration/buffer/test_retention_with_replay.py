@@ -28,12 +28,8 @@ async def own_process(
 ) -> AsyncIterator[BufferProcess]:
     """Each explore step's rows are a partition of their own."""
     small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small)
-    try:
-        await started.start()
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
         yield started
-    finally:
-        started.kill()
 
 
 async def test_what_may_be_replayed_is_there_and_what_left_the_pool_goes(

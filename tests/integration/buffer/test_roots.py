@@ -1,7 +1,8 @@
 """Tasksets are read from the allowed roots alone, whatever a plan names."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -12,17 +13,29 @@ from tests.integration.buffer.plans import rollout_plan, write_tasks
 from tests.integration.buffer.process import BufferProcess
 
 
-@pytest.fixture
-async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
-    """Reads from `tmp_path/allowed` alone."""
-    roots = {"TRINITY_BUFFER_TASKSET_ROOTS": str(tmp_path / "allowed")}
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", roots)
+@pytest.fixture(scope="module")
+def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The only directory that the buffer may read from."""
+    directory = tmp_path_factory.mktemp("roots") / "allowed"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bounded(allowed: Path, shared_dsn: str, shared_nats_url: str) -> Iterator[BufferProcess]:
+    roots = {"TRINITY_BUFFER_TASKSET_ROOTS": str(allowed)}
+    started = BufferProcess(shared_dsn, shared_nats_url, allowed.parent / "buffer.log", roots)
     try:
-        await process.start()
-        async with talk_to(process) as calls:
-            yield calls
+        asyncio.run(started.start())
+        yield started
     finally:
-        process.kill()
+        started.kill()
+
+
+@pytest.fixture
+async def buffer(bounded: BufferProcess) -> AsyncIterator[Buffer]:
+    async with talk_to(bounded) as calls:
+        yield calls
 
 
 def _outside(allowed: Path) -> str:
@@ -62,10 +75,8 @@ def _in_directory(allowed: Path) -> str:
     ],
 )
 async def test_what_lies_elsewhere_or_is_no_file_is_refused_by_name(
-    buffer: Buffer, tmp_path: Path, place: Callable[[Path], str], said: str
+    buffer: Buffer, tmp_path: Path, allowed: Path, place: Callable[[Path], str], said: str
 ) -> None:
-    allowed = tmp_path / "allowed"
-    allowed.mkdir()
     path = place(allowed)
     taskset = {"explorer_input": {"taskset": {"name": "train", "path": path}}}
     with pytest.raises(grpc.aio.AioRpcError, match=said) as error:
@@ -74,7 +85,6 @@ async def test_what_lies_elsewhere_or_is_no_file_is_refused_by_name(
     assert Path(path).name in str(error.value.details())
 
 
-async def test_what_lies_there_is_read(buffer: Buffer, tmp_path: Path) -> None:
-    (tmp_path / "allowed").mkdir()
-    opened = await buffer.open(rollout_plan(tmp_path / "allowed"))
+async def test_what_lies_there_is_read(buffer: Buffer, allowed: Path) -> None:
+    opened = await buffer.open(rollout_plan(allowed))
     assert opened.total_train_steps == 4

@@ -92,7 +92,7 @@ async def test_expert_rows_follow_from_the_step_whoever_asks_and_however_rollout
     process: BufferProcess, tmp_path: Path
 ) -> None:
     plan = mixed_plan(tmp_path, train_batch_size=ROWS, ratio=0.3, sync_offset=1)
-    seen = []
+    seen: list[list[list[int]]] = []
     for seed in (7, 7, 8):
         async with talk_to(process) as buffer:
             await begin(buffer, plan, seed)

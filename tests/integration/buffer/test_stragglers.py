@@ -17,7 +17,12 @@ COUNTS = "experience_pipeline/over_rollout"
 
 
 def plan_of(
-    tmp_path: Path, wait_after_min: float = 0.0, partial: bool = False, **changes: int
+    tmp_path: Path,
+    *,
+    wait_after_min: float = 0.0,
+    partial: bool = False,
+    sync_offset: int = 0,
+    total_steps: int = 4,
 ) -> StagePlan:
     """Two of four tasks are enough, and a train step takes what they give."""
     return rollout_plan(
@@ -30,7 +35,8 @@ def plan_of(
             "wait_after_min": wait_after_min,
             "return_partial_tasks": partial,
         },
-        **changes,
+        sync_offset=sync_offset,
+        total_steps=total_steps,
     )
 
 

@@ -13,7 +13,7 @@ from tests.unit.config.builders import CPT, DPO, SFT, stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan import StagePlan
 
-COLUMNS = {
+COLUMNS: dict[str, dict[str, object]] = {
     "sft": {"message_list": [{"role": "user", "content": "?"}, {"role": "assistant"}]},
     "dpo": {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
     "cpt": {"text": "a page"},

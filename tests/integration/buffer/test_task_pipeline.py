@@ -1,7 +1,7 @@
 """Tasks go through a pipeline before any of them is explored, and nothing of it is lost."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -28,7 +28,7 @@ def write(file: Path, num_rows: int = NUM_ROWS, first: int = 0) -> str:
     return str(file)
 
 
-def plan_of(path: str | None, pipeline: dict[str, object], **taskset: object) -> StagePlan:
+def plan_of(path: str | None, pipeline: Mapping[str, object], **taskset: object) -> StagePlan:
     given = {"name": "train", "path": path, "format": {"prompt_key": "prompt"}, **taskset}
     return stage(
         buffer={"batch_size": 4, "explorer_input": {"taskset": given}},

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
@@ -38,7 +38,13 @@ async def client_of(process: BufferProcess) -> AsyncIterator[AsyncTasksets]:
 
 
 async def test_rows_are_stored_or_refused_one_by_one(process: BufferProcess) -> None:
-    given = [{"prompt": "a"}, "[1]", '{"prompt": NaN}', {"prompt": "b"}, '{"prompt":']
+    given: list[Mapping[str, object] | str] = [
+        {"prompt": "a"},
+        "[1]",
+        '{"prompt": NaN}',
+        {"prompt": "b"},
+        '{"prompt":',
+    ]
     async with client_of(process) as tasksets:
         done = await tasksets.submit("sums", given)
         assert (done.num_stored, done.num_refused) == (2, 3)

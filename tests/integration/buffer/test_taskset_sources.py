@@ -146,9 +146,7 @@ async def test_a_dataset_of_the_hub_is_read_from_the_cache_where_the_hub_is_out_
         "HF_HUB_OFFLINE": "1",
         "TRINITY_BUFFER_TASKSET_ROOTS": str(allowed),
     }
-    process = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
-    try:
-        await process.start()
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
         async with talk_to(process) as buffer:
             plan = plan_of(path="people/sums", subset_name="main")
             assert await tasks_of(buffer, plan) == ['{"prompt": "1+1="}']
@@ -156,8 +154,6 @@ async def test_a_dataset_of_the_hub_is_read_from_the_cache_where_the_hub_is_out_
             with pytest.raises(grpc.aio.AioRpcError, match="not in the hub's cache"):
                 await buffer.open(plan_of(path="people/products"))
             await _assert_places_are_refused(buffer, allowed, tmp_path)
-    finally:
-        process.kill()
 
 
 async def _assert_places_are_refused(buffer: Buffer, allowed: Path, outside: Path) -> None:

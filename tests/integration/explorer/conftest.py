@@ -24,7 +24,7 @@ from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.server import Servicer, serve
 from trinity.settings import ServiceSettings
-from trinity.types import JsonObject
+from trinity.types import JsonObject, JsonValue
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +100,7 @@ class World:
                 lambda: bool(peer.members) and bool(condition(peer.members[-1]))
             )
 
-    def plan_with(self, **changes: JsonObject) -> None:
+    def plan_with(self, **changes: JsonValue) -> None:
         """Let the plan have these sections, merged over the usual ones."""
         model: JsonObject = {"model_path": str(self.model_path)}
         self.synchronizer.plan = build_plan(self.folder, model=model, **changes)

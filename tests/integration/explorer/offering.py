@@ -54,7 +54,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return tensors.packed(*arguments)  # type: ignore[arg-type]
 
-    sending.packed = packed
+    sending.packed = packed  # type: ignore[assignment,attr-defined]
     offer = WeightsOffer(
         weights_of(Path(sys.argv[1])),
         host="127.0.0.1",

@@ -84,7 +84,7 @@ class Attempt:
 
     async def streamed(self, **asked: Any) -> list[Any]:
         async with self.model.get_openai_async_client() as client:
-            stream = await client.chat.completions.create(
+            stream: Any = await client.chat.completions.create(
                 model="m",
                 messages=QUESTION,  # type: ignore[arg-type]
                 stream=True,

@@ -1,6 +1,7 @@
 """Calls of tools and thoughts, found in responses by vLLM's own parsers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ class Bytes:
 
 
 def parsers(engine: type[EngineConfig] = RolloutModelConfig, **keys: object) -> ResponseParsers:
-    tokenizer = HuggingFaceTokenizer(Bytes(), None, (END,))  # type: ignore[arg-type]
+    tokenizer = HuggingFaceTokenizer(Bytes(), None, (END,))
     found = load_parsers(engine.model_validate(keys), tokenizer)
     assert found is not None
     return found
@@ -114,6 +115,6 @@ def test_a_parser_that_does_not_suit_the_model_is_refused_at_the_start(
         {"reasoning_parser": "none-such"},
     ],
 )
-def test_a_parser_that_vllm_does_not_have_is_named(keys: dict[str, object]) -> None:
+def test_a_parser_that_vllm_does_not_have_is_named(keys: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="vLLM has no parser `none-such`"):
         parsers(**keys)

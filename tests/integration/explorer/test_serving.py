@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from services.explorer.engine import EngineOptions
 from services.explorer.engines import RunningEngine
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 300
 KEY = "a key"
-QUESTION = [{"role": "user", "content": "1+1="}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "1+1="}]
 
 
 def publish(run: Path, model: Path, version: int) -> None:
@@ -52,7 +53,7 @@ class Served:
         """One question's answer, and by which weights."""
         answer = await self.client.chat.completions.create(
             model="p/n-serve",
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             seed=1,
         )
         return answer.choices[0].message.content or "", answer.system_fingerprint or ""
@@ -131,7 +132,7 @@ async def test_newer_weights_answer_and_streams_tell_the_same(
         assert weights == "v0-0"
         stream = await served.client.chat.completions.create(
             model="p/n-serve",
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             seed=1,
             stream=True,
         )
@@ -143,7 +144,7 @@ async def test_newer_weights_answer_and_streams_tell_the_same(
         publish(served.run, models[1], 4)
         assert await served.until("v4-1") != first
         with pytest.raises(openai.NotFoundError, match="no model `other`"):
-            await served.client.chat.completions.create(model="other", messages=QUESTION)  # type: ignore[arg-type]
+            await served.client.chat.completions.create(model="other", messages=QUESTION)
         with pytest.raises(openai.BadRequestError, match="tokens"):
             long = [{"role": "user", "content": "1" * 500}]
             await served.client.chat.completions.create(model="p/n-serve", messages=long)  # type: ignore[arg-type]

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from pydantic import JsonValue
 
 from tests.integration.looking.conftest import ended_run, trinity
-from tests.model_free.experiment import experiment_plan
+from tests.model_free.experiment import Sections, experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
@@ -25,7 +26,7 @@ def taking(
     *,
     source_stage: str = "",
     algorithm: Mapping[str, JsonValue] | None = None,
-    **changes: JsonValue,
+    **changes: Unpack[Sections],
 ) -> ExperimentPlan:
     """A run without an explorer, beside the one that `experiment_plan` makes."""
     stage: JsonValue = {
@@ -37,7 +38,8 @@ def taking(
         "total_steps": None,
         "trainer_input": {"experience_buffer": {"source_run": "run", "source_stage": source_stage}},
     }
-    return experiment_plan(root, name="taker", stages=[stage], buffer=buffer, **changes)
+    sections: Sections = {**changes, "stages": [stage], "buffer": buffer}
+    return experiment_plan(root, name="taker", **sections)
 
 
 async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(

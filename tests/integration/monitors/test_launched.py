@@ -1,6 +1,7 @@
 """A whole run with a monitor: it has two runs there, and one that is away holds nothing up."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.integration.monitors.wandb_files import history, run_of
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.launch.run import Run
+from trinity.monitors.feed import MonitorFeed
 from trinity.progress.lines import LineReporter
 from trinity.progress.summary import RunSummary
 
@@ -55,6 +57,8 @@ async def test_a_run_ends_though_its_monitor_never_answers(
 ) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr("trinity.monitors.wandb.ANSWER_SECONDS", 2.0)
+    impatient = partial(MonitorFeed, catch_up_seconds=2.0)
+    monkeypatch.setattr("trinity.launch.watching.MonitorFeed", impatient)
     said: list[str] = []
     summary = await run(tmp_path, said, api_key=KEY, base_url="http://127.0.0.1:1")
     assert summary.state == "finished"

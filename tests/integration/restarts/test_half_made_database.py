@@ -50,6 +50,7 @@ async def test_a_start_killed_before_the_database_is_made_is_made_good(tmp_path:
         await until_rows(session, creating, 1)
         process.kill()
         process.wait()
+        making.cancel()
         await asyncio.gather(making, return_exceptions=True)
         await session.close()
     await check_it_comes_up(tmp_path)

@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.integration.local.stacks import next_event, running_stack
 from tests.integration.restarts import stopping_trainer
 from tests.integration.restarts.stopping_rank import HALF
-from tests.integration.together.alone import weights_of
 from tests.integration.together.seen import until
+from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, run_to_end, start_experiment
 from tests.model_free.learner import STATE_FILE
 from tests.model_free.stack import MODULES, model_free_stack

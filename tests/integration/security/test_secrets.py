@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.integration.telemetry.receiver import receiver
-from tests.model_free.experiment import experiment_plan
+from tests.model_free.experiment import Sections, experiment_plan
 from tests.model_free.stack import model_free_services
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
@@ -109,7 +108,7 @@ def monitors(root: Path) -> Mapping[str, Watched]:
     }
 
 
-def with_keys() -> dict[str, Any]:
+def with_keys() -> Sections:
     """Sections with every kind of place for a secret."""
     address = f"postgresql://me:{CONFIGURED['database']}@db.example/facts"
     return {
@@ -133,8 +132,12 @@ def with_keys() -> dict[str, Any]:
 
 
 def keyed_plan(root: Path, watched: Watched) -> ExperimentPlan:
-    monitor = {"monitor_type": watched.package, "monitor_args": dict(watched.arguments)}
-    return experiment_plan(root, **with_keys(), monitor=monitor, log={"level": "DEBUG"})
+    sections: Sections = {
+        **with_keys(),
+        "monitor": {"monitor_type": watched.package, "monitor_args": dict(watched.arguments)},
+        "log": {"level": "DEBUG"},
+    }
+    return experiment_plan(root, **sections)
 
 
 async def what_commands_show(folder: Path, job_dir: Path) -> str:

@@ -8,5 +8,5 @@ from tests.model_free import explorer
 from trinity.rpc.runner import run_service
 
 if __name__ == "__main__":
-    explorer.start_hash_engine = start_mortal_engine  # type: ignore[attr-defined,assignment]
+    explorer.start_hash_engine = start_mortal_engine  # type: ignore[attr-defined]
     sys.exit(run_service("explorer", ExplorerSettings, explorer.serve_until))

@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
-from tests.model_free.experiment import experiment_plan, start_experiment
+from tests.model_free.experiment import Sections, experiment_plan, start_experiment
 from trinity.config.plan import ExperimentPlan
 from trinity.diagnosis.verdict import State
 
@@ -16,7 +14,7 @@ MAX_SECONDS = 8.0
 
 def endless_plan(root: Path) -> ExperimentPlan:
     """More steps than a test waits for."""
-    changes: dict[str, JsonValue] = {
+    changes: Sections = {
         "buffer": {
             "total_steps": 100_000,
             "explorer_input": {

@@ -71,7 +71,7 @@ class Receiver:
         }
 
 
-class _Traces(trace_grpc.TraceServiceServicer):  # type: ignore[misc]  # it has no types
+class _Traces(trace_grpc.TraceServiceServicer):
     def __init__(self, seen: Receiver) -> None:
         self._seen = seen
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class _Traces(trace_grpc.TraceServiceServicer):  # type: ignore[misc]  # it has 
         return trace_pb.ExportTraceServiceResponse()
 
 
-class _Metrics(metrics_grpc.MetricsServiceServicer):  # type: ignore[misc]  # it has no types
+class _Metrics(metrics_grpc.MetricsServiceServicer):
     def __init__(self, seen: Receiver) -> None:
         self._seen = seen
 

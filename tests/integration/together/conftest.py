@@ -1,11 +1,3 @@
-"""The weights that runs are compared with."""
+"""The weights that runs here are compared with."""
 
-import pytest
-
-from tests.integration.together.alone import weights_alone
-
-
-@pytest.fixture(scope="session")
-def calm_weights() -> str:
-    """Of the plan as it is, whose seed is 7."""
-    return weights_alone(7)
+from tests.model_free.alone import calm_weights as calm_weights

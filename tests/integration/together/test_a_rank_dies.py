@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.integration.together.alone import weights_of
 from tests.integration.together.seen import rows, until
+from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack

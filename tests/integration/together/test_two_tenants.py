@@ -8,9 +8,9 @@ from pathlib import Path
 import nats
 from psycopg import sql
 
-from tests.integration.together.alone import weights_of
 from tests.integration.together.further import further
 from tests.integration.together.seen import Row, members, rows
+from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb

@@ -93,9 +93,13 @@ class Peers(BufferPeer, synchronizer_grpc.SynchronizerServiceServicer):
         self, _request: synchronizer_pb2.WatchExperimentsRequest, _context: grpc.aio.ServicerContext
     ) -> AsyncIterator[synchronizer_pb2.WatchExperimentsResponse]:
         seen = -1
+
+        def is_new() -> bool:
+            return self.num_changes != seen
+
         while True:
             async with self.changed:
-                await self.changed.wait_for(lambda seen=seen: self.num_changes != seen)
+                await self.changed.wait_for(is_new)
                 seen = self.num_changes
             running = self.experiment.state == synchronizer_pb2.EXPERIMENT_STATE_RUNNING
             yield synchronizer_pb2.WatchExperimentsResponse(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,15 +18,16 @@ from trinity.config.root import Config
 from trinity.local.ports import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6
+Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 
 
 def plan_in(
-    directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: object
+    directory: Path, model: Path, sync_timeout: float = 3600.0, /, **trainer: object
 ) -> ExperimentPlan:
     """A supervised stage, then one on rollouts with all that a checkpoint can hold."""
     data = directory / "rows.jsonl"
     data.write_text(json.dumps({"prompt": "1+1=", "response": "2"}) + "\n")
-    rows = {"name": "rows", "storage_type": "file", "path": str(data)}
+    rows: dict[str, object] = {"name": "rows", "storage_type": "file", "path": str(data)}
     rows |= {"format": {"prompt_type": "plaintext"}}
     tasks = {"name": "tasks", "path": str(data), "default_workflow_type": "math_workflow"}
     adam = {"lr": 1e-3}

@@ -1,6 +1,7 @@
 """With LoRA only the adapter learns, and everybody else sees the model that both make."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ KL = {"kl_loss_fn": "k2", "kl_loss_fn_args": {"kl_coef": 0.1}}
 BATCH = random_batch(16, seed=5)
 
 
-def lora_plan(model: Path, lora: dict[str, object] | None = None, **algorithm: object) -> StagePlan:
+def lora_plan(
+    model: Path, lora: Mapping[str, object] | None = None, /, **algorithm: object
+) -> StagePlan:
     adapter = {"lora_rank": 4, "lora_alpha": 8, **(lora or {})}
     grpo = {"algorithm_type": "grpo", "repeat_times": 8, **algorithm}
     return make_plan(model, grpo, model_section={"lora_configs": [adapter]})
@@ -123,11 +126,12 @@ def test_publishing_changes_nothing_of_what_is_trained(learner_of: Build, model:
 def test_the_reference_is_the_model_without_its_adapter(learner_of: Build, model: Path) -> None:
     learner, frozen = learner_of(lora_plan(model, **KL)), learner_of(grpo_plan(model, **KL))
     trained(learner)
-    seen: list[object] = []
+    seen: list[np.ndarray] = []
     for one in (learner, frozen):
         prepare = one._preparation.prepare(BATCH, kl_coef=0.0)
+        assert prepare.reference_logprobs_BT is not None
         seen.append(prepare.reference_logprobs_BT)
-    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6, atol=1e-6)  # type: ignore[arg-type]
+    np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6, atol=1e-6)
 
 
 def test_the_published_model_says_what_the_trainer_says(

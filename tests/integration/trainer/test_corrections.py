@@ -28,7 +28,7 @@ TIS = {"bypass_old_logprobs": False, "rollout_correction": {"rollout_is": "token
 REJECTION = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.1_10.0"}
 
 
-def plan_of(model: Path, max_tokens: int = 8192, **algorithm: object) -> StagePlan:
+def plan_of(model: Path, max_tokens: int = 8192, /, **algorithm: object) -> StagePlan:
     grpo = {"algorithm_type": "grpo", "repeat_times": 4, "kl_loss_fn": "none", **algorithm}
     return make_plan(model, grpo, {"max_token_len_per_gpu": max_tokens})
 

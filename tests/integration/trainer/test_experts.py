@@ -26,7 +26,7 @@ def mixed_batch(num_experts: int = 4) -> TrainBatch:
     return replace(USUAL, rows=[*USUAL.rows, *experts])
 
 
-def mixed_plan(model: Path, max_tokens: int = 8192, **algorithm: object) -> StagePlan:
+def mixed_plan(model: Path, max_tokens: int = 8192, /, **algorithm: object) -> StagePlan:
     grpo = {"algorithm_type": "grpo", "repeat_times": 4, "kl_loss_fn": "none", **algorithm}
     plan = make_plan(model, grpo, {"max_token_len_per_gpu": max_tokens})
     mixed = plan.algorithm.model_copy(

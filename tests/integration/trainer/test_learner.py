@@ -27,7 +27,7 @@ AGG_MODES = [
 ]
 
 
-def plan_of(model: Path, max_tokens: int = 8192, **algorithm: object) -> StagePlan:
+def plan_of(model: Path, max_tokens: int = 8192, /, **algorithm: object) -> StagePlan:
     grpo = {"algorithm_type": "grpo", "repeat_times": 8, **algorithm}
     return make_plan(model, grpo, {"max_token_len_per_gpu": max_tokens})
 
@@ -39,14 +39,12 @@ def test_one_step_is_the_same_in_one_call_or_in_several(
 ) -> None:
     algorithm = {"loss_agg_mode": mode, "entropy_loss_fn_args": {"entropy_coef": 0.01}}
     whole = gradients_of(learner_of(plan_of(model, **algorithm)), BATCH)
-    parts = gradients_of(learner_of(plan_of(model, max_tokens=max_tokens, **algorithm)), BATCH)
+    parts = gradients_of(learner_of(plan_of(model, max_tokens, **algorithm)), BATCH)
     assert_close(whole, parts)
 
 
 def test_figures_are_of_the_whole_batch_however_it_is_cut(learner_of: Build, model: Path) -> None:
-    at_once, in_parts = (
-        stepped(learner_of(plan_of(model, max_tokens=n)), BATCH) for n in (8192, 80)
-    )
+    at_once, in_parts = (stepped(learner_of(plan_of(model, n)), BATCH) for n in (8192, 80))
     for name in ("actor/loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
         assert in_parts[name] == pytest.approx(at_once[name], rel=1e-4, abs=1e-6)
 

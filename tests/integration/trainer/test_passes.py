@@ -27,7 +27,7 @@ NUM_PASSES = 3
 
 
 def plan_of(
-    model: Path, kind: str, passes: int, critic_passes: int = 1, **algorithm: object
+    model: Path, kind: str, passes: int, critic_passes: int = 1, /, **algorithm: object
 ) -> StagePlan:
     trainer = {"ppo_epochs": passes, "critic": {"ppo_epochs": critic_passes}}
     return make_plan(model, {"algorithm_type": kind, "repeat_times": 8, **algorithm}, trainer)

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,6 +13,7 @@ from examples.addition.model import save_model
 from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import (
     STEPS,
+    Disturb,
     peers_of,
     plan_in,
     ranks_of,
@@ -32,12 +32,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def final_hashes(plan: ExperimentPlan, disturb: Callable[..., object] | None) -> list[bytes]:
+async def final_hashes(plan: ExperimentPlan, disturb: Disturb | None) -> list[bytes]:
     """Hashes of both stages' final weights."""
     peers = peers_of(plan)
     async with serve_peers(peers) as address, running_service(address) as (process, _):
         if disturb is not None:
-            await disturb(peers, process)  # type: ignore[misc]
+            await disturb(peers, process)
         await peers.until(lambda: peers.is_finished or bool(peers.failure))
         assert peers.failure == ""
         assert await stop(process) == 0
@@ -62,10 +62,13 @@ def check_what_a_run_leaves(peers: Peers, plan: ExperimentPlan) -> None:
 async def kill_the_rank_twice(peers: Peers, process: asyncio.subprocess.Process) -> None:
     """Once in each stage, between a checkpoint and the end."""
     for name, step in (("sft", 5), ("rft", 4)):
-        stage = peers.stages[name]
-        await peers.until(lambda stage=stage, step=step: stage.recorded_step >= step)
+        await until_recorded(peers, name, step)
         for rank in ranks_of(process):
             rank.send_signal(signal.SIGKILL)
+
+
+async def until_recorded(peers: Peers, stage: str, step: int) -> None:
+    await peers.until(lambda: peers.stages[stage].recorded_step >= step)
 
 
 PASSES = {

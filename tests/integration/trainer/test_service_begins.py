@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from examples.addition.model import save_model
 from tests.integration.trainer.learners import stepped
 from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import (
+    Disturb,
     peers_of,
     plan_in,
     ranks_of,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 SECONDS = 300.0
-Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Parts that do not go together are refused with a sentence, before anything starts."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -221,7 +222,7 @@ def test_a_workflow_that_asks_a_teacher_needs_one(name: str, tmp_path: Path) -> 
     distilled = {"algorithm_type": "on_policy_distill"}
     workflow = {"explorer_input": {"default_workflow_type": f"{name}_workflow"}}
 
-    def with_teacher(*teachers: dict[str, object]) -> str:
+    def with_teacher(*teachers: Mapping[str, object]) -> str:
         return said(algorithm=distilled, buffer=workflow, explorer={"auxiliary_models": teachers})
 
     assert f"`{name}_workflow` asks a teacher with the policy's tokenizer: give one in" in (

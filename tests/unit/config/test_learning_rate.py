@@ -61,7 +61,8 @@ def test_linear_goes_down_to_the_least_as_transformers_has_it() -> None:
 
 def test_linear_begins_at_lr_without_a_warm_up() -> None:
     found = rates(schedule("linear", least=0.1))
-    assert (found[0], found[-1]) == (1.0, pytest.approx(0.1))
+    assert found[0] == 1.0
+    assert found[-1] == pytest.approx(0.1)
     steps = {round(before - after, 12) for before, after in pairwise(found)}
     assert len(steps) == 1
 

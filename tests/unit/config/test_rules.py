@@ -39,14 +39,9 @@ def checked(directory: Path, case: Case) -> Report:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_the_rule_holds(tmp_path: Path, case: Case) -> None:
     report = checked(tmp_path, case)
-    said = {
-        MISTAKE: list(report.mistakes),
-        ADVICE: list(report.advice),
-        **{
-            status: [f"{one} {one.text}" for one in report.notices if one.status is status]
-            for status in (PLANNED, NO_EFFECT, RENAMED)
-        },
-    }
+    said: dict[str, list[str]] = {MISTAKE: list(report.mistakes), ADVICE: list(report.advice)}
+    for status in (PLANNED, NO_EFFECT, RENAMED):
+        said[status] = [f"{one} {one.text}" for one in report.notices if one.status is status]
     if case.told != SILENT:
         assert any(case.said in line for line in said.pop(case.told)), report
     assert [line for lines in said.values() for line in lines] == []

@@ -1,6 +1,7 @@
 """Tasksets as they are written: several, from anywhere, drawn by any selector."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from trinity.errors import UserError
 DIFFICULTY = {"selector_type": "difficulty_based", "feature_keys": ["weak", "strong"]}
 
 
-def with_tasksets(*tasksets: dict[str, object], **buffer: object) -> StagePlan:
+def with_tasksets(*tasksets: Mapping[str, object], **buffer: object) -> StagePlan:
     given = {"taskset": None, "tasksets": list(tasksets)}
     return stage(buffer={"explorer_input": given, **buffer})
 

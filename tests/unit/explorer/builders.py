@@ -17,7 +17,7 @@ from trinity.config.planning import plan_experiment
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.transfer.offer import Receivers, Seat
-from trinity.types import FinishReason, JsonObject, SamplingParams, StageKey
+from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
@@ -128,7 +128,7 @@ class CharacterTokenizer:
         return bytes(token_ids).decode()
 
 
-def build_plan(folder: Path, **changes: JsonObject) -> ExperimentPlan:
+def build_plan(folder: Path, **changes: JsonValue) -> ExperimentPlan:
     """A plan of one stage with rollout; `changes` are sections merged over it."""
     (folder / "tasks.jsonl").write_text('{"question": "1+1=", "answer": "2"}\n')
     sections: JsonObject = {

@@ -21,7 +21,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.threads import DaemonThreads
-from trinity.types import Experience, JsonObject
+from trinity.types import Experience, JsonObject, JsonValue
 from trinity.waits import Waits
 from trinity.workflows.workflow import Workflow
 
@@ -120,8 +120,13 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await world.engines.close()
 
 
-def asking(workflow: str, folder: Path, **judge: object) -> dict[str, JsonObject]:
-    model = {"name": "judge", "model_path": str(folder / "judge"), "engine_num": 2, **judge}
+def asking(workflow: str, folder: Path, **judge: JsonValue) -> dict[str, JsonObject]:
+    model: JsonObject = {
+        "name": "judge",
+        "model_path": str(folder / "judge"),
+        "engine_num": 2,
+        **judge,
+    }
     return {
         "buffer": {"explorer_input": {"taskset": {"default_workflow_type": workflow}}},
         "explorer": {"auxiliary_models": [model]},

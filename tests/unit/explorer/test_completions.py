@@ -1,6 +1,7 @@
 """Completions of plain text and of tokens over HTTP, and how likely given tokens are."""
 
 import asyncio
+from typing import Any
 
 import openai
 import pytest
@@ -92,14 +93,18 @@ async def test_a_stream_of_completions_tells_the_same_as_one_piece(offered: Offe
 
 async def test_given_text_is_looked_at_without_a_word_added(offered: Offered) -> None:
     async with offered.client as client:
+        prompts: Any = ["ab", AB]
         answer = await client.completions.create(
-            model="any", prompt=["ab", AB], max_tokens=0, echo=True, logprobs=1
-        )  # type: ignore[call-overload]
+            model="any", prompt=prompts, max_tokens=0, echo=True, logprobs=1
+        )
     for choice in answer.choices:
         assert choice.text == "ab"
+        assert choice.logprobs is not None
         assert choice.logprobs.tokens == ["a", "b"]
-        assert choice.logprobs.token_logprobs == [None, pytest.approx(-0.98)]
+        found: list[Any] = choice.logprobs.token_logprobs or []
+        assert found == [None, pytest.approx(-0.98)]
         assert choice.logprobs.top_logprobs == [None, {"a": -0.25, "b": pytest.approx(-0.98)}]
+    assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 0)
     assert offered.model.extract_experience_from_history() == []
     assert offered.engine.seeds == []

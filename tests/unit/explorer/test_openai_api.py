@@ -6,6 +6,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
@@ -24,13 +25,14 @@ from tests.unit.explorer.offering import QUESTION, ROLLOUT, Offered
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.threads import DaemonThreads
-from trinity.types import Experience, SamplingParams
+from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.openai_clients import ApiAccess
 from trinity.workflows.workflow import Workflow
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "a"}]
 
 
 class Agent(Workflow):
@@ -98,11 +100,10 @@ async def test_log_probabilities_come_with_the_answer(offered: Offered) -> None:
 
 
 async def test_a_stream_tells_what_an_answer_in_one_piece_would(offered: Offered) -> None:
-    pieces: list[str] = []
     async with offered.client as client:
         stream = await client.chat.completions.create(
             model="any",
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=ASKED,
             n=2,
             logprobs=True,
             stream=True,
@@ -238,7 +239,7 @@ def attempt() -> Attempt:
 
 async def test_an_agent_with_a_client_of_its_own_is_trained(api: OpenAIApi, tmp_path: Path) -> None:
     WORKFLOWS.register("test_agent", Agent)
-    taskset = {"taskset": {"default_workflow_type": "test_agent"}}
+    taskset: JsonObject = {"taskset": {"default_workflow_type": "test_agent"}}
     plan = build_plan(
         tmp_path,
         buffer={"explorer_input": taskset},

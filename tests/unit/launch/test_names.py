@@ -1,5 +1,7 @@
 """Workflows and rewards that cannot do their part are found before anything starts."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.unit.config.builders import config
@@ -8,7 +10,7 @@ from trinity.errors import UserError
 from trinity.launch.names import check_names
 
 
-def complaint(taskset: dict[str, object]) -> str:
+def complaint(taskset: Mapping[str, object]) -> str:
     plan = plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}}))
     with pytest.raises(UserError) as caught:
         check_names(plan)

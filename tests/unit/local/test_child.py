@@ -1,5 +1,6 @@
 """A process that dies now and then is started again for ever, one that cannot live is given up."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Child:
-    monkeypatch.setattr(module.os, "posix_spawn", lambda *_, **__: 1)
+    monkeypatch.setattr(os, "posix_spawn", lambda *_, **__: 1)
     return Child(ProcessSpec(name="x", argv=["/x"], log_file=Path("/x.log"), max_restarts=5))
 
 

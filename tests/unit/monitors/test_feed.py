@@ -14,7 +14,7 @@ from tests.unit.monitors.builders import EXPERIMENT, RUNS_OF_TASK, SECRET, whole
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.monitors.absence import Absence
-from trinity.monitors.feed import MonitorFeed
+from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, MonitorFeed
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import Point, Points
 
@@ -75,7 +75,13 @@ class Recording:
 
 @contextlib.asynccontextmanager
 async def fed(
-    directory: Path, monitor: Monitor, lines: Lines, **limits: float
+    directory: Path,
+    monitor: Monitor,
+    lines: Lines,
+    *,
+    slow_seconds: float = SLOW_SECONDS,
+    catch_up_seconds: float = PATIENCE_SECONDS,
+    close_seconds: float = CLOSE_SECONDS,
 ) -> AsyncIterator[MonitorFeed]:
     server = grpc.aio.server()
     buffer_pb2_grpc.add_BufferServiceServicer_to_server(Buffer(), server)
@@ -92,7 +98,10 @@ async def fed(
             reporter=lines,
             directory=directory,
             secrets=(SECRET,),
-            **{"retry_seconds": 0.01, "catch_up_seconds": PATIENCE_SECONDS, **limits},
+            retry_seconds=0.01,
+            slow_seconds=slow_seconds,
+            catch_up_seconds=catch_up_seconds,
+            close_seconds=close_seconds,
         )
         task = asyncio.create_task(feed.run())
         try:

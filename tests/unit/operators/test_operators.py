@@ -37,7 +37,7 @@ def figures(changes: Changes) -> dict[str, list[float]]:
 
 def test_every_operator_is_found_by_its_name() -> None:
     for name in OPERATORS.builtins:
-        assert OPERATORS.get(name).__name__ == name  # type: ignore[attr-defined]
+        assert OPERATORS.get(name).__name__ == name
 
 
 def test_reward_filter_keeps_what_reaches_the_threshold() -> None:

@@ -68,7 +68,9 @@ async def setup() -> AsyncIterator[Setup]:
 
 async def call(setup: Setup) -> trainer_pb2.GetTrainerStatusResponse:
     stub = trainer_pb2_grpc.TrainerServiceStub(setup.channel)
-    return await stub.GetTrainerStatus(trainer_pb2.GetTrainerStatusRequest(), timeout=5)
+    request = trainer_pb2.GetTrainerStatusRequest()
+    answer: trainer_pb2.GetTrainerStatusResponse = await stub.GetTrainerStatus(request, timeout=5)
+    return answer
 
 
 async def health_of(setup: Setup, name: str) -> int:

@@ -23,6 +23,6 @@ def test_no_role_and_what_is_none_are_nobodys() -> None:
 def test_every_role_is_a_scope() -> None:
     for value in pb.Role.DESCRIPTOR.values:
         if value.number:
-            assert roles_of(pb.FinishRoleRequest(role=value.number)) == {
+            assert roles_of(pb.FinishRoleRequest(role=value.name)) == {
                 Scope(value.name.removeprefix("ROLE_").lower())
             }

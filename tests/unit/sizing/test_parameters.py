@@ -19,10 +19,10 @@ SIZES: dict[str, object] = {
     "intermediate_size": 96,
     "vocab_size": 128,
 }
-MIXTURE = {"num_experts": 4, "moe_intermediate_size": 32}
-SHARED = {**MIXTURE, "shared_expert_intermediate_size": 48}
-SPARSE = {"mlp_only_layers": [0], "decoder_sparse_step": 2}
-PHI = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+MIXTURE: dict[str, object] = {"num_experts": 4, "moe_intermediate_size": 32}
+SHARED: dict[str, object] = {**MIXTURE, "shared_expert_intermediate_size": 48}
+SPARSE: dict[str, object] = {"mlp_only_layers": [0], "decoder_sparse_step": 2}
+PHI: dict[str, object] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 FAMILIES: list[tuple[str, dict[str, object]]] = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),

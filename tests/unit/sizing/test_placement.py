@@ -6,8 +6,14 @@ from trinity.errors import UserError
 from trinity.sizing.placement import Demand, Engines, Machines, place
 
 
-def engines(num: int = 1, *, name: str = "rollout engine", **sizes: int) -> Engines:
-    return Engines(name=name, num=num, **sizes)
+def engines(
+    num: int = 1,
+    *,
+    name: str = "rollout engine",
+    tensor_parallel: int = 1,
+    data_parallel: int = 1,
+) -> Engines:
+    return Engines(name=name, num=num, tensor_parallel=tensor_parallel, data_parallel=data_parallel)
 
 
 def demand(*wanted: Engines, ranks: int = 1, mode: str = "both") -> Demand:

@@ -59,7 +59,7 @@ def test_observers_of_figures_that_are_off_are_not_kept() -> None:
 
 def test_a_channel_is_left_as_it_is() -> None:
     channel = object()
-    assert observed_channel(channel) is channel  # type: ignore[type-var]
+    assert observed_channel(channel) is channel
 
 
 def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:

@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from trinity.telemetry import places, tracing
@@ -59,9 +60,15 @@ def test_spans_of_a_task_from_different_processes_are_one_trace(
     root, leased, call, run = spans.get_finished_spans()
     assert {one.context.trace_id for one in (root, leased, call, run)} == {place.trace_id}
     assert root.context.span_id == place.span_id and root.parent is None
-    assert leased.parent.span_id == place.span_id
-    assert run.parent.span_id == leased.context.span_id
-    assert call.parent.span_id == run.context.span_id
+    assert parent_of(leased) == place.span_id
+    assert parent_of(run) == leased.context.span_id
+    assert parent_of(call) == run.context.span_id
+
+
+def parent_of(span: ReadableSpan) -> int:
+    assert span.parent is not None
+    number: int = span.parent.span_id
+    return number
 
 
 def test_a_span_that_was_chosen_chooses_no_other(spans: InMemorySpanExporter) -> None:

@@ -18,7 +18,7 @@ from trinity.errors import (
 from trinity.waits import Waits
 
 
-class Refused(grpc.RpcError):
+class Refused(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
     """What grpc raises when a call ends badly."""
 
     def __init__(self, code: grpc.StatusCode) -> None:

@@ -1,32 +1,14 @@
 """What a rank waits for is shown by the trainer, from its beginning to its end."""
 
-from dataclasses import dataclass
-
 import grpc
 import pytest
 
 from services.trainer.messages import Waiting
 from services.trainer.state import TrainerState
+from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.members import Heartbeats
-
-
-@dataclass
-class Clock:
-    """Time that passes when told to."""
-
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("trinity.waits.time.monotonic", clock)
-    return clock
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Script, read_script
 
-ANY_TEXT = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)))
+ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
 def script(text: str, **environment: str) -> Script:

@@ -78,8 +78,9 @@ def scripted_model(
     forgets: bool = False,
     max_tokens: int = 4000,
     max_prompt_tokens: int = 9000,
+    auxiliary_name: str = "",
 ) -> ModelWrapper:
-    """A model for one run."""
+    """A model for one run: the policy, or with a name one beside it."""
     return ModelWrapper(
         generator=engine,
         tokenizer=TurnTokenizer(forgets=forgets),
@@ -87,6 +88,7 @@ def scripted_model(
         sampling=SamplingParams(max_tokens=max_tokens),
         weights=(4, 1),
         seed_of_call=lambda call: 100 + call,
+        auxiliary_name=auxiliary_name,
     )
 
 

@@ -6,11 +6,11 @@ import pytest
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
 from trinity.errors import UserError
 from trinity.sample_check import check_experience
-from trinity.types import Experience
+from trinity.types import Experience, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow
 
-ROW = {"question": "guess", "answer": "7"}
+ROW: JsonObject = {"question": "guess", "answer": "7"}
 
 
 class Guesses(MultiTurnWorkflow):

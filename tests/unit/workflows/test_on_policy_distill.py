@@ -11,11 +11,11 @@ from trinity.api.v1 import buffer_pb2
 from trinity.codec import SampleRef, experience_to_proto
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.types import EID, Experience, FinishReason, SamplingParams
+from trinity.types import EID, Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits, Scores
 from trinity.workflows.model import ModelWrapper
 
-ROW = {"question": "1+1=", "answer": "2"}
+ROW: JsonObject = {"question": "1+1=", "answer": "2"}
 SAID = r"So it is \boxed{2}"
 NUM_TOKENS = len(SAID) + 1
 

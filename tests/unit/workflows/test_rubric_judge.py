@@ -1,19 +1,15 @@
 """Answers that another model grades by the rubric of their row."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
+from tests.unit.workflows.scripted import ScriptedEngine, scripted_model
 from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, ModelLimits, Scores
-from trinity.workflows.model import ModelWrapper
+from trinity.types import Experience, JsonObject
 from trinity.workflows.rubric_judge_workflow import grade_in
 from trinity.workflows.task import Task
 
@@ -24,60 +20,29 @@ RUBRIC: JsonObject = {
 }
 
 
-@dataclass
-class Judge:
-    """Says the same of every answer, and keeps what it was asked."""
-
-    says: str
-    asked: list[str] = field(default_factory=list)
-
-    async def generate(
-        self,
-        prompt_token_ids: list[int],
-        sampling: SamplingParams,
-        *,
-        min_tokens: int = 0,
-        heard: Heard | None = None,
-    ) -> Generation:
-        self.asked.append(bytes(prompt_token_ids).decode())
-        tokens = list(self.says.encode())
-        return Generation(
-            token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=FinishReason.STOP
-        )
-
-    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        return Scores(logprobs=[-0.5] * (len(token_ids) - 1))
-
-
-def model(engine: ArithmeticEngine | Judge, name: str = "", longest: int = 4000) -> ModelWrapper:
-    return ModelWrapper(
-        generator=engine,
-        tokenizer=CharacterTokenizer(),
-        limits=ModelLimits(max_model_len=5000, max_prompt_tokens=longest),
-        sampling=SamplingParams(max_tokens=400),
-        weights=(0, 0),
-        seed_of_call=lambda call: call,
-        auxiliary_name=name,
-    )
+def judge_that(says: str) -> ScriptedEngine:
+    """Says the same of every answer."""
+    return ScriptedEngine(lambda _: says)
 
 
 async def judged(
-    judges: Sequence[ModelWrapper], row: JsonObject = RUBRIC, longest: int = 4000
+    *judges: ScriptedEngine, row: JsonObject = RUBRIC, longest: int = 4000
 ) -> Experience:
     task = Task(raw_task=row, format=FormatConfig(prompt_key="question"), taskset="sums")
     kind = WORKFLOWS.get("rubric_judge_workflow")
-    policy = model(ArithmeticEngine(), longest=longest)
-    [experience] = await kind(task=task, model=policy, auxiliary_models=judges).run_async()
+    policy = scripted_model(judge_that("2"), max_prompt_tokens=longest)
+    models = [scripted_model(one, auxiliary_name="judge") for one in judges]
+    [experience] = await kind(task=task, model=policy, auxiliary_models=models).run_async()
     return experience
 
 
 async def test_the_reward_is_a_tenth_of_the_grade_and_the_judge_sees_all_it_needs() -> None:
-    judge = Judge("The sum is named. <grade>7</grade>")
-    experience = await judged([model(judge, "judge")])
+    judge = judge_that("The sum is named. <grade>7</grade>")
+    experience = await judged(judge)
     assert experience.reward == pytest.approx(0.7)
     assert experience.metrics == {"rubric": pytest.approx(0.7), "judge_success": 1.0}
     assert "auxiliary_model" not in experience.info
-    [asked] = judge.asked
+    [asked] = judge.prompts
     assert "Question:\n1+1=" in asked
     assert f"Answer:\n{experience.response_text}" in asked
     assert "1. (weight 2) names the sum\n2. (weight 1) is polite" in asked
@@ -85,22 +50,22 @@ async def test_the_reward_is_a_tenth_of_the_grade_and_the_judge_sees_all_it_need
 
 @pytest.mark.parametrize("says", ["no idea", "<grade>11</grade>", "<grade>0</grade>", ""])
 async def test_a_judge_that_gives_no_grade_rewards_nothing_and_is_counted(says: str) -> None:
-    experience = await judged([model(Judge(says), "judge")])
+    experience = await judged(judge_that(says))
     assert experience.reward == 0.0
     assert experience.metrics["judge_success"] == 0.0
 
 
 async def test_a_question_that_was_too_long_is_not_judged() -> None:
-    judge = Judge("<grade>9</grade>")
-    experience = await judged([model(judge, "judge")], longest=3)
-    assert (experience.reward, judge.asked) == (0.0, [])
+    judge = judge_that("<grade>9</grade>")
+    experience = await judged(judge, longest=3)
+    assert (experience.reward, judge.prompts) == (0.0, [])
 
 
 async def test_without_a_judge_or_a_rubric_the_sentence_says_what_to_give() -> None:
     with pytest.raises(UserError, match=r"explorer\.auxiliary_models"):
-        await judged([])
+        await judged()
     with pytest.raises(UserError, match="`rubric`"):
-        await judged([model(Judge(""), "judge")], {"question": "1+1="})
+        await judged(judge_that(""), row={"question": "1+1="})
 
 
 def test_the_last_grade_counts() -> None:
@@ -109,5 +74,5 @@ def test_the_last_grade_counts() -> None:
 
 @pytest.mark.parametrize("line", EXAMPLE.read_text().splitlines())
 async def test_the_rows_of_the_example_are_judged(line: str) -> None:
-    experience = await judged([model(Judge("<grade>10</grade>"), "judge")], json.loads(line))
+    experience = await judged(judge_that("<grade>10</grade>"), row=json.loads(line))
     assert experience.reward == 1.0

@@ -3,14 +3,14 @@
 import asyncio
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
-from trinity.types import Experience
+from trinity.types import Experience, JsonObject
 from trinity.workflows.reward_propagation import (
     AsyncRewardPropagationWorkflow,
     RewardPropagationWorkflow,
 )
 from trinity.workflows.step_wise import AsyncStepWiseRewardWorkflow, StepWiseRewardWorkflow
 
-ROW = {"question": "q", "answer": "a"}
+ROW: JsonObject = {"question": "q", "answer": "a"}
 
 
 class Walk(StepWiseRewardWorkflow):

@@ -8,6 +8,10 @@ from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ratio import LARGEST_LOG_RATIO, log_ratio, row_means
 from trinity.errors import UserError
 
+ClipMode = Literal["none", "one-side", "two-side", "ring", "gspo-one-side"]
+Weight = Literal["none", "importance_sampling", "gspo_importance_sampling", "advantage"]
+Regularizer = Literal["none", "k2", "forward-kl"]
+
 
 def rec(
     inputs: PolicyInputs,
@@ -16,11 +20,9 @@ def rec(
     epsilon_high: float = 0.2,
     epsilon_low_prime: float = 0.6,
     epsilon_high_prime: float = 2.0,
-    clip_mode: Literal["none", "one-side", "two-side", "ring", "gspo-one-side"] = "none",
-    weight: Literal[
-        "none", "importance_sampling", "gspo_importance_sampling", "advantage"
-    ] = "none",
-    regularizer: Literal["none", "k2", "forward-kl"] = "none",
+    clip_mode: ClipMode = "none",
+    weight: Weight = "none",
+    regularizer: Regularizer = "none",
     regularizer_coef: float = 0.0,
     temp: float = 1.0,
 ) -> PolicyLoss:

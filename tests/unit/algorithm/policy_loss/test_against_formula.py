@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from trinity.algorithm.policy_loss.mix import mix
 from trinity.algorithm.policy_loss.mix_chord import expert_share, mix_chord
 from trinity.algorithm.policy_loss.opmd import opmd
 from trinity.algorithm.policy_loss.ppo import ppo
-from trinity.algorithm.policy_loss.rec import rec
+from trinity.algorithm.policy_loss.rec import ClipMode, Regularizer, Weight, rec
 from trinity.algorithm.policy_loss.sapo import sapo
 from trinity.algorithm.policy_loss.sft import sft
 from trinity.algorithm.policy_loss.sft_is import sft_is
@@ -89,9 +90,7 @@ PAIRS = {
     ),
     "importance_sampling": Pair(importance_sampling, reference.importance_sampling),
 }
-CLIP_MODES = ("none", "one-side", "two-side", "ring", "gspo-one-side")
-WEIGHTS = ("none", "importance_sampling", "gspo_importance_sampling", "advantage")
-REGULARIZERS = ("none", "k2", "forward-kl")
+CLIP_MODES, WEIGHTS, REGULARIZERS = map(get_args, (ClipMode, Weight, Regularizer))
 
 
 def assert_is(
@@ -127,17 +126,32 @@ def test_loss_and_gradient_are_the_formulas(name: str, mode: LossAggMode, age: A
     ("clip_mode", "weight", "regularizer"), list(product(CLIP_MODES, WEIGHTS, REGULARIZERS))
 )
 def test_rec_is_the_formula_in_all_its_variants(
-    clip_mode: str, weight: str, regularizer: str, age: Age
+    clip_mode: ClipMode, weight: Weight, regularizer: Regularizer, age: Age
 ) -> None:
     inputs = random_inputs(8, age)
-    chosen = {"clip_mode": clip_mode, "weight": weight, "regularizer": regularizer, "temp": 2.0}
+    ours = partial(
+        rec,
+        clip_mode=clip_mode,
+        weight=weight,
+        regularizer=regularizer,
+        regularizer_coef=0.05,
+        temp=2.0,
+    )
+    formula = partial(
+        reference.rec,
+        clip_mode=clip_mode,
+        weight=weight,
+        regularizer=regularizer,
+        coef=0.05,
+        temp=2.0,
+    )
     mode = "seq-mean-token-mean" if clip_mode == "gspo-one-side" else "token-mean"
 
     def slow(rows: list[reference.Row]) -> torch.Tensor:
-        losses = [reference.rec(row, coef=0.05, **chosen) if row else [] for row in rows]
+        losses = [formula(row) if row else [] for row in rows]
         return reference.aggregate(losses, mode, inputs.mask_BT.shape[1])
 
-    assert_is(partial(rec, regularizer_coef=0.05, **chosen), slow, inputs)
+    assert_is(ours, slow, inputs)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -1,6 +1,7 @@
 """verl's own functions, called as its workers call them."""
 
 import functools
+import importlib
 import types
 import warnings
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ def core_algos() -> types.ModuleType:
         from services.trainer import cpu_platform
 
         cpu_platform.install()
-        from verl.trainer.ppo import core_algos
-    return core_algos
+        found: types.ModuleType = importlib.import_module("verl.trainer.ppo.core_algos")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

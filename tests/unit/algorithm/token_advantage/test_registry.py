@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.algorithm.token_advantage.batches import random_batch
 from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES, needs_of
-from trinity.algorithm.token_advantage.token_batch import Need, TokenBatch
+from trinity.algorithm.token_advantage.need import Need
+from trinity.algorithm.token_advantage.token_batch import TokenBatch
 from trinity.errors import UserError
 
 FIELDS: dict[Need, str] = {

@@ -1,5 +1,7 @@
 """The explorer, and its weights."""
 
+from collections.abc import Callable
+
 from tests.unit.config.rules.case import (
     ADVICE,
     NO_EFFECT,
@@ -12,6 +14,12 @@ from tests.unit.config.rules.case import (
     refused,
     told,
 )
+from trinity.config.plan import StagePlan
+
+
+def syncs(style: str) -> Callable[[StagePlan], bool]:
+    return lambda plan: plan.config.synchronizer.sync_style == style
+
 
 SYNCHRONIZER = [
     follows(
@@ -28,7 +36,7 @@ SYNCHRONIZER = [
         follows(
             f"style {name}",
             at("synchronizer.sync_style", name),
-            lambda plan, meant=meant: plan.config.synchronizer.sync_style == meant,
+            syncs(meant),
         )
         for name, meant in (
             ("dynamic_by_explorer", "explorer_driven"),

@@ -106,7 +106,10 @@ MODEL = [
     follows(
         "one adapter",
         at("model.lora_configs", [{"lora_rank": 8, "target_modules": "q_proj, v_proj"}]),
-        lambda plan: plan.lora.lora_rank == 8 and plan.lora.targets == ("q_proj", "v_proj"),
+        lambda plan: (
+            plan.lora is not None
+            and (plan.lora.lora_rank, plan.lora.targets) == (8, ("q_proj", "v_proj"))
+        ),
     ),
     refused("an adapter of rank 0", at("model.lora_configs", [{"lora_rank": 0}]), "greater than 0"),
     refused(

@@ -1,5 +1,7 @@
 """The run as a whole, and names of old releases."""
 
+from collections.abc import Callable
+
 from tests.unit.config.rules.case import (
     INPUT,
     NO_EFFECT,
@@ -12,6 +14,12 @@ from tests.unit.config.rules.case import (
     told,
 )
 from trinity.config.merging import deep_merge
+from trinity.config.plan import StagePlan
+
+
+def reports_to(monitor: str) -> Callable[[StagePlan], bool]:
+    return lambda plan: plan.config.monitor.monitor_type == monitor
+
 
 THE_RUN = [
     refused("an unknown mode", {"mode": "all"}, "`mode`"),
@@ -29,7 +37,7 @@ THE_RUN = [
         follows(
             f"figures go to {name}",
             at("monitor.monitor_type", name),
-            lambda plan, name=name: plan.config.monitor.monitor_type == name,
+            reports_to(name),
         )
         for name in ("wandb", "mlflow", "tensorboard", "none")
     ),

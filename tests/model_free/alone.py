@@ -1,24 +1,33 @@
 """What a run ends with when nobody else is there and nothing happens to it."""
 
 import asyncio
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
 from tests.model_free.stack import model_free_stack
+from tests.shared import made_once, shared_folder
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 
-@cache
-def weights_alone(seed: int) -> str:
-    """Hash of the final weights of the plan that `experiment_plan` makes with that seed."""
-    with TemporaryDirectory() as root:
-        return asyncio.run(_run(Path(root), seed))
+@pytest.fixture(scope="session")
+def calm_weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Hash of the final weights of the plan that `experiment_plan` makes, undisturbed.
+
+    Made once for all workers, by processes that nobody else uses.
+    """
+
+    def make() -> str:
+        with TemporaryDirectory() as root:
+            return asyncio.run(_run(Path(root)))
+
+    return made_once(shared_folder(tmp_path_factory, "model-free") / "weights", make)
 
 
-async def _run(root: Path, seed: int) -> str:
-    plan = experiment_plan(root, seed=seed)
+async def _run(root: Path) -> str:
+    plan = experiment_plan(root)
     async with model_free_stack(plan.job_path) as stack:
         return weights_of(await run_to_end(stack.addresses.synchronizer, plan))
 
