@@ -1,4 +1,4 @@
-"""Whether a service can do with the packages of its image's lock, in an environment that has more."""
+"""Whether a service does with the packages of its lock, in an environment that has more."""
 
 import os
 import subprocess
