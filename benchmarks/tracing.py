@@ -4,10 +4,10 @@ python -m benchmarks.tracing [--runs 5] [--before CHECKOUT] [--json FILE]
 
 The services are real, only the engine and the learner sleep: 256 runs of a second and a train step
 of a second a step, side by side. `--before` names a checkout without telemetry, as
-`git worktree add` makes one; without it that figure is left out, and all that has changed since then
-is in it. So the calls that are off are measured by themselves too: more of them than a run has, over
-the step. Spans and figures go to a receiver that throws them away. The ways take turns, so that what
-else the machine does meets all of them.
+`git worktree add` makes one; without it that figure is left out, and all that has changed since
+is in it. So the calls that are off are measured by themselves too: more of them than a run has,
+over the step. Spans and figures go to a receiver that throws them away. The ways take turns, so
+that what else the machine does meets all of them.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,14 +90,15 @@ def _report(measured: dict[str, list[dict[str, float]]], path: Path) -> None:
 
 
 def off_seconds() -> float:
-    """Of one span with an attribute and one figure, switched off."""
+    """Of the processor, for one span with an attribute and one figure, switched off."""
 
     def call() -> None:
         with tracing.span(names.SAMPLE, attributes=SOME) as span:
             span.set(names.RUN, 3)
         instruments.SAMPLE_SECONDS.record(1.0, SOME)
 
-    return min(timeit.repeat(call, number=OFF_CALLS)) / OFF_CALLS
+    times = timeit.repeat(call, number=OFF_CALLS, timer=time.process_time)
+    return min(times) / OFF_CALLS
 
 
 def _over(steps: dict[str, float], one: str, other: str) -> tuple[float, float, str]:
