@@ -63,6 +63,7 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.tracing
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.security
+	$(BIN)/python -m benchmarks.weight_sync
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b

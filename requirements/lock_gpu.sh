@@ -7,14 +7,17 @@ cd "$(dirname "$0")/.."
 resolve() { # SERVICE REQUIREMENT...
     local service="$1" lock="requirements/$1-gpu.lock"
     shift
+    # What stands in the output is preferred: versions that the tests run with, where they fit.
+    grep '==' requirements/cpu.lock | grep -v '^torch==' > "$lock.new"
+    uv pip compile pyproject.toml <(printf '%s\n' "$@") --extra "$service" --extra telemetry --quiet \
+        --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+        --no-header --no-annotate --output-file "$lock.new" > /dev/null
     {
         echo "# Every package of the image \`$service-gpu\`: resolved, not run; installed by"
         echo "# deploy/docker/install.sh with --no-deps. Written by requirements/lock_gpu.sh."
-        uv pip compile pyproject.toml <(printf '%s\n' "$@") --extra "$service" --extra telemetry --quiet \
-            --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
-            --no-header --no-annotate
-    } > "$lock.new"
-    mv "$lock.new" "$lock"
+        cat "$lock.new"
+    } > "$lock"
+    rm "$lock.new"
     echo "$lock: $(grep -c '==' "$lock") packages"
 }
 

@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
 EVERY_EXPERIMENT = ""
-WHOLE_PLAN_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
-"""Who acts on a plan needs its keys and passwords; who looks at it does not."""
+ACTING_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
+"""Who acts on a plan needs its keys and passwords, and weights; who looks at it does not."""
 MAX_VERSIONS = 10_000
 
 
@@ -57,7 +57,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
     ) -> pb.GetExperimentResponse:
         planned = await self._operations.get(_experiment_id(request.experiment_id))
         plan = planned.plan_json
-        if not current_caller().scopes & WHOLE_PLAN_SCOPES:
+        if not _acts_on_plans():
             plan = without_secrets(plan)
         return pb.GetExperimentResponse(
             experiment=wire.experiment_to_proto(planned.experiment), plan_json=plan
@@ -80,11 +80,11 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         states = self._watching.states(
             str(experiment_id), lambda: self._operations.watched(experiment_id)
         )
+        acts = _acts_on_plans()
         async for watched in states:
-            yield pb.WatchExperimentResponse(
-                experiment=wire.experiment_to_proto(watched.experiment),
-                versions=[wire.version_to_proto(version) for version in watched.versions],
-            )
+            versions = [wire.version_to_proto(one, tells_offer=acts) for one in watched.versions]
+            experiment = wire.experiment_to_proto(watched.experiment)
+            yield pb.WatchExperimentResponse(experiment=experiment, versions=versions)
 
     async def PublishVersion(
         self, request: pb.PublishVersionRequest, _: grpc.aio.ServicerContext
@@ -184,3 +184,7 @@ def _experiment_id(value: str) -> uuid.UUID:
 
 def _stage_name(value: str) -> str:
     return check.text(value, "stage", check.MAX_NAME_LENGTH)
+
+
+def _acts_on_plans() -> bool:
+    return bool(current_caller().scopes & ACTING_SCOPES)

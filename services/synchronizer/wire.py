@@ -90,8 +90,8 @@ def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
     )
 
 
-def version_to_proto(version: Version) -> pb.Version:
-    """Write published weights."""
+def version_to_proto(version: Version, *, tells_offer: bool) -> pb.Version:
+    """Write published weights, with where they are given from memory only to who takes them."""
     return pb.Version(
         stage=version.stage,
         version=version.version,
@@ -102,7 +102,7 @@ def version_to_proto(version: Version) -> pb.Version:
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
         parent_version=version.parent_version,
-        offer=_offer_to_proto(version),
+        offer=_offer_to_proto(version) if tells_offer else None,
     )
 
 
@@ -132,7 +132,7 @@ def _stage_to_proto(stage: Stage) -> pb.Stage:
         state=STAGE_STATES[stage.state],
         roles=[ROLES[role] for role in stage.roles],
         finished_roles=[ROLES[role] for role in stage.finished_roles],
-        final_version=version_to_proto(final) if final else None,
+        final_version=version_to_proto(final, tells_offer=False) if final else None,
     )
 
 

@@ -42,7 +42,9 @@ def render(
     from trinity.config.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import Deployment, Images
+    from trinity.deploy.notes import notes
     from trinity.deploy.render import Rendering
+    from trinity.launch.benching import is_bench
     from trinity.launch.serving import is_serve
 
     use_plugins(plugin_dir)
@@ -51,6 +53,11 @@ def render(
         raise UserError(
             "`mode: serve` is started with `trinity run`, on the machine that answers: nothing "
             "leads to a model inside a deployed explorer"
+        )
+    if is_bench(plan):
+        raise UserError(
+            "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
+            "in its directory and its database"
         )
     deployment = Deployment(
         plan=plan,
@@ -63,6 +70,8 @@ def render(
     command = rendering.write()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
+    for note in notes(deployment, target, overlay):
+        print(f"note: {note}")
 
 
 @app.command()

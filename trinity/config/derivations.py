@@ -80,7 +80,7 @@ def _sizes(stage: StagePlan) -> Iterator[Derived]:
     yield Derived("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
         method = "nccl" if stage.sends_weights else "checkpoint"
-        rule = "nccl only in mode both, between a trainer of whole weights and an explorer"
+        rule = "nccl only in mode both, between a trainer and an explorer"
         yield Derived("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
         multiple = "a multiple of synchronizer.sync_interval"

@@ -161,12 +161,9 @@ class StagePlan(Derived):
 
     @property
     def sends_weights(self) -> bool:
-        """Whether weights go from the trainer's memory to engines, and not through files alone.
-
-        Those of an adapter are merged on their way to the files.
-        """
+        """Whether weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
-        return has_both and self.lora is None and self.config.synchronizer.sync_method == "nccl"
+        return has_both and self.config.synchronizer.sync_method == "nccl"
 
     @property
     def num_rollout_rows(self) -> int:

@@ -34,6 +34,9 @@ def _service(deployment: Deployment, name: str) -> dict[str, JsonValue]:
         "image": deployment.images.full(name, deployment.variant),
         "environment": {**deployment.environment(name)},
     }
+    if name == "explorer" and (variables := deployment.model_variables):
+        # Without a value compose takes that of who calls it.
+        rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
     if folders := deployment.folders(name):
         rendered["volumes"] = [_bind(folder) for folder in folders]
     if devices := _devices(deployment, name):

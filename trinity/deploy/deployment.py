@@ -2,14 +2,18 @@
 
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan_parts import (
+    ExternalAccess,
+    ResolvedExperienceBuffer,
+    ResolvedTaskset,
+)
 from trinity.config.secret import hidden
 from trinity.config.taskset_storage import DATABASES
 from trinity.errors import UserError
@@ -18,6 +22,8 @@ Variant = Literal["cpu", "gpu"]
 SQLITE = "sqlite:///"
 OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 OTLP_PORT = 4317
+MODELS = "models"
+"""The Secret with addresses and keys of models elsewhere, and the policy to reach them."""
 LONGEST_NAME = 40
 """Kubernetes takes 63, and puts words of its own behind."""
 
@@ -113,9 +119,15 @@ class Deployment:
     @property
     def uses_hub(self) -> bool:
         """Whether a model or a dataset has to be fetched."""
-        places = [place for stage in self.plan.stages for place in (*_models(stage), *_data(stage))]
-        named = [place for stage in self.plan.stages for place in _named(stage)]
-        return any(not place.startswith("/") for place in (*places, *named))
+        stages = self.plan.stages
+        places = [p for one in stages for p in (*_models(one), *_auxiliary(one), *_named(one))]
+        return any(not place.startswith("/") for place in places)
+
+    @property
+    def model_variables(self) -> tuple[str, ...]:
+        """Those in which the explorer finds models that others serve; their values are nobody's."""
+        found = [one for stage in self.plan.stages for one in _elsewhere(stage)]
+        return tuple(dict.fromkeys(n for one in found for n in (one.base_url_env, one.api_key_env)))
 
     def environment(self, service: str, cache: str = "/cache") -> dict[str, str]:
         """Variables that this experiment adds; what is fetched from the hub lies in `cache`."""
@@ -156,8 +168,10 @@ class Deployment:
             if service in ("explorer", "trainer"):
                 yield from (model for model in _models(stage) if model.startswith("/"))
             if service == "explorer":
-                own = (model for model in stage.auxiliary_models if model.external is None)
-                yield from (one.model_path for one in own if one.model_path.startswith("/"))
+                yield from (model for model in _auxiliary(stage) if model.startswith("/"))
+            if service == "trainer":
+                begun_with = (stage.adapter_path, stage.start_checkpoint)
+                yield from (path for path in begun_with if path is not None)
         if service != "synchronizer" and self.plugin_dir is not None:
             yield str(self.plugin_dir)
 
@@ -167,6 +181,12 @@ def _parts(stage: StagePlan) -> Iterator[tuple[str, str]]:
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         yield "workflow", taskset.workflow
         yield "reward", taskset.reward or ""
+    for rows in _row_sources(stage):
+        if rows.task_pipeline is not None:
+            yield from (("task operator", one.name) for one in rows.task_pipeline.operators)
+    yield from (("operator", one.name) for one in stage.operators)
+    if stage.replay is not None:
+        yield "priority", stage.replay.priority_fn
     yield "advantage", stage.algorithm.advantage_fn
     yield "loss", stage.algorithm.policy_loss_fn
 
@@ -195,6 +215,17 @@ def _models(stage: StagePlan) -> Iterator[str]:
         yield stage.critic_model_path
 
 
+def _auxiliary(stage: StagePlan) -> Iterator[str]:
+    """Those that the explorer runs itself."""
+    yield from (one.model_path for one in stage.auxiliary_models if one.external is None)
+
+
+def _elsewhere(stage: StagePlan) -> Iterator[ExternalAccess]:
+    if stage.external_model is not None:
+        yield stage.external_model
+    yield from (one.external for one in stage.auxiliary_models if one.external is not None)
+
+
 def _data(stage: StagePlan) -> Iterator[str]:
     """Folders of the data that lies in files."""
     for place in _named(stage):
@@ -205,17 +236,17 @@ def _data(stage: StagePlan) -> Iterator[str]:
 
 def _named(stage: StagePlan) -> Iterator[str]:
     """Where data is read from, files as absolute paths; databases elsewhere are left out."""
-    sources: Iterable[ResolvedTaskset | ResolvedExperienceBuffer] = (
-        *stage.tasksets,
-        *stage.eval_tasksets,
-        stage.experience_buffer,
-        *stage.auxiliary_buffers,
-    )
-    for source in sources:
-        if source.path is not None:
-            place = source.path.removeprefix(SQLITE)
-            if not place.startswith(DATABASES):
+    for rows in _row_sources(stage):
+        further = rows.task_pipeline.further_paths if rows.task_pipeline is not None else ()
+        for path in (rows.path, *further):
+            place = (path or "").removeprefix(SQLITE)
+            if place and not place.startswith(DATABASES):
                 yield place
+
+
+def _row_sources(stage: StagePlan) -> tuple[ResolvedTaskset | ResolvedExperienceBuffer, ...]:
+    data = (stage.experience_buffer, *stage.auxiliary_buffers)
+    return (*stage.tasksets, *stage.eval_tasksets, *data)
 
 
 def _outermost(folders: set[Folder]) -> Iterator[Folder]:

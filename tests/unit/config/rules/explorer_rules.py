@@ -28,6 +28,11 @@ SYNCHRONIZER = [
         lambda plan: plan.sends_weights,
     ),
     follows(
+        "those of an adapter, merged, as well",
+        {"synchronizer": {"sync_method": "nccl"}, "model": {"lora_configs": [{"lora_rank": 8}]}},
+        lambda plan: plan.sends_weights,
+    ),
+    follows(
         "weights through files",
         at("synchronizer.sync_method", "OFFLINE"),
         lambda plan: plan.config.synchronizer.sync_method == "checkpoint",

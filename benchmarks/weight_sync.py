@@ -1,0 +1,180 @@
+"""How soon weights that a trainer has are an engine's: from its memory, through files, and at best.
+
+python -m benchmarks.weight_sync [--size 0.5b] [--rank 32] [--runs 5] [--json FILE]
+
+Two processes of one machine: a trainer's parts, and a receiver that holds the weights as an engine
+would and takes them tensor by tensor, each whole transfer checked against the announced hash.
+Beside them stand what nothing can do without: torch's broadcast of the same bytes over gloo, a copy
+of the file (from memory, as it was just written), and SHA-256 of the bytes. The last rows are what
+an adapter alone would take: its own bytes by the same way, and then adding it to every layer.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.sizes import SIZES
+from benchmarks.table import Claim, print_claims
+from benchmarks.weight_receiver import (
+    Adding,
+    Broadcast,
+    Copying,
+    FromFiles,
+    FromMemory,
+    Hashing,
+    Receiver,
+    broadcast_group,
+    messages_of,
+)
+from benchmarks.weight_shapes import adapter_shapes, made, shapes_of
+from services.trainer.model_files import ModelFiles
+from services.trainer.weights import WEIGHTS_NAME, WeightsStore, weights_hash
+from trinity.transfer.offer import Limits
+from trinity.transfer.sending import WeightsOffer
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0)
+HOST = "127.0.0.1"
+Seconds = dict[str, list[float]]
+MEMORY, FILES = "engine: from memory", "engine: from files, checked"
+BROADCAST, COPY, HASH = "peer: gloo broadcast", "peer: copy of the file", "limit: SHA-256"
+WRITE, KEEP = "trainer: files written and hashed", "trainer: a copy that is offered"
+ADAPTER, ADD = "adapter alone: from memory", "adapter alone: added to every layer"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=list(SIZES), default="0.5b")
+    parser.add_argument("--rank", type=int, default=32, help="of the adapter")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/weight_sync.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        record = measure(given.size, given.rank, given.runs, Path(folder))
+    given.json.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def measure(name: str, rank: int, runs: int, folder: Path) -> dict[str, object]:
+    """Everything, `runs` times, in turns."""
+    size = SIZES[name]
+    dtype = getattr(torch, size.dtype)
+    weights = made(shapes_of(size), dtype)
+    adapter = made(adapter_shapes(size, rank), torch.float32)
+    store = _store(folder, size.dtype)
+    seconds: Seconds = {}
+    with Receiver({name: tuple(one.shape) for name, one in weights.items()}, dtype) as receiver:
+        for run in range(runs + 1):
+            now = _once(weights, adapter, store, receiver, version=run + 1)
+            for way, taken in now.items() if run else ():  # the first one warms up
+                seconds.setdefault(way, []).append(taken)
+            print({way: round(taken, 3) for way, taken in now.items()}, flush=True)
+    return _report(name, seconds, _bytes(weights), _bytes(adapter))
+
+
+def _once(
+    weights: dict[str, torch.Tensor],
+    adapter: dict[str, torch.Tensor],
+    store: WeightsStore,
+    receiver: Receiver,
+    *,
+    version: int,
+) -> dict[str, float]:
+    begun = time.perf_counter()
+    exported = store.as_exported(weights.items(), copied=True)
+    kept = time.perf_counter()
+    published = store.write(exported, version=version, incarnation=1)
+    written = time.perf_counter()
+    taken = {
+        KEEP: kept - begun,
+        WRITE: written - kept,
+        MEMORY: _from_memory(exported, published.weights_sha256, receiver),
+        FILES: receiver.seconds(FromFiles(published.path, published.manifest_sha256)),
+        BROADCAST: _broadcast(exported, receiver),
+        COPY: receiver.seconds(Copying(published.path / WEIGHTS_NAME)),
+        HASH: receiver.seconds(Hashing()),
+        ADAPTER: _from_memory(adapter, weights_hash(adapter), receiver),
+        ADD: receiver.seconds(Adding()),
+    }
+    store.prune(set())
+    return taken
+
+
+def _from_memory(tensors: dict[str, torch.Tensor], sha256: bytes, receiver: Receiver) -> float:
+    turn = threading.Lock()
+    offer = WeightsOffer(tensors, host=HOST, name="benchmark", limits=LIMITS, turn=turn)
+    try:
+        return receiver.seconds(FromMemory(asdict(offer.offer), asdict(LIMITS), sha256.hex()))
+    finally:
+        offer.withdraw(60.0)
+
+
+def _broadcast(tensors: dict[str, torch.Tensor], receiver: Receiver) -> float:
+    """As large messages as ours, packed beforehand."""
+    messages = messages_of(tensors)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "store"
+        job = Broadcast(place, [one.numel() for one in messages])
+        return receiver.seconds(job, meanwhile=lambda: _send(place, messages))
+
+
+def _send(place: Path, messages: list[torch.Tensor]) -> None:
+    group = broadcast_group(place, rank=0)
+    for message in messages:
+        group.broadcast(message, 0).wait()
+
+
+def _store(folder: Path, dtype: str) -> WeightsStore:
+    files = ModelFiles(copy=folder / ".model", dtype=dtype, chat_template=None)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    files.copy_from(folder / "model")
+    root = folder / "weights"
+    root.mkdir()
+    return WeightsStore(root=root, stage="rft", files=files, dtype=getattr(torch, dtype))
+
+
+def _bytes(tensors: dict[str, torch.Tensor]) -> int:
+    return sum(one.nbytes for one in tensors.values())
+
+
+def _report(name: str, seconds: Seconds, size: int, adapter: int) -> dict[str, object]:
+    medians = {way: statistics.median(taken) for way, taken in seconds.items()}
+    claims = [
+        Claim(
+            "weights from memory over those from files", medians[MEMORY] / medians[FILES], 1, "<="
+        ),
+        Claim(
+            "weights from memory over a broadcast and a hash",
+            medians[MEMORY] / (medians[BROADCAST] + medians[HASH]),
+            1.5,
+            "<=",
+        ),
+    ]
+    print_claims(claims)
+    return {
+        "size": name,
+        "bytes": size,
+        "adapter_bytes": adapter,
+        "seconds": medians,
+        "bytes_per_second": {
+            way: (adapter if way == ADAPTER else size) / taken for way, taken in medians.items()
+        },
+        "claims": [claim.as_json() for claim in claims],
+        "runs": seconds,
+        "machine": {"load_average": os.getloadavg(), "num_cores": os.cpu_count()},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What a rendering cannot do by itself, said to who made it."""
+
+from collections.abc import Iterator
+
+from trinity.deploy.deployment import MODELS, Deployment
+from trinity.deploy.kubernetes import Overlay
+from trinity.deploy.render import Target
+
+
+def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
+    """Sentences, in no case any."""
+    return tuple(_notes(deployment, target, overlay))
+
+
+def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator[str]:
+    if names := deployment.model_variables:
+        yield _of_models(" and ".join(names), target)
+    apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
+    if apart and any(stage.sends_weights for stage in deployment.plan.stages):
+        yield (
+            "`sync_method: nccl`: between hosts explorers take the files, unless you give the "
+            "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "
+            "and let explorers reach every port of it"
+        )
+
+
+def _of_models(names: str, target: Target) -> str:
+    match target:
+        case "compose":
+            return f"set {names} where you call compose: it hands them to the explorer"
+        case "k8s":
+            return (
+                f"make a Secret `{MODELS}` with {names} for the explorer; the network policy "
+                f"`{MODELS}` lets it reach port 443 alone"
+            )
+        case "nomad":
+            return f"give {names} to the explorer's task, with a template of your own in its job"
