@@ -69,6 +69,6 @@ def _checkpoint(job_dir: Path, stage: _Stage) -> str:
     folders = (job_dir / "stages" / stage.name / "checkpoints").glob("step-*")
     steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
     if not steps:
-        return "no checkpoint"
+        return "no checkpoint yet"
     of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
     return f"newest checkpoint: step {max(steps)}{of}"

@@ -33,7 +33,10 @@ Populations = list[query_pb2.GetPopulationResponse]
 
 
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
-    """Show the stages, whether their data is bent, the members and what each of them waits for."""
+    """Show the stages, how what is trained differs from what was generated, and who waits for whom.
+
+    Of a run that has stopped: how it ended, and its newest checkpoints.
+    """
     directory = find_job(config, job_dir)
     running = running_in(directory)
     if running is None:

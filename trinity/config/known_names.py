@@ -1,9 +1,10 @@
-"""Whether the names of workflows and rewards are known; nothing that is ours is imported for it."""
+"""Whether workflows and rewards are known, one's own are looked at; none of ours is imported."""
 
 from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+from trinity.rewards.reward import check_reward
 
 
 def check_known(plan: ExperimentPlan) -> None:
@@ -24,10 +25,31 @@ def check_known(plan: ExperimentPlan) -> None:
 
 def _mistakes(taskset: ResolvedTaskset) -> list[str]:
     found = []
-    for registry, name in ((WORKFLOWS, taskset.workflow), (REWARDS, taskset.reward)):
+    for check in (_check_workflow, _check_reward):
         try:
-            if name is not None:
-                registry.check(name)
+            check(taskset)
         except UserError as error:
             found.append(str(error))
     return found
+
+
+def _check_workflow(taskset: ResolvedTaskset) -> None:
+    WORKFLOWS.check(taskset.workflow)
+    if taskset.workflow not in WORKFLOWS.builtins:
+        from trinity.workflows.workflow import Workflow  # which their own file has imported
+
+        check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
+
+
+def _check_reward(taskset: ResolvedTaskset) -> None:
+    if taskset.reward is None:
+        return
+    REWARDS.check(taskset.reward)
+    if taskset.reward not in REWARDS.builtins:
+        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
+
+
+def check_workflow(part: object, base: type, name: str) -> None:
+    """Raises: UserError when it is no workflow."""
+    if not (isinstance(part, type) and issubclass(part, base)):
+        raise UserError(f"{name} is no subclass of trinity.workflows.Workflow")

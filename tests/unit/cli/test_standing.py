@@ -32,7 +32,7 @@ def test_of_a_run_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "sums/first  stopped: `trinity run` goes on with it" in said
     assert "sft  newest checkpoint: step 200 of 400" in said
-    assert "rft  no checkpoint" in said
+    assert "rft  no checkpoint yet" in said
 
 
 def test_of_a_run_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,7 +198,7 @@ def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> 
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     verdict = diagnose(snapshot(member("trainer", BATCH, away), member("explorer", idle)))
     assert verdict.state is State.HELD
-    assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 30 s")
+    assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 8 s")
     assert "answers here: look at the network" in verdict.text
 
 

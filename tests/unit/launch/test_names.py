@@ -40,3 +40,10 @@ def test_a_plan_whose_names_fit_is_taken() -> None:
         "reward_fn_args": {"ignore_case": True},
     }
     check_names(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))
+
+
+def test_one_mistake_hides_no_other() -> None:
+    said = complaint(
+        {"default_workflow_type": "math_workflo", "default_reward_fn_type": "math_rewrd"}
+    )
+    assert "close to it: math_workflow" in said and "close to it: math_reward" in said
