@@ -1,10 +1,6 @@
 """Whether every workflow and reward that a plan names can be found, before anything starts."""
 
-from collections.abc import Callable
-from functools import partial
-
-from trinity.config.gathered import Gathered
-from trinity.config.known_names import check_workflow
+from trinity.config.known_names import check_tasksets, check_workflow
 from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
@@ -22,20 +18,7 @@ def check_names(plan: ExperimentPlan) -> None:
     what is close to an unknown name.
     """
     load_plugins(plugin_dirs_from_environment())
-    gathered = Gathered()
-    for stage in plan.stages:
-        for taskset in (*stage.tasksets, *stage.eval_tasksets):
-            what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
-            for check in (_check_workflow, _check_reward):
-                gathered.of(partial(_placed, what, check, taskset))
-    gathered.raise_all()
-
-
-def _placed(what: str, check: Callable[[ResolvedTaskset], None], taskset: ResolvedTaskset) -> None:
-    try:
-        check(taskset)
-    except UserError as error:
-        raise UserError(f"{what}{error}") from error
+    check_tasksets(plan, (_check_workflow, _check_reward))
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:
