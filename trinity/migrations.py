@@ -72,9 +72,19 @@ class Migrations:
         )
         with psycopg.connect(libpq_dsn(dsn)) as connection:
             try:
+                if connection.execute("SELECT to_regclass(%s)", [self._table]).fetchone() == (
+                    None,
+                ):
+                    return (
+                        False  # asked first: Postgres logs an error for a table that is not there
+                    )
                 return connection.execute(stands).fetchall() == [(self.newest,)]
             except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
                 return False
+
+    @property
+    def _table(self) -> str:
+        return f'"{self.schema}".alembic_version'
 
     @property
     def _revisions(self) -> "SchemaRevisions":

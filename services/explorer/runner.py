@@ -110,7 +110,9 @@ class Runner:
                 )
         except TimeoutError as error:
             if limit.expired():
-                raise _TimeOver(f"it took more than {seconds:g} s") from error
+                raise _TimeOver(
+                    f"it took more than {seconds:g} s (`explorer.max_timeout`)"
+                ) from error
             raise
 
 

@@ -58,6 +58,7 @@ class JobBoard:
         self._changed = asyncio.Event()
         self.num_news = 0
         self.is_connected = False
+        self._is_away_said = False
 
     async def follow(self) -> None:
         """Follow the stream for ever, opening it again whenever it breaks."""
@@ -68,7 +69,7 @@ class JobBoard:
                     self._experiments = list(answer.experiments)
                     self._note(is_connected=True)
             except grpc.aio.AioRpcError as error:
-                logger.info("the synchronizer is away", extra={"reason": error.details()})
+                self._say_away(error)
             self._note(is_connected=False)
             await asyncio.sleep(RECONNECT_SECONDS)
 
@@ -166,7 +167,14 @@ class JobBoard:
         )
         await self._stub.FailStage(request, timeout=CALL_SECONDS)
 
+    def _say_away(self, error: grpc.aio.AioRpcError) -> None:
+        """Once an outage, however often it is tried again."""
+        if not self._is_away_said:
+            logger.info("the synchronizer is away", extra={"reason": error.details()})
+        self._is_away_said = True
+
     def _note(self, *, is_connected: bool) -> None:
+        self._is_away_said = self._is_away_said and not is_connected
         self.is_connected = is_connected
         self.num_news += 1
         self._changed.set()

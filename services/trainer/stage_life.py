@@ -106,7 +106,7 @@ class StageLife:
         self._state.set_wait(
             SILENCE,
             waits_for="ranks",
-            reason=f"a sign of life; last they said: {self._state.activity}",
+            reason=f"a sign of life; the last one: {self._state.activity}",
             deadline_seconds=watchdog.limit_seconds,
             waited_seconds=watchdog.silent_seconds,
         )

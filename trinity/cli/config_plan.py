@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.counting import counted
 from trinity.cli.plan_memory import memory_lines
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
@@ -119,7 +120,8 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
             f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
         )
     if volume.evaluations:
-        yield f"  {volume.evaluations:,} evaluations of {len(stage.eval_tasksets)} taskset(s)"
+        what = counted(len(stage.eval_tasksets), "taskset")
+        yield f"  {counted(volume.evaluations, 'evaluation')} of {what}"
 
 
 def _rollout_lines(stage: StagePlan, volume: Volume) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from trinity.cli.counting import counted
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import without_password
@@ -44,9 +45,10 @@ def stage_lines(stage: StagePlan) -> list[str]:
         *(line for task in stage.tasksets for line in _task_lines(task)),
         f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
-        f"  rollout        1 engine {rollout.engine_type}, {rollout.dtype}",
-        f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every {sync.sync_interval} "
-        f"step(s), offset {sync.sync_offset}",
+        f"  rollout        {counted(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
+        f"{rollout.dtype}",
+        f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every "
+        f"{counted(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
@@ -76,7 +78,7 @@ def _training_lines(stage: StagePlan) -> list[str]:
     return [
         f"  train steps    {steps}, {stage.train_batch_size} rows each",
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
-        f"  trainer        {stage.trainer_rank_num} rank(s), {stage.config.trainer.dtype}",
+        f"  trainer        {counted(stage.trainer_rank_num, 'rank')}, {stage.config.trainer.dtype}",
     ]
 
 

@@ -11,6 +11,7 @@ import typer
 from trinity.cli.dry_run import describe
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
+from trinity.cli.results import result_lines
 from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.benching import BenchSource
@@ -24,8 +25,9 @@ from trinity.launch.serving import check_reach
 from trinity.launch.source_runs import with_source_runs
 from trinity.launch.stored_run import StoredRun
 from trinity.local.home import home_of
+from trinity.local.job_lock import refuse_second
 from trinity.progress.reporter import make_reporter
-from trinity.progress.summary import EvaluationSummary, RunSummary, read_finished
+from trinity.progress.summary import RunSummary, read_finished
 
 INTERRUPTED_EXIT_CODE = 130
 PROGRAM = "trinity"
@@ -74,6 +76,7 @@ def run_experiment(wish: Wish) -> None:
         return
     check_gpus(prepared.plan)
     check_hub_models(prepared.plan)
+    refuse_second(_home(prepared))
     _announce(prepared)
     execute(prepared, wish.again, secure=wish.secure)
 
@@ -81,16 +84,23 @@ def run_experiment(wish: Wish) -> None:
 def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
     """Run with live progress and print what came of it; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
-    run = Run(plan=prepared.plan, reporter=reporter, secure=secure)
+    run = Run(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
-        run.home = home_of(prepared.benched.job_path)
         run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete
     elif prepared.sources is not None:
-        run.home = prepared.sources.home
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
             run.services = without_explorer
     follow(run, again)
+
+
+def _home(prepared: Prepared) -> Path:
+    """The directory of the stack: the plan's own, or that of the run whose database is used."""
+    if prepared.benched is not None:
+        return home_of(prepared.benched.job_path)
+    if prepared.sources is not None:
+        return prepared.sources.home
+    return prepared.plan.job_path
 
 
 def follow(run: Run, again: str) -> None:
@@ -119,24 +129,7 @@ def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
     """Print the results and where they lie."""
     job = plan.job_path
     print()
-    for title, done in (
-        ("first", summary.first_evaluation),
-        ("best", summary.best_evaluation),
-        ("final", summary.final_evaluation),
-    ):
-        if done is not None:
-            print(f"{title:6} evaluation  {_evaluation(done)}")
-    print(
-        f"{summary.steps} train steps on {summary.experiences:,} experiences "
-        f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
-    )
+    for line in result_lines(summary):
+        print(line)
     print(f"summary  {job / 'summary.json'}")
     print(f"curves   {job / 'curves.png'}")
-
-
-def _evaluation(done: EvaluationSummary) -> str:
-    figures = "  ".join(
-        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
-        for name, value in sorted(done.metrics.items())
-    )
-    return f"{done.stage} version {done.version} on {done.taskset}: {figures}"

@@ -2,12 +2,16 @@
 
 import gc
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
+import trinity
 from trinity.errors import TrinityError, UserError
 
 FEW_COLLECTIONS = 100_000
@@ -64,10 +68,11 @@ def make_app(words: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(_options)
     for name, summary in COMMANDS.items():
         module = MODULES.get(name, name)
         command = vars(_module(module))[name] if name == chosen else _unchosen
-        app.command(name, help=None if name == chosen else summary)(command)
+        app.command(name, help=None if name == chosen else summary, short_help=summary)(command)
     for name, summary in GROUPS.items():
         group = vars(_module(name))["app"] if name == chosen else typer.Typer()
         if name != chosen:
@@ -75,6 +80,21 @@ def make_app(words: Sequence[str]) -> typer.Typer:
         _add_own_modules(group, name, words)
         app.add_typer(group, name=name, help=summary)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"trinity {trinity.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> None:
@@ -88,12 +108,22 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
 def app(*, standalone_mode: bool = True) -> None:
     """Run the command that the process was started with."""
     words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
-    make_app(words)(standalone_mode=standalone_mode)
+    command = typer.main.get_command(make_app(words))
+    whole_summaries(command)
+    command(standalone_mode=standalone_mode)
+
+
+def whole_summaries(command: object) -> None:
+    """Let lists of commands show first paragraphs whole, which typer would cut off."""
+    for one in command.commands.values() if isinstance(command, TyperGroup) else ():
+        one.short_help = one.short_help or " ".join((one.help or "").split("\n\n")[0].split())
+        whole_summaries(one)
 
 
 def main() -> None:
     """Entry point; exit code 2 for a user's mistake, 1 for a run that failed."""
     gc.set_threshold(FEW_COLLECTIONS)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # lines of gRPC's core are for nobody here
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # samples may hold what a terminal cannot show

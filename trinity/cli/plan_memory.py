@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity.cli.counting import counted
 from trinity.config.model_files import local_model_directory
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import AuxiliaryModel
@@ -127,7 +128,7 @@ def _rank_lines(
 ) -> Iterator[str]:
     memory = rank_memory(stage, shape, critic)
     for role, terms in memory.terms:
-        yield f"  {role:16} on each of {stage.trainer_rank_num} GPU(s)"
+        yield f"  {role:16} on each of {counted(stage.trainer_rank_num, 'GPU')}"
         yield from _term_lines(terms)
     yield f"  {'together':18}   {_gib(memory.total):>10}  a pass and an optimizer step never meet"
     if gpu_bytes is None or not machines_of(stage).total:

@@ -1,4 +1,4 @@
-"""Which run a command is about: the one named, or the only one that goes on."""
+"""Which run a command is about: the one named, the only one that goes on, or the only one."""
 
 import os
 from pathlib import Path
@@ -6,22 +6,25 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.standing import last_summary
 from trinity.config.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.config.root import Config
 from trinity.errors import UserError
-from trinity.launch.resume import holds_run
+from trinity.launch.resume import PLAN_FILE, holds_run
 from trinity.launch.serving import SUFFIX, is_serve, serve_plan
 from trinity.local.home import home_of
-from trinity.local.job_lock import holder
+from trinity.local.job_lock import LOCK_FILE, holder
 from trinity.local.run_file import RunningStack, read_running
-from trinity.progress.summary import FINISHED, read_summary
+from trinity.progress.summary import FINISHED
 
 RUN_FILE = "run.json"
 RUN_DEPTHS = ("*/*", "*/*/*")
 """A run lies in `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
 ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
 DEFAULT_ROOT = "checkpoints"
+NAMED = 5
+"""Runs that a sentence lists."""
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
@@ -43,6 +46,17 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
     return directory, running
 
 
+def running_in(directory: Path) -> RunningStack | None:
+    """What runs there; None where a run has stopped.
+
+    Raises: UserError where none was started, or one is being started or stopped.
+    """
+    running = _running(directory)
+    if running is None and (holder(directory) is not None or not holds_run(directory)):
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
+    return running
+
+
 def find_job(config: Path | None, job_dir: Path | None) -> Path:
     """The directory of the run, whether it goes on or has stopped."""
     return _job_dir(config, job_dir)
@@ -54,7 +68,7 @@ def _why_not(directory: Path) -> str:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
     if not holds_run(directory):
         return ""
-    summary = read_summary(directory)
+    summary = last_summary(directory)
     if summary is None:
         return ": it has stopped; `trinity run` goes on with it"
     if summary.state == FINISHED:
@@ -84,12 +98,31 @@ def _run_of(config: Config) -> Path:
 
 
 def _only_run(root: Path) -> Path:
-    """The directory of the one run that goes on below `root`."""
-    files = [path for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{RUN_FILE}")]
-    found = sorted(path.parent for path in files if _running(path.parent) is not None)
-    if not found:
-        raise UserError(f"no run is going on below {root}: give its --config or its --job-dir")
-    return _single(found)
+    """The directory of the one run that goes on below `root`, or else of the only one there is."""
+    if found := [path for path in _having(root, RUN_FILE) if _running(path) is not None]:
+        return _single(found)
+    if found := [path for path in _having(root, LOCK_FILE) if holder(path) is not None]:
+        return found[0]  # being started or stopped, as whoever asks for it is told
+    stopped = sorted(_having(root, PLAN_FILE), key=_began, reverse=True)
+    if not stopped:
+        raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
+    if len(stopped) > 1:
+        named = ", ".join(str(path) for path in stopped[:NAMED])
+        more = f" and {len(stopped) - NAMED} more" if len(stopped) > NAMED else ""
+        raise UserError(
+            f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
+            f"newest first: {named}{more}"
+        )
+    return stopped[0]
+
+
+def _having(root: Path, name: str) -> list[Path]:
+    """Directories where runs lie that hold such a file."""
+    return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
+
+
+def _began(job_dir: Path) -> float:
+    return (job_dir / PLAN_FILE).stat().st_mtime
 
 
 def _single(found: list[Path]) -> Path:

@@ -18,7 +18,8 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
-from trinity.cli.running import ConfigOption, JobDirOption, find_run
+from trinity.cli.running import ConfigOption, JobDirOption, find_job, running_in
+from trinity.cli.standing import standing_lines
 from trinity.errors import RunFailed
 from trinity.local.addresses import ServiceAddresses
 from trinity.looking.populations import population_lines, population_table
@@ -32,8 +33,16 @@ Populations = list[query_pb2.GetPopulationResponse]
 
 
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
-    """Show the stages, whether their data is bent, the members and what each of them waits for."""
-    directory, running = find_run(config, job_dir)
+    """Show the stages, how what is trained differs from what was generated, and who waits for whom.
+
+    Of a run that has stopped: how it ended, and its newest checkpoints.
+    """
+    directory = find_job(config, job_dir)
+    running = running_in(directory)
+    if running is None:
+        for line in standing_lines(directory):
+            print(line)
+        return
     addresses = running.addresses
     try:
         now, work, populations = asyncio.run(_ask(addresses))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from trinity.looking.tables import console, sample_table, whole_sample
 from trinity.rpc.limits import CALL_SECONDS
 
 DEFAULT_LIMIT = 20
+ID = re.compile(r"[0-9a-fA-F-]+")
 WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(help=f"A sample's id, or the beginning of it; or conditions. {HELP}"),
@@ -58,10 +60,20 @@ def view(
         asyncio.run(_show_population(directory, stage))
         return
     if len(asked) == 1 and "=" not in asked[0]:
+        refuse_no_id(asked[0])
         asyncio.run(_show_one(directory, stage, asked[0], as_json))
     else:
         wanted = parse_conditions(asked)
         asyncio.run(_show_many(directory, stage, wanted, limit, not oldest, as_json))
+
+
+def refuse_no_id(word: str) -> None:
+    """Raises: UserError when it cannot be the beginning of a sample's id."""
+    if not ID.fullmatch(word):
+        raise UserError(
+            f"{word!r} is neither a sample's id, or its beginning, nor a condition such as "
+            "`reward=0.5..1`: `trinity view --help` lists them"
+        )
 
 
 async def _show_population(directory: Path, stage: str | None) -> None:

@@ -62,6 +62,12 @@ def plan_of(config: Config, source: Source) -> ExperimentPlan:
         raise UserError(located(str(error), source, names)) from error
 
 
+def refuse_mistakes(reading: Reading) -> None:
+    """Raises: UserError with what `check_file` tells of a file that has mistakes."""
+    if reading.mistakes:
+        raise UserError("\n".join((*reading.mistakes, *_planned(reading)[1])))
+
+
 def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
     if reading.config is None:
         return None, ()

@@ -203,8 +203,8 @@ def _check_length(architecture: _Architecture, length: int, at: str, path: str) 
     longest = architecture.max_position_embeddings
     if longest and not architecture.rope_scaling and length > longest:
         raise UserError(
-            f"`{at}.max_model_len: {length}` exceeds the {longest} positions of the "
-            f"model {path}: give {longest} or less"
+            f"a sequence of {length} tokens (`{at}.max_model_len`, or prompt and response "
+            f"together) exceeds the {longest} positions of the model {path}: make it shorter"
         )
 
 

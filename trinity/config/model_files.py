@@ -61,9 +61,10 @@ def chat_template_of(model: ModelConfig, stage: str) -> str | None:
     try:
         return Path(model.chat_template_path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UserError(
             f"stage `{stage}`: `model.chat_template_path: {model.chat_template_path}` "
-            f"cannot be read ({error}): give a text file"
+            f"cannot be read ({why}): give a text file, from {Path.cwd()} on or by its whole path"
         ) from error
 
 

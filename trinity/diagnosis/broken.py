@@ -75,7 +75,7 @@ def _sufferer(part: Part, snapshot: Snapshot) -> str:
     longest: Wait | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     if longest is None:
         return ""
-    return f", {title(longest.owner)} waits for it since {duration(longest.waited_seconds)}"
+    return f", {title(longest.owner)} has waited {duration(longest.waited_seconds)} for it"
 
 
 def _what_to_do(part: Part) -> str:

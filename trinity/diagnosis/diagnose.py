@@ -132,6 +132,7 @@ def _waits(snapshot: Snapshot) -> Verdict:
                 state=State.HELD,
                 cause=f"{root.owner} waits for {root.waits_for}",
                 text=_held(snapshot, chain, root),
+                owner=root.owner if root.waits_for in OWNED else "",
                 notes=notes,
             )
     elif _is_unexplained(work):
@@ -165,7 +166,7 @@ def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
     if root.waits_for in OWNED:
         since = duration(root.waited_seconds)
         whose = f"{title(root.waits_for)} of {title(root.owner)}"
-        text = f"the run waits for {whose} since {since}: {root.reason}"
+        text = f"the run has waited {since} for {whose}: {root.reason}"
     else:
         text = f"the run waits for {title(chain.end)}: {_describe(root)}{link_hint(snapshot, root)}"
     if root.deadline_seconds:
@@ -182,7 +183,7 @@ def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
 
 def _describe(wait: Wait) -> str:
     since = duration(wait.waited_seconds)
-    return f"{title(wait.owner)} waits for {title(wait.waits_for)} since {since}: {wait.reason}"
+    return f"{title(wait.owner)} has waited {since} for {title(wait.waits_for)}: {wait.reason}"
 
 
 def _working(snapshot: Snapshot, chain: Chain, work: StageWork | None) -> str:

@@ -29,6 +29,8 @@ class Verdict:
     cause: str
     """Tells causes from one another, whatever their sentences say of the time."""
     text: str
+    owner: str = ""
+    """Who waits, where work takes its time that belongs to itself."""
     notes: tuple[str, ...] = ()
     """What does not hold the run and should be known."""
 

@@ -8,10 +8,11 @@ from typing import NoReturn
 
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
+from trinity.diagnosis.snapshot import Snapshot
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import duration
 from trinity.errors import RunFailed
-from trinity.launch.preparing import Says
+from trinity.launch.preparing import PREPARING, Says
 from trinity.local.run_file import read_running
 from trinity.progress.view import RunView
 
@@ -46,7 +47,7 @@ class Holdups:
         lasted = now - self._since
         if lasted >= SAID_AFTER_SECONDS and not self._is_said:
             self._is_said = True
-            self.reporter.say(f"held up for {duration(lasted)}: {verdict.text}")
+            self.reporter.say(f"held up: {verdict.text}")
         if verdict.state is State.BROKEN and lasted >= self.patience_seconds:
             raise RunFailed(f"nothing went on for {duration(lasted)}: {verdict.text}")
 
@@ -54,6 +55,14 @@ class Holdups:
         if self._is_said:
             self.reporter.say(f"no longer held up: that lasted {duration(now - self._since)}")
         self._is_said = False
+
+
+def untold(verdict: Verdict, snapshot: Snapshot) -> Verdict:
+    """Leaves out what `say_preparations` tells by itself: that a model takes its time to load."""
+    preparing = (one.role for one in snapshot.members or () if one.activity in PREPARING)
+    if verdict.state is State.HELD and verdict.owner in preparing:
+        return WORKING
+    return verdict
 
 
 async def say_holdups(
@@ -69,6 +78,7 @@ async def say_holdups(
         if seen != view.last_event:
             seen, verdict = view.last_event, WORKING
         elif (running := read_running(job_dir)) is not None:
-            verdict = diagnose(await gather(running, job_dir))
+            snapshot = await gather(running, job_dir)
+            verdict = untold(diagnose(snapshot), snapshot)
         holdups.take(verdict, time.monotonic())
         await asyncio.sleep(LOOK_SECONDS)

@@ -1,5 +1,6 @@
 """Whether every workflow and reward that a plan names can be found, before anything starts."""
 
+from trinity.config.known_names import check_tasksets, check_workflow
 from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
@@ -13,24 +14,16 @@ from trinity.workflows.workflow import Workflow
 def check_names(plan: ExperimentPlan) -> None:
     """Load the plugins and look every name up.
 
-    Raises: UserError naming the stage, the taskset and what is close to the unknown name.
+    Raises: UserError with a line for each that cannot do its part: the stage, the taskset, and
+    what is close to an unknown name.
     """
     load_plugins(plugin_dirs_from_environment())
-    for stage in plan.stages:
-        for taskset in (*stage.tasksets, *stage.eval_tasksets):
-            try:
-                _check_workflow(taskset)
-                _check_reward(taskset)
-            except UserError as error:
-                raise UserError(
-                    f"stage `{stage.name}`, taskset `{taskset.name}`: {error}"
-                ) from error
+    check_tasksets(plan, (_check_workflow, _check_reward))
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:
     workflow = WORKFLOWS.get(taskset.workflow)
-    if not (isinstance(workflow, type) and issubclass(workflow, Workflow)):
-        raise UserError(f"{taskset.workflow} is no subclass of trinity.workflows.Workflow")
+    check_workflow(workflow, Workflow, taskset.workflow)
     needs_reward = workflow in (SimpleWorkflow, MathRMWorkflow)
     if needs_reward and taskset.reward is None and not taskset.format.reward_fn_key:
         raise UserError(

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from trinity.config.advice import advice
-from trinity.config.check import plan_of
+from trinity.config.check import plan_of, refuse_mistakes
+from trinity.config.gathered import Gathered
 from trinity.config.load import runnable
 from trinity.config.notices import Notice
 from trinity.config.plan import ExperimentPlan
@@ -44,6 +46,7 @@ def prepare(
     never mixes with the real run. Raises: UserError.
     """
     reading = read_config(path, overrides)
+    refuse_mistakes(reading)
     config = runnable(reading)
     name = config.name
     notes: tuple[str, ...] = ()
@@ -65,10 +68,12 @@ def prepare(
     serves = is_serve(plan)
     if serves:
         plan = serve_plan(plan)
-    check_inputs(plan)
-    check_names(plan)
+    gathered = Gathered()
+    gathered.of(partial(check_inputs, plan))
+    gathered.of(partial(check_names, plan))
     if not serves:  # nothing is computed that other settings would change
-        check_resumable(plan)
+        gathered.of(partial(check_resumable, plan))
+    gathered.raise_all()
     notes = (*notes, *advice(plan))
     return Prepared(
         plan=plan,

@@ -55,6 +55,30 @@ def holder(job_dir: Path) -> int | None:
     return int(written) if written.isdigit() and Path(f"/proc/{written}").exists() else None
 
 
+def refuse_second(job_dir: Path) -> None:
+    """Say early what `acquire` would find.
+
+    Raises: UserError naming the process that runs there.
+    """
+    process = holder(job_dir)
+    if process is None:
+        return
+    descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a number may be another's by now
+    except BlockingIOError:
+        raise _taken(str(process), job_dir) from None
+    finally:
+        os.close(descriptor)
+
+
+def _taken(process: str, job_dir: Path) -> UserError:
+    return UserError(
+        f"another `trinity run` (process {process}) works in {job_dir}: `trinity status` shows "
+        "it; wait for it, stop it, or give this run another `name`"
+    )
+
+
 def _lock(descriptor: int, job_dir: Path) -> None:
     deadline = time.monotonic() + _CLEAN_UP_SECONDS
     while True:
@@ -65,8 +89,5 @@ def _lock(descriptor: int, job_dir: Path) -> None:
             holder = os.pread(descriptor, 20, 0).decode()
             is_alive = not holder or Path(f"/proc/{holder}").exists()
             if is_alive or time.monotonic() > deadline:
-                raise UserError(
-                    f"Another trinity run (process {holder}) works in {job_dir}: wait for it, "
-                    f"stop it, or give this run another name"
-                ) from None
+                raise _taken(holder, job_dir) from None
             time.sleep(0.05)

@@ -1,5 +1,6 @@
 """The picture of a run: loss, reward and held-out accuracy over the train steps of its stages."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
     ]
 
 
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """From 0 to 1, and further where a value lies outside: rewards may be below 0."""
+    return min(-0.02, 1.05 * min(values)), max(1.02, 1.05 * max(values))
+
+
 def _rewards(stage: StageView) -> tuple[list[int], list[float]]:
     steps = [step for step in sorted(stage.batches) if "reward/mean" in stage.batches[step]]
     return steps, [stage.batches[step]["reward/mean"] for step in steps]
@@ -59,17 +65,25 @@ def _draw_stage(axis: Any, stage: StageView) -> None:
     if rewards:
         _draw_series(axis, steps, rewards, "reward of the batch")
         _draw_evaluations(axis, stage)
-        axis.set_ylim(-0.02, max(1.02, *rewards))
+        means = (done.headline().mean for done in stage.evaluations)
+        shown = [*rewards, *(mean for mean in means if math.isfinite(mean))]
+        axis.set_ylim(*limits(shown))
         axis.legend(loc="lower right", frameon=False)
     else:
         steps, losses = _losses(stage)
         _draw_series(axis, steps, losses, "loss")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(bottom=min(0, *losses) if losses else 0)
     axis.set_title(stage.name, color=INK)
     axis.set_xlabel("train step")
-    axis.set_ylabel("reward, accuracy" if rewards else "loss")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_ylabel(_measured(stage) if rewards else "loss")
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _measured(stage: StageView) -> str:
+    names = ["reward", *(done.headline_name for done in stage.evaluations)]
+    return ", ".join(dict.fromkeys(names))
 
 
 def _draw_series(axis: Any, steps: list[int], values: list[float], label: str) -> None:
@@ -84,7 +98,8 @@ def _draw_evaluations(axis: Any, stage: StageView) -> None:
     means = [done.headline().mean for done in stage.evaluations]
     errors = [2 * done.headline().standard_error for done in stage.evaluations]
     count = stage.evaluations[-1].num_tasks
-    label = f"held-out accuracy ± 2 standard errors (n={count})"
+    what = stage.evaluations[-1].headline_name
+    label = f"held-out {what} ± 2 standard errors (n={count})"
     axis.errorbar(versions, means, yerr=errors, color=ACCENT, marker="o", capsize=3, label=label)
     for at in (0, -1):
         note = f"{means[at]:.2f}"

@@ -75,7 +75,7 @@ def step_line(stage: StageView, replayed: bool) -> str:
         parts.append(f"{speed:,.0f} tokens/s")
     if shares := figures.time_shares(stage):
         parts.append(" ".join(f"{name} {share:.0%}" for name, share in shares[:3]))
-    if (left := figures.seconds_left(stage)) is not None:
+    if left := figures.seconds_left(stage):
         parts.append(f"{figures.clock(left)} left")
     return "  ".join(parts)
 

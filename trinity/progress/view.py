@@ -38,7 +38,12 @@ class Evaluation:
 
     def headline(self) -> Measured:
         """Accuracy if it was measured, else the reward; not a number if every run failed."""
-        return self.metrics.get("accuracy", self.metrics.get("reward", NOTHING_MEASURED))
+        return self.metrics.get(self.headline_name, NOTHING_MEASURED)
+
+    @property
+    def headline_name(self) -> str:
+        """What the headline measures."""
+        return "accuracy" if "accuracy" in self.metrics else "reward"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 import inspect
 from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, partial
-from typing import ClassVar, cast
+from typing import ClassVar, SupportsFloat, cast
 
 from trinity.errors import UserError
 from trinity.types import JsonValue
 
-RewardParts = Mapping[str, float]
+RewardParts = Mapping[str, float] | float
 
 
 class RewardFn:
@@ -30,7 +30,7 @@ class RewardFn:
     """False for a reward that never waits and takes well under a millisecond."""
 
     __call__: Callable[..., RewardParts]
-    """The named parts of the score of one response."""
+    """The named parts of the score of one response; a mere number is one part, named after it."""
 
 
 KNOWN = frozenset(
@@ -62,14 +62,17 @@ class Reward:
     def __call__(self, **known: object) -> dict[str, float]:
         """The parts of the score.
 
-        Raises: TypeError when the reward gives anything but numbers by name.
+        Raises: TypeError when the reward gives neither numbers by name nor a number.
         """
         wanted = self._wanted
         given = known if wanted is None else {k: v for k, v in known.items() if k in wanted}
         parts = self._function(**given)
+        if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
+            return {self._name.rpartition(".")[2]: float(parts)}
         if not isinstance(parts, Mapping):
             raise TypeError(
-                f"the reward {self._name} gave {type(parts).__name__}, not a dict of named numbers"
+                f"the reward {self._name} gave {type(parts).__name__}, neither a dict of named "
+                "numbers nor a number"
             )
         return {str(name): float(value) for name, value in parts.items()}
 

@@ -201,7 +201,14 @@ async def _say_given_up(
     first = views[0]
     what = "evaluation of version" if first.kind is AssignmentKind.EVAL else "explore step"
     text = (
-        f"{what} {first.explore_step}: {len(views)} tasks were given up after every run failed; "
+        f"{what} {first.explore_step}: {_given_up(len(views))} "
         f"row {first.task_index} of {first.taskset}: {_reason(first)}"
     )
     await log_event(connection, stage.key, Notice(text=text))
+
+
+def _given_up(num_tasks: int) -> str:
+    """How many there were, before the one whose reason is told."""
+    if num_tasks == 1:
+        return "1 task was given up, as all of its runs failed:"
+    return f"{num_tasks} tasks were given up, as all of their runs failed; one of them,"

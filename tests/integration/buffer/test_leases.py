@@ -158,7 +158,10 @@ async def test_a_lost_step_is_refilled_then_trained_short(buffer: Buffer, tmp_pa
     assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, 4)
     events = await buffer.events("batch")
     notice = next(event.notice.text for event in events if event.HasField("notice"))
-    assert notice.startswith("explore step 1: 1 tasks were given up") and "it broke" in notice
+    assert (
+        notice.startswith("explore step 1: 1 task was given up, as all of its runs failed: row")
+        and "it broke" in notice
+    )
 
 
 async def test_a_step_that_stays_short_fails_the_stage_if_the_plan_says_so(

@@ -77,7 +77,7 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
     assert running is not None
     pid = running.pids["postgres"]
     send(pid, signal.SIGSTOP)
-    await lines.until("held up for", "Postgres", f"process {pid} is stopped")
+    await lines.until("held up:", "Postgres", f"process {pid} is stopped")
     send(pid, signal.SIGCONT)
     await lines.until("no longer held up")
     os.kill(pid, signal.SIGKILL)

@@ -61,9 +61,7 @@ async def _stand_still(run: Stalled, name: str, title: str) -> None:
 async def _straggle(run: Stalled, seconds: float) -> None:
     """A run just below the limit of time ends; one beyond it is made again."""
     switch_on(run.faults, STRAGGLE, str(seconds))
-    named = await run.until_named(
-        "run waits for a workflow of the explorer since", "explorer.max_timeout"
-    )
+    named = await run.until_named("for a workflow of the explorer", "explorer.max_timeout")
     assert named.state is State.HELD
     await run.until_progress()
 

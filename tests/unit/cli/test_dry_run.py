@@ -45,3 +45,10 @@ def test_rollouts_alone_have_no_expert_rows(capsys: pytest.CaptureFixture[str]) 
 
 def test_training_data_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  data           /data/sft.jsonl" in said(capsys, SFT)
+
+
+def test_engines_and_ranks_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, GRPO, explorer={"rollout_model": {"engine_num": 4}})
+    assert any(line.startswith("  rollout        4 engines, vllm") for line in lines)
+    assert any(line.startswith("  trainer        1 rank, ") for line in lines)
+    assert any(line.endswith("every 1 step, offset 0") for line in lines)

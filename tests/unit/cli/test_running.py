@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import empty_view
-from trinity.cli.running import find_run
+from trinity.cli.running import find_job, find_run
 from trinity.errors import UserError
 from trinity.local.job_lock import JobLock
 from trinity.progress.summary import summarize, write_summary
@@ -49,3 +49,47 @@ def test_a_run_that_ended_says_how(tmp_path: Path) -> None:
     assert "it has failed (the grader is broken)" in asked(tmp_path)
     leave(tmp_path, "finished")
     assert "it is finished; `trinity run` shows its results again" in asked(tmp_path)
+
+
+def test_a_run_that_went_on_after_it_had_failed_and_was_stopped_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    leave(tmp_path, "failed", "the grader is broken")
+    later = (tmp_path / "summary.json").stat().st_mtime + 10
+    os.utime(tmp_path / "config.json", (later, later))  # every start writes it
+    assert "it has stopped" in asked(tmp_path)
+
+
+def test_without_a_name_the_only_run_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="no run was started below"):
+        find_job(None, None)
+    (tmp_path / "sums/first").mkdir(parents=True)
+    leave(tmp_path / "sums/first", "finished")
+    assert find_job(None, None) == tmp_path / "sums/first"
+
+
+def test_of_several_runs_that_have_stopped_the_newest_is_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path))
+    for hour, name in enumerate(("b", "a", "c")):
+        (tmp_path / "sums" / name).mkdir(parents=True)
+        leave(tmp_path / "sums" / name, "finished")
+        os.utime(tmp_path / "sums" / name / "config.json", (hour, hour))
+    newest = ", ".join(str(tmp_path / "sums" / name) for name in ("c", "a", "b"))
+    with pytest.raises(UserError, match=newest):
+        find_job(None, None)
+
+
+def test_a_run_that_begins_is_the_one_that_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path))
+    (tmp_path / "sums/first").mkdir(parents=True)
+    lock = JobLock.acquire(tmp_path / "sums/first")
+    with pytest.raises(UserError, match="starts or stops one; ask again"):
+        find_run(None, None)
+    lock.release()

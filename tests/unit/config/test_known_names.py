@@ -41,3 +41,21 @@ def test_names_that_are_known_are_taken(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
     check(default_workflow_type="RAFT_alfworld_workflow")
     check(default_workflow_type="async_math_boxed_workflow", default_reward_fn_type="math_reward")
+
+
+def test_parts_of_ones_own_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "parts_that_are_none.py").write_text(
+        "from trinity.rewards import RewardFn\n"
+        "class Uncalled(RewardFn): ...\n"
+        "def of_verl(data_source, solution_str): ...\n"
+        "class Idle: ...\n"
+    )
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    for part, said in (
+        ("Uncalled", "class without __call__"),
+        ("of_verl", "wants data_source, solution_str, which it is not given"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check(default_reward_fn_type=f"parts_that_are_none.{part}")
+    with pytest.raises(UserError, match="no subclass of"):
+        check(default_workflow_type="parts_that_are_none.Idle")

@@ -31,7 +31,7 @@ def test_a_run_that_gets_on_says_since_when_the_last_step_is_trained() -> None:
 def test_the_chain_is_followed_to_the_one_that_waits_for_nobody() -> None:
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", STRAGGLER)))
     assert verdict.state is State.HELD
-    assert verdict.text.startswith("The run waits for a workflow of the explorer since 29 s")
+    assert verdict.text.startswith("The run has waited 29 s for a workflow of the explorer")
     assert "ends in 2 min 51 s" in verdict.text and "train step 13" in verdict.text
     assert "explorer.max_timeout" in verdict.text and "/run/log/explorer.log" in verdict.text
 
@@ -40,13 +40,13 @@ def test_what_takes_no_longer_than_usual_is_shown_and_holds_nothing() -> None:
     usual = wait("explorer", "workflow", 5, "to end run 0 of row 3")
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", usual)))
     assert verdict.state is State.WORKING
-    assert "waits for a workflow since 5 s: to end run 0 of row 3" in verdict.text
+    assert "has waited 5 s for a workflow: to end run 0 of row 3" in verdict.text
 
 
 def test_an_explorer_without_work_does_not_hold_the_trainer_that_works() -> None:
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     assert diagnose(snapshot(member("explorer", idle))).state is State.WORKING
-    silent = wait("trainer", "ranks", 60, "a sign of life; last they said: training", 3540)
+    silent = wait("trainer", "ranks", 60, "a sign of life; the last one: training", 3540)
     verdict = diagnose(snapshot(member("explorer", idle), member("trainer", silent)))
     assert verdict.cause == "trainer waits for ranks"
     assert "starts them anew from the newest checkpoint" in verdict.text
@@ -61,7 +61,7 @@ def test_the_buffers_own_wait_comes_before_the_work_that_is_open() -> None:
 def test_results_that_are_not_committed_wait_for_the_buffer() -> None:
     held = wait("explorer", "buffer", 8, "4 results to be committed: it does not report on them")
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", held)))
-    assert verdict.text.startswith("The run waits for the buffer: the explorer waits")
+    assert verdict.text.startswith("The run waits for the buffer: the explorer has waited 8 s")
     assert "/run/log/buffer.log" in verdict.text
 
 
@@ -96,7 +96,7 @@ def test_what_comes_from_outside_is_what_the_run_waits_for(
 def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
     trains = replace(EXPERIMENT, roles=("trainer",))
     verdict = diagnose(snapshot(member("trainer", BATCH), experiments=(trains,)))
-    assert verdict.text.startswith("The run waits for the buffer: the trainer waits")
+    assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 30 s")
 
 
 def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
@@ -128,7 +128,7 @@ def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
     assert verdict.state is State.BROKEN
     assert verdict.text.startswith("The run waits for Postgres: ")
     assert words in verdict.text and "/run/log/postgres.log" in verdict.text
-    assert "the buffer waits for it since 12 s" in verdict.text
+    assert "the buffer has waited 12 s for it" in verdict.text
 
 
 def test_a_part_that_is_started_again_is_named_with_the_end_of_the_one_before() -> None:
@@ -198,14 +198,14 @@ def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> 
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     verdict = diagnose(snapshot(member("trainer", BATCH, away), member("explorer", idle)))
     assert verdict.state is State.HELD
-    assert verdict.text.startswith("The run waits for the buffer: the trainer waits")
+    assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 8 s")
     assert "answers here: look at the network" in verdict.text
 
 
 def test_an_explorer_that_gets_no_answer_from_the_buffer_is_cut_off_from_it() -> None:
     away = wait("explorer", "buffer", 8, "to lease work: buffer: ping timeout")
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", away)))
-    assert verdict.text.startswith("The run waits for the buffer: the explorer waits")
+    assert verdict.text.startswith("The run waits for the buffer: the explorer has waited 8 s")
     assert "answers here: look at the network" in verdict.text
 
 
@@ -235,5 +235,5 @@ def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits
     away = wait("buffer", "database", 4, "The database has not answered for 2 s")
     verdict = diagnose(snapshot(member("buffer", away), work=None, complaint="Deadline Exceeded"))
     assert verdict.text.startswith("The run waits for the buffer, which lives and cannot say")
-    assert "the buffer waits for Postgres since 4 s" in verdict.text
+    assert "the buffer has waited 4 s for Postgres" in verdict.text
     assert "Postgres answers here: look at the network" in verdict.text

@@ -2,9 +2,12 @@
 
 import pytest
 
+from tests.unit.diagnosis.builders import member, snapshot, wait
+from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.errors import RunFailed
-from trinity.launch.holdups import Holdups
+from trinity.launch.holdups import WORKING as WORKING_ALL_ALONG
+from trinity.launch.holdups import Holdups, untold
 
 HELD = Verdict(state=State.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Verdict(state=State.BROKEN, cause="postgres", text="The run waits for Postgres.")
@@ -33,11 +36,20 @@ def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
 ) -> None:
     for now in range(0, 30, 2):
         holdups.take(HELD, now)
-    assert lines == ["held up for 10 s: The run waits for a workflow."]
+    assert lines == ["held up: The run waits for a workflow."]
     holdups.take(WORKING, 31)
     assert lines[1:] == ["no longer held up: that lasted 31 s"]
     holdups.take(WORKING, 33)
     assert len(lines) == 2
+
+
+def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
+    loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
+    loading = snapshot(member("trainer", loads, activity="starting the ranks"))
+    assert diagnose(loading).state is State.HELD
+    assert untold(diagnose(loading), loading) is WORKING_ALL_ALONG
+    silent = snapshot(member("trainer", loads, activity="training"))
+    assert untold(diagnose(silent), silent).state is State.HELD
 
 
 def test_short_causes_and_causes_that_take_turns_are_not_said(

@@ -42,3 +42,22 @@ def test_a_plan_whose_names_fit_is_taken() -> None:
         "reward_fn_args": {"ignore_case": True},
     }
     check_names(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))
+
+
+def test_a_default_that_is_wrong_is_told_once() -> None:
+    both = {
+        "default_reward_fn_type": "exact_mach_reward",
+        "taskset": {"name": "sums", "path": "/data/train.jsonl"},
+        "eval_tasksets": [{"name": "held_out", "path": "/data/test.jsonl"}],
+    }
+    with pytest.raises(UserError) as caught:
+        check_names(plan_experiment(config(buffer={"explorer_input": both})))
+    [said] = str(caught.value).splitlines()
+    assert said.startswith("stage `main`, tasksets `sums`, `held_out`: there is no reward")
+
+
+def test_one_mistake_hides_no_other() -> None:
+    said = complaint(
+        {"default_workflow_type": "math_workflo", "default_reward_fn_type": "math_rewrd"}
+    )
+    assert "close to it: math_workflow" in said and "close to it: math_reward" in said

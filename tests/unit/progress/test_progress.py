@@ -12,8 +12,8 @@ from tests.unit.progress.builders import empty_view, opened, trained, whole_run
 from trinity.config.plan_parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
-from trinity.progress.curves import draw_curves, smooth
-from trinity.progress.lines import LineReporter, evaluation_line
+from trinity.progress.curves import draw_curves, limits, smooth
+from trinity.progress.lines import LineReporter, evaluation_line, step_line
 from trinity.progress.screen import render
 from trinity.progress.summary import read_finished, summarize, write_summary
 from trinity.progress.view import RunView
@@ -139,6 +139,19 @@ def test_a_warning_is_said_when_it_begins_and_not_again() -> None:
         "[rft] warning at step 2: all runs of each task got the same reward, "
         "there is nothing to learn"
     ]
+
+
+def test_rewards_below_zero_are_in_the_picture() -> None:
+    assert limits([0.2, 0.9]) == (-0.02, 1.02)
+    low, high = limits([-1.0, 2.0])
+    assert low < -1.0 and high > 2.0
+
+
+def test_no_time_is_left_at_the_last_step() -> None:
+    view = empty_view()
+    for event in [opened(1, "rft", 3), *(trained(1 + step, "rft", step) for step in (1, 2, 3))]:
+        view.apply(event)
+    assert "left" not in step_line(view.stages["rft"], replayed=False)
 
 
 def test_the_picture_is_drawn_and_nothing_without_steps(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Rewards: what they give for which answer."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -90,12 +90,6 @@ def test_a_function_is_a_reward_too() -> None:
     assert reward(response="3", truth="5", prompt="") == {"closeness": -4.0}
 
 
-def test_a_reward_that_gives_a_bare_number_is_refused() -> None:
-    reward = Reward(lambda response: len(response), {}, "bare")  # type: ignore[arg-type, return-value]
-    with pytest.raises(TypeError, match="bare gave int"):
-        reward(response="four")
-
-
 def test_arguments_that_a_reward_does_not_know_are_named() -> None:
     with pytest.raises(UserError, match=r"exact_match_reward refuses its reward_fn_args.*case"):
         score("exact_match_reward", "", "", case=True)
@@ -148,3 +142,19 @@ def test_a_reward_that_cannot_be_called_is_found_before_the_run(
 )
 def test_a_reward_that_fits_is_taken(source: Any, args: dict[str, Any]) -> None:
     check_reward(source, args, "my_reward")
+
+
+def test_a_function_may_give_a_mere_number() -> None:
+    def right(response: str, truth: str) -> float:
+        return float(response == truth)
+
+    check_reward(right, {}, "mine.right")
+    assert Reward(right, {}, "mine.right")(response="4", truth="4", task={}) == {"right": 1.0}
+
+
+def test_a_text_is_no_reward() -> None:
+    def good(response: str) -> str:
+        return response
+
+    with pytest.raises(TypeError, match="neither a dict of named numbers nor a number"):
+        Reward(cast(Any, good), {}, "mine.good")(response="4")

@@ -1,0 +1,56 @@
+"""`trinity status` tells where a run stands that has stopped."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.progress.builders import empty_view
+from trinity.cli.status import status
+from trinity.errors import UserError
+from trinity.progress.summary import summarize, write_summary
+
+
+def stopped_run(job_dir: Path) -> None:
+    stages = [{"name": "sft", "total_train_steps": 400}, {"name": "rft"}]
+    (job_dir / "config.json").write_text(json.dumps({"label": "sums/first", "stages": stages}))
+    for step in (50, 200):
+        (job_dir / f"stages/sft/checkpoints/step-{step}-1").mkdir(parents=True)
+    (job_dir / "stages/sft/checkpoints/step-300-1.partial").mkdir()
+
+
+def leave(job_dir: Path, state: str, reason: str = "") -> None:
+    summary = summarize(
+        empty_view(), label="sums/first", state=state, reason=reason, starts=1, seconds={"total": 9}
+    )
+    write_summary(summary, job_dir / "summary.json")
+
+
+def test_of_a_run_that_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_run(tmp_path)
+    status(None, tmp_path)
+    said = capsys.readouterr().out
+    assert "sums/first  stopped: `trinity run` goes on with it" in said
+    assert "sft  newest checkpoint: step 200 of 400" in said
+    assert "rft  no checkpoint yet" in said
+
+
+def test_of_a_run_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_run(tmp_path)
+    leave(tmp_path, "failed", "the grader is broken")
+    status(None, tmp_path)
+    assert "failed: the grader is broken" in capsys.readouterr().out
+
+
+def test_of_a_run_that_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_run(tmp_path)
+    leave(tmp_path, "finished")
+    status(None, tmp_path)
+    said = capsys.readouterr().out
+    assert "sums/first  finished" in said
+    assert "0 train steps on 0 experiences (0 tokens) in 9 s" in said
+
+
+def test_where_nothing_was_started(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run is going on"):
+        status(None, tmp_path)

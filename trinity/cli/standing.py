@@ -1,0 +1,74 @@
+"""Where a run stands on which nobody works: what its directory tells without a database."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from trinity.cli.results import result_lines
+from trinity.errors import UserError
+from trinity.launch.resume import PLAN_FILE
+from trinity.progress.summary import FINISHED, SUMMARY_FILE, RunSummary, read_summary
+
+_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+
+
+class _Stage(BaseModel):
+    name: str
+    total_train_steps: int | None = None
+
+
+class _Plan(BaseModel):
+    """Of the plan what is shown here, whichever version has written it."""
+
+    label: str
+    stages: tuple[_Stage, ...]
+
+
+def last_summary(job_dir: Path) -> RunSummary | None:
+    """How the last start ended; None where it was stopped, whatever an earlier one came to."""
+    try:
+        began = (job_dir / PLAN_FILE).stat().st_mtime_ns
+        if (job_dir / SUMMARY_FILE).stat().st_mtime_ns < began:
+            return None
+    except OSError:
+        return None
+    return read_summary(job_dir)
+
+
+def standing_lines(job_dir: Path) -> Iterator[str]:
+    """What `trinity status` says of a run that was started and does not go on.
+
+    Raises: UserError where its plan cannot be read.
+    """
+    plan = _plan(job_dir)
+    summary = last_summary(job_dir)
+    if summary is None:
+        yield f"{plan.label}  stopped: `trinity run` goes on with it"
+    elif summary.state == FINISHED:
+        yield f"{plan.label}  finished"
+    else:
+        yield f"{plan.label}  failed: {summary.reason}; `trinity run` goes on with it"
+    for stage in plan.stages:
+        yield f"  {stage.name}  {_checkpoint(job_dir, stage)}"
+    if summary is not None:
+        yield from result_lines(summary)
+    yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
+
+
+def _plan(job_dir: Path) -> _Plan:
+    path = job_dir / PLAN_FILE
+    try:
+        return _Plan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"cannot read {path}, which says what was started: {error}") from error
+
+
+def _checkpoint(job_dir: Path, stage: _Stage) -> str:
+    folders = (job_dir / "stages" / stage.name / "checkpoints").glob("step-*")
+    steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
+    if not steps:
+        return "no checkpoint yet"
+    of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
+    return f"newest checkpoint: step {max(steps)}{of}"
