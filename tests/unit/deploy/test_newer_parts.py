@@ -14,7 +14,9 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
 from trinity.config.rollout_model import AuxiliaryModelConfig
 from trinity.deploy.deployment import Deployment, Images
+from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.notes import notes
+from trinity.deploy.render import Target
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
@@ -104,7 +106,8 @@ def test_the_explorer_is_given_the_address_and_key_of_a_model_elsewhere(
 
 def test_who_renders_is_told_what_a_model_elsewhere_needs() -> None:
     deployment = with_stage(**auxiliary("m", ELSEWHERE))
-    for target in ("compose", "k8s", "nomad"):
+    targets: tuple[Target, ...] = ("compose", "k8s", "nomad")
+    for target in targets:
         (note,) = notes(deployment, target, "one-node")
         assert "JUDGE_URL" in note and "JUDGE_KEY" in note
 
@@ -114,7 +117,12 @@ def test_who_renders_is_told_where_weights_cannot_go_from_memory() -> None:
     sync = stage.config.synchronizer.model_copy(update={"sync_method": "nccl"})
     deployment = with_stage(config=stage.config.model_copy(update={"synchronizer": sync}))
     assert not notes(deployment, "compose", "one-node")
-    for target, overlay in (("k8s", "one-node"), ("k8s", "cluster"), ("nomad", "cluster")):
+    places: tuple[tuple[Target, Overlay], ...] = (
+        ("k8s", "one-node"),
+        ("k8s", "cluster"),
+        ("nomad", "cluster"),
+    )
+    for target, overlay in places:
         (note,) = notes(deployment, target, overlay)
         assert "TRINITY_TRAINER_TRANSFER_HOST" in note
 
