@@ -4,9 +4,12 @@ python -m benchmarks.million_tasks [--tasks 100000 1000000] [--steps 3] [--json 
 
 For each number of tasks: a buffer of its own reads a file of so many rows, once as they are and
 once through a pipeline (two filters, duplicates, a score, an order), opens the stage, hands out,
-composes and records train steps. Whatever runs below this process is looked at meanwhile, five
+composes and records train steps. Beside that stands the raw limit: the same rows by COPY alone into
+a table like the one of the tasks. Whatever runs below this process is looked at meanwhile, five
 times a second; the peak of a kind is that of its own memory (RssAnon: without files and without
-what Postgres shares). Flat means: a million takes hardly more than the first number.
+what Postgres shares); processor seconds are those of all processes of a kind until the stage is
+open, which another load on the machine changes less than the time. Flat means: a million takes
+hardly more than the first number.
 """
 
 import argparse
@@ -14,11 +17,13 @@ import asyncio
 import json
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import psycopg
 
 from benchmarks.own_buffer import own_buffer
 from benchmarks.table import Claim, print_claims
@@ -29,6 +34,7 @@ from trinity.config.plan import StagePlan
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/million_tasks.json"
+FILE = "tasks.jsonl"
 LOOK_SECONDS = 0.2
 GROWTH_LIMIT = 1.5
 """Of any process, from the first number of tasks to the last."""
@@ -55,10 +61,18 @@ KINDS = {
 
 
 class Peaks:
-    """The most that each kind of process has taken so far."""
+    """The most memory that each kind of process has taken so far, and its processor's time."""
 
     def __init__(self) -> None:
         self.mb: dict[str, float] = {}
+        self._cpu_seconds: dict[tuple[str, int], float] = {}
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Of all processes of a kind, as far as they were seen."""
+        seconds: dict[str, float] = {}
+        for (kind, _), value in self._cpu_seconds.items():
+            seconds[kind] = seconds.get(kind, 0.0) + value
+        return seconds
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -72,6 +86,8 @@ class Peaks:
                 kind = _kind_of(process)
                 if kind is not None:
                     self.mb[kind] = max(self.mb.get(kind, 0.0), _own_mb(process.pid))
+                    times = process.cpu_times()
+                    self._cpu_seconds[kind, process.pid] = times.user + times.system
 
 
 def _kind_of(process: psutil.Process) -> str | None:
@@ -112,19 +128,40 @@ async def _measured(
         root, peaks = Path(directory), Peaks()
         plan = await asyncio.to_thread(_plan, root, num_tasks, num_steps, pipeline)
         async with own_buffer(root) as process:
+            raw = 0.0 if pipeline else await asyncio.to_thread(_copy_alone, process.dsn, root)
             watching = asyncio.create_task(peaks.watch())
-            seconds = await _work(process, plan, num_steps)
+            seconds, cpu = await _work(process, plan, num_steps, peaks)
             watching.cancel()
     return {
         "tasks": num_tasks,
         "pipeline": bool(pipeline),
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "peaks_mb": {name: round(value, 1) for name, value in sorted(peaks.mb.items())},
+        "seconds": _rounded(seconds | ({"COPY of the same rows alone": raw} if raw else {})),
+        "cpu_seconds_until_open": _rounded(cpu),
+        "peaks_mb": _rounded(peaks.mb),
     }
 
 
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in sorted(values.items())}
+
+
+def _copy_alone(dsn: str, root: Path) -> float:
+    """How long Postgres takes for the rows, in the same columns and under the same key."""
+    begun = time.monotonic()
+    with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE buffer.raw (LIKE buffer.task INCLUDING ALL)")
+        with cursor.copy("COPY buffer.raw FROM STDIN") as copy:
+            owner = f"default\t{uuid.uuid4()}".encode()
+            for i, line in enumerate((root / FILE).open("rb")):
+                copy.write(b"%b\t%d\t%b" % (owner, i, line))
+        connection.commit()
+        seconds = time.monotonic() - begun
+        cursor.execute("DROP TABLE buffer.raw")
+    return seconds
+
+
 def _plan(root: Path, num_tasks: int, num_steps: int, pipeline: Mapping[str, object]) -> StagePlan:
-    file = root / "tasks.jsonl"
+    file = root / FILE
     with file.open("w") as stream:
         for i in range(num_tasks):
             row = {"prompt": f"{i}+{i}=", "response": str(2 * i), "hard": i * 37 % 100}
@@ -141,11 +178,14 @@ def _plan(root: Path, num_tasks: int, num_steps: int, pipeline: Mapping[str, obj
     )
 
 
-async def _work(process: BufferProcess, plan: StagePlan, num_steps: int) -> dict[str, float]:
+async def _work(
+    process: BufferProcess, plan: StagePlan, num_steps: int, peaks: Peaks
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The time of both parts, and the processor's time of the first."""
     begun = time.monotonic()
     async with talk_to(process) as buffer:
         await buffer.open(plan)
-        opened = time.monotonic()
+        opened, cpu = time.monotonic(), peaks.cpu_seconds()
         await buffer.begin()
         await buffer.record(0)
         for step in range(1, num_steps + 1):
@@ -153,7 +193,8 @@ async def _work(process: BufferProcess, plan: StagePlan, num_steps: int) -> dict
             await buffer.batch(step)
             await buffer.report(step)
             await buffer.record(step)
-    return {"until the stage is open": opened - begun, "all steps": time.monotonic() - opened}
+    steps = time.monotonic() - opened
+    return {"until the stage is open": opened - begun, "all steps": steps}, cpu
 
 
 def _claims(rows: list[dict[str, object]]) -> list[Claim]:

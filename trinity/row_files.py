@@ -60,7 +60,7 @@ def row_text(row: object, where: str) -> str:
     if not isinstance(row, dict):
         raise UserError(f"{where}: a row must be an object with named columns")
     try:
-        return json.dumps(row, allow_nan=False, default=plain)
+        return _ENCODER.encode(row)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}: {error}") from error
 
@@ -74,6 +74,9 @@ def plain(value: object) -> PlainValue:
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=plain)
 
 
 def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:

@@ -27,8 +27,8 @@ class Origin:
     """Another text when the rows may be others."""
     place: str
     """For people."""
-    read: Callable[[], AsyncGenerator[str]]
-    """All of them, from the first one on."""
+    read: Callable[[], AsyncGenerator[bytes]]
+    """All of them, from the first one on: lines, some at a time."""
 
 
 async def origin_of_files(
@@ -70,21 +70,22 @@ def _piped(
     return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"
 
 
-async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[str]:
+async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
     for source in sources:
         child = await start_reader(source)
         try:
-            async for row in read_lines(child):
-                yield row
+            async for lines in read_lines(child):
+                yield lines
             await check_end(child, name)
         finally:
             await stop_reader(child)
 
 
-async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[str]:
+async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
     async with (
         database.transaction() as connection,
-        aclosing(stored_rows(connection, tenant, taskset_id)) as rows,
+        aclosing(stored_rows(connection, tenant, taskset_id)) as parts,
     ):
-        async for row in rows:
-            yield row
+        async for rows in parts:
+            # Between its tokens a client may have written line ends.
+            yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()

@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.task_pipelines import insert_pipeline
+from services.buffer.store.task_pipelines import insert_pipeline, insert_source_rows
 from services.buffer.store.tasks import copy_rows
-from services.buffer.task_pipeline import PipelineDied, PipelineLimits, PipelineProcess
+from services.buffer.task_pipeline import PipedRows, PipelineDied, PipelineLimits, PipelineProcess
 from trinity.errors import PreconditionFailed
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 logger = logging.getLogger(__name__)
+PART_BYTES = 512 * 1024
+"""Of numbers in the source, before they are stored."""
 MAX_TRIES = 3
 """Of a process that somebody ends; what an operator does wrong, it does again."""
 
@@ -25,8 +27,8 @@ class Piping:
 
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
-    read: Callable[[], AsyncGenerator[str]]
-    """All rows, from the first one on each time."""
+    read: Callable[[], AsyncGenerator[bytes]]
+    """All rows, from the first one on each time: lines, some at a time."""
 
 
 async def copy_piped_rows(
@@ -55,10 +57,35 @@ async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, pipin
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(process.feed(rows))
-                await copy_rows(connection, tenant, taskset_id, process.rows())
+                await _store(connection, tenant, taskset_id, process)
         except ExceptionGroup as errors:
             # The source's error comes first: where there are both, the pipeline ended by it.
             raise errors.exceptions[0] from errors
         assert process.counts is not None
-        counts, source_rows = process.counts, process.source_rows
-    await insert_pipeline(connection, tenant, taskset_id, counts, source_rows)
+        counts = process.counts
+    await insert_pipeline(connection, tenant, taskset_id, counts)
+
+
+async def _store(
+    connection: AsyncConnection, tenant: str, taskset_id: str, process: PipelineProcess
+) -> None:
+    """Rows and their numbers in the source in turn, so that there are never many of them here."""
+    num_rows = 0
+    async with aclosing(process.rows()) as rows:
+        while True:
+            first, numbers = num_rows, bytearray()
+            some = _noted(rows, numbers)
+            num_rows = await copy_rows(connection, tenant, taskset_id, some, first=first)
+            if not numbers:
+                return
+            part = bytes(numbers)
+            await insert_source_rows(connection, tenant, taskset_id, first=first, rows=part)
+
+
+async def _noted(rows: AsyncIterator[PipedRows], numbers: bytearray) -> AsyncIterator[bytes]:
+    """The next lines, until there are numbers enough for a part."""
+    async for some in rows:
+        numbers += some.numbers
+        yield some.lines
+        if len(numbers) >= PART_BYTES:
+            return

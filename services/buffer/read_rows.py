@@ -21,14 +21,16 @@ from trinity.rpc.limits import MAX_MESSAGE_BYTES
 USER_MISTAKE = 2
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
 """A row goes to an explorer, or to the trainer, in one message."""
+WRITE_LENGTH = 64 * 1024
+"""As much as a pipe holds: whoever reads is woken once for so many."""
 
 
 def main() -> int:
     """Write the rows; answers the exit code."""
     source = RowSource.model_validate_json(sys.stdin.read())
     try:
-        for where, row in _rows(source):
-            sys.stdout.write(_line(row, where))
+        for lines in _lines(source):
+            sys.stdout.write(lines)
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"{error}\n")
@@ -41,6 +43,19 @@ def _line(row: object, where: str) -> str:
     if len(text) > MAX_ROW_BYTES:
         raise UserError(f"{where}: it has {len(text):,} bytes, a row may have {MAX_ROW_BYTES:,}")
     return f"{text}\n"
+
+
+def _lines(source: RowSource) -> Iterator[str]:
+    """Rows as JSON lines, some at once."""
+    lines: list[str] = []
+    length = 0
+    for where, row in _rows(source):
+        lines.append(_line(row, where))
+        length += len(lines[-1])
+        if length >= WRITE_LENGTH:
+            yield "".join(lines)
+            lines, length = [], 0
+    yield "".join(lines)
 
 
 def _rows(source: RowSource) -> Iterator[tuple[str, object]]:

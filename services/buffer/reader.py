@@ -27,16 +27,16 @@ async def start_reader(source: RowSource) -> Process:
     return child
 
 
-async def read_lines(child: Process) -> AsyncIterator[str]:
-    """The rows, no more of them in memory than a chunk holds; each ends with its line."""
+async def read_lines(child: Process) -> AsyncIterator[bytes]:
+    """The rows as they come, whole lines with their ends: some rows at a time."""
     assert child.stdout is not None
     parts: list[bytes] = []
     while chunk := await child.stdout.read(CHUNK_BYTES):
-        end, *further = chunk.split(b"\n")
-        parts.append(end)
-        for start in further:
-            yield b"".join(parts).decode()
-            parts = [start]
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*parts, chunk[:end]])
+            parts = []
+        parts.append(chunk[end:])
 
 
 async def check_end(child: Process, name: str) -> None:

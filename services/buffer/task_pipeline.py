@@ -5,23 +5,23 @@ import contextlib
 import json
 import signal
 import sys
-from array import array
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from services.buffer.domain.samples import storable
 from services.buffer.store.task_pipelines import PipelineCounts
-from trinity.errors import PreconditionFailed
+from trinity.errors import PreconditionFailed, Unavailable
 from trinity.local.identity import OWN_IDENTITY
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 MODULE = "trinity.task_operators.worker"
-CHUNK_BYTES = 256 * 1024
-MAX_LINE_BYTES = 64 * 1024 * 1024
-CALL, DONE, ROW, SUMMARY, ERROR = b"C", b"D", b"R", b"S", b"E"
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Of one line, without the rows behind it; twice that waits here while Postgres is slow."""
+WORD_BYTES = 8
+CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 
 
 class PipelineDied(Exception):
@@ -34,6 +34,15 @@ class PipelineLimits:
 
     call_seconds: float
     memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipedRows:
+    """Some rows that stay."""
+
+    numbers: bytes
+    """Which rows of the source they are, 8 bytes each."""
+    lines: bytes
 
 
 @dataclass(slots=True)
@@ -49,8 +58,6 @@ class PipelineProcess:
     limits: PipelineLimits
     counts: PipelineCounts | None = None
     """There when all rows were given."""
-    source_rows: "array[int]" = field(default_factory=lambda: array("q"))
-    """Which row of the source each one is that was given."""
     _process: Process | None = None
     _calls: str = ""
     """A user's operator that is being called."""
@@ -59,7 +66,7 @@ class PipelineProcess:
         argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
         command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
         self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, limit=MAX_LINE_BYTES
+            *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES
         )
         return self
 
@@ -75,60 +82,63 @@ class PipelineProcess:
                 process.kill()
             await process.wait()
 
-    async def feed(self, rows: AsyncIterator[str]) -> None:
+    async def feed(self, rows: AsyncIterator[bytes]) -> None:
         """Give it all rows; one that has ended takes none, and `rows` says why."""
         assert self._process is not None and self._process.stdin is not None
         stdin = self._process.stdin
         with contextlib.suppress(ConnectionError):
             stdin.write(self.pipeline.model_dump_json().encode() + b"\n")
-            chunk, size = [], 0
-            async for row in rows:
-                chunk.append(row.encode() + b"\n")
-                size += len(chunk[-1])
-                if size >= CHUNK_BYTES:
-                    stdin.write(b"".join(chunk))
-                    await stdin.drain()
-                    chunk, size = [], 0
-            stdin.write(b"".join(chunk))
+            async for lines in rows:
+                stdin.write(lines)
+                await stdin.drain()
             await stdin.drain()
             stdin.close()
 
-    async def rows(self) -> AsyncIterator[str]:
-        """The rows that stay, in their order.
+    async def rows(self) -> AsyncGenerator[PipedRows]:
+        """The rows that stay, in their order, some at a time.
 
-        Raises: PreconditionFailed for what an operator does wrong, PipelineDied.
+        Raises: PreconditionFailed for what an operator does wrong, Unavailable when one needs
+        somebody who does not answer, PipelineDied.
         """
-        async for line in self._lines():
-            letter, text = line[:1], line[2:]
-            if letter == ROW:
-                number, _, row = text.partition(b" ")
-                self.source_rows.append(int(number))
-                yield row.decode()
+        while (line := await self._line()).endswith(b"\n"):
+            letter, text = line[:1], line[2:-1]
+            if letter == ROWS:
+                num_rows, num_bytes = map(int, text.split())
+                numbers = await self._exactly(num_rows * WORD_BYTES)
+                yield PipedRows(numbers, await self._exactly(num_bytes))
             elif letter == SUMMARY:
                 self.counts = PipelineCounts(**json.loads(text))
             elif letter == ERROR:
                 raise PreconditionFailed(f"task_pipeline: {storable(text.decode())}")
+            elif letter == AWAY:
+                raise Unavailable(f"task_pipeline: {storable(text.decode())}")
             else:
                 self._calls = text.decode() if letter == CALL else ""
         if self.counts is None:
-            called = f" while {self._calls} was called" if self._calls else ""
-            raise PipelineDied(f"task_pipeline: the process that runs it ended{called}")
+            raise self._died()
 
-    async def _lines(self) -> AsyncIterator[bytes]:
-        """Its answers; the time limit is that of a user's operator which is called."""
-        assert self._process is not None and self._process.stdout is not None
-        rest = b""
-        while chunk := await self._next(self._process.stdout):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line
+    async def _exactly(self, num_bytes: int) -> bytes:
+        try:
+            return await self._stdout.readexactly(num_bytes)
+        except asyncio.IncompleteReadError as error:
+            raise self._died() from error
 
-    async def _next(self, stdout: asyncio.StreamReader) -> bytes:
+    async def _line(self) -> bytes:
+        """Its next answer, empty at the end; a user's operator that is called has a time limit."""
         seconds = self.limits.call_seconds if self._calls else None
         try:
             async with asyncio.timeout(seconds):
-                return await stdout.read(CHUNK_BYTES)
+                return await self._stdout.readline()
         except TimeoutError as error:
             raise PreconditionFailed(
                 f"task_pipeline: task operator {self._calls} did not answer within {seconds:g} s"
             ) from error
+
+    @property
+    def _stdout(self) -> asyncio.StreamReader:
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout
+
+    def _died(self) -> PipelineDied:
+        called = f" while {self._calls} was called" if self._calls else ""
+        return PipelineDied(f"task_pipeline: the process that runs it ended{called}")

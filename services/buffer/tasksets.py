@@ -114,7 +114,7 @@ class TasksetLibrary:
             if claimed is None:
                 return
 
-            def read() -> AsyncGenerator[str]:
+            def read() -> AsyncGenerator[bytes]:
                 job.num_rows = 0
                 return _counted(origin.read(), job)
 
@@ -135,8 +135,8 @@ class TasksetLibrary:
         return f"{needed.path or 'it'} has no rows"
 
 
-async def _counted(rows: AsyncGenerator[str], job: Job) -> AsyncGenerator[str]:
+async def _counted(rows: AsyncGenerator[bytes], job: Job) -> AsyncGenerator[bytes]:
     async with aclosing(rows):
-        async for row in rows:
-            job.num_rows += 1
-            yield row
+        async for lines in rows:
+            job.num_rows += lines.count(b"\n")
+            yield lines

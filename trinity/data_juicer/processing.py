@@ -1,5 +1,6 @@
-"""What the server does with Data-Juicer; it is imported when the first session is opened."""
+"""What the server does with Data-Juicer, which is imported when it is needed or asked for."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,12 @@ ROWS_A_PROCESS = 256
 
 class BadRequest(Exception):
     """The request cannot be; the text says why."""
+
+
+def load() -> None:
+    """Import Data-Juicer. Raises: ImportError where it is not installed."""
+    for module in ("data_juicer.core.data", "data_juicer.ops"):
+        importlib.import_module(module)
 
 
 @dataclass(frozen=True, slots=True)

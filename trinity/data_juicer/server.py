@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trinity.data_juicer.processing import BadRequest, Session
+from trinity.data_juicer.processing import BadRequest, Session, load
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_SESSIONS = 64
@@ -140,11 +140,17 @@ def _form(body: bytes, content_type: str) -> dict[str, bytes]:
 
 
 def main() -> int:
-    """Serve until stopped; the first line says where."""
+    """Serve until stopped; the first line says where, once it can."""
     parser = argparse.ArgumentParser(description="Data-Juicer's operators over HTTP.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8005)
     arguments = parser.parse_args()
+    try:
+        load()  # takes up to minutes, for which a first call would not wait
+    except ImportError as error:
+        parser.exit(
+            1, f"{sys.executable} has no Data-Juicer, pip install py-data-juicer: {error}\n"
+        )
     handler = type("BoundHandler", (Handler,), {"sessions": Sessions()})
     with ThreadingHTTPServer((arguments.host, arguments.port), handler) as server:
         host, port = server.server_address[:2]

@@ -2,22 +2,21 @@
 
 import hashlib
 
-import numpy as np
-
+from trinity.task_operators.digests import DIGEST_BYTES, SeenDigests
 from trinity.task_operators.task_rows import TaskChanges, TaskRows
-
-DIGEST_BYTES = 16
 
 
 def duplicate_filter(tasks: TaskRows, *, columns: list[str]) -> TaskChanges:
     """A task is known by the texts of these columns; the first one of the same stays."""
-    seen: set[bytes] = tasks.memory.setdefault("seen", set())
-    left_out_N = np.zeros(len(tasks.rows), dtype=np.bool_)
-    for i in range(len(tasks.rows)):
-        digest = _digest([tasks.text(i, column).strip() for column in columns])
-        left_out_N[i] = digest in seen
-        seen.add(digest)
-    return TaskChanges(left_out=left_out_N, reason=f"its {', '.join(columns)} was there before")
+    if "seen" not in tasks.memory:
+        tasks.memory["seen"] = SeenDigests()
+    seen: SeenDigests = tasks.memory["seen"]
+    digests = [
+        _digest([tasks.text(i, column).strip() for column in columns])
+        for i in range(len(tasks.rows))
+    ]
+    reason = f"its {', '.join(columns)} was there before"
+    return TaskChanges(left_out=seen.add(digests), reason=reason)
 
 
 def _digest(texts: list[str]) -> bytes:

@@ -1,7 +1,6 @@
 """Takes the rows of a taskset through its operators, and gives what is left in its order."""
 
 import json
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from trinity.errors import UserError
+from trinity.errors import Unavailable, UserError
 from trinity.task_operators import TASK_OPERATORS
+from trinity.task_operators.columns import Column, parts_of
 from trinity.task_operators.ordering import IntVector, order_of, used_weights
 from trinity.task_operators.spool import Spool
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
@@ -19,6 +19,7 @@ from trinity.task_operators.task_rows import FloatVector, Row, TaskChanges, Task
 
 MAX_REASONS = 100
 OTHER_REASONS = "other reasons"
+_ENCODER = json.JSONEncoder(allow_nan=False)
 
 Calling = Callable[[TaskOperator], AbstractContextManager[None]]
 """Stands around each call."""
@@ -48,7 +49,7 @@ class Operating:
 
     operating = Operating(pipeline, spool, calling)
     operating.take([{"question": "1+1="}])
-    for number, row in operating.ordered(): ...
+    for numbers, rows in operating.ordered(): ...
     """
 
     pipeline: ResolvedTaskPipeline
@@ -58,14 +59,15 @@ class Operating:
     left_out: Counter[str] = field(default_factory=Counter)
     ordered_by: dict[str, float] = field(default_factory=dict)
     """The weights that ordered them."""
-    _numbers: "array[int]" = field(default_factory=lambda: array("q"))
-    _scores: dict[str, "array[float]"] = field(default_factory=dict)
+    _numbers: Column = field(default_factory=lambda: Column(np.int64))
+    _scores: dict[str, Column] = field(default_factory=dict)
     _memories: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, rows: Sequence[Row]) -> None:
         """The next rows.
 
-        Raises: UserError naming the operator and the rows that it failed on.
+        Raises: UserError naming the operator and the rows that it failed on, Unavailable when it
+        needs somebody who does not answer.
         """
         first = self.num_read
         self.num_read += len(rows)
@@ -75,11 +77,9 @@ class Operating:
                 part = self._operated(place, operator, part)
         self._keep(part)
 
-    def ordered(self) -> Iterator[tuple[int, bytes]]:
-        """The rows that stay, each with its number in the source."""
-        scores = {
-            name: np.frombuffer(values, dtype=np.float64) for name, values in self._scores.items()
-        }
+    def ordered(self) -> Iterator[tuple[IntVector, list[bytes]]]:
+        """The rows that stay, some at a time, each with its number in the source."""
+        scores = {name: column.values for name, column in self._scores.items()}
         ordering = self.pipeline.ordering
         self.ordered_by = {}
         if ordering.method in ("sort", "folding") and len(self.spool):
@@ -87,8 +87,9 @@ class Operating:
         places_K = order_of(ordering, scores, self.ordered_by, len(self.spool))
         if cut := len(self.spool) - len(places_K):
             self.left_out[f"top_k: beyond the first {ordering.top_k}"] += cut
-        for place, row in zip(places_K, self.spool.read(map(int, places_K)), strict=True):
-            yield self._numbers[int(place)], row
+        numbers = self._numbers.values
+        for places, rows in self.spool.read(places_K):
+            yield numbers[places], rows
 
     def _operated(self, place: int, operator: TaskOperator, part: _Part) -> _Part:
         memory = self._memories.setdefault(place, {})
@@ -97,8 +98,8 @@ class Operating:
             with self.calling(operator):
                 function = TASK_OPERATORS.get(operator.name)
                 changes = _checked(function(given, **operator.args), len(part.rows))
-        except UserError as error:
-            raise UserError(f"{_where(operator, part)}: {error}") from error
+        except (UserError, Unavailable) as error:
+            raise type(error)(f"{_where(operator, part)}: {error}") from error
         except MemoryError:
             raise
         except Exception as error:  # whatever a user's function raises
@@ -116,28 +117,36 @@ class Operating:
 
     def _keep(self, part: _Part) -> None:
         before = len(self.spool)
-        for place, row in enumerate(part.rows):
-            scored = {
-                name: float(part.scores[name][place])
-                for name in self.pipeline.added_scores
-                if name in part.scores and name not in row
-            }
-            fields = self.pipeline.target_fields
-            if missing := [name for name in fields if name not in row]:
-                raise UserError(
-                    f"row {int(part.numbers[place])} has no column {missing[0]!r}, which "
-                    f"`target_fields` names, only {', '.join(map(repr, row))}"
-                )
-            kept = {name: row[name] for name in fields} if fields else row
-            self.spool.add(_json({**kept, **scored}, int(part.numbers[place])))
-        self._numbers.extend(int(number) for number in part.numbers)
+        self.spool.extend([self._text(part, place) for place in range(len(part.rows))])
+        self._numbers.extend(part.numbers)
         self._add_scores(part.scores, before, len(part.rows))
+
+    def _text(self, part: _Part, place: int) -> bytes:
+        """A row as it is kept."""
+        row, number = part.rows[place], int(part.numbers[place])
+        fields = self.pipeline.target_fields
+        if missing := [name for name in fields if name not in row]:
+            raise UserError(
+                f"row {number} has no column {missing[0]!r}, which `target_fields` names, only "
+                f"{', '.join(map(repr, row))}"
+            )
+        kept = {name: row[name] for name in fields} if fields else row
+        scored = {
+            name: float(part.scores[name][place])
+            for name in self.pipeline.added_scores
+            if name in part.scores and name not in row
+        }
+        return _json({**kept, **scored}, number)
 
     def _add_scores(self, scores: Mapping[str, FloatVector], before: int, count: int) -> None:
         """What was not measured of some rows is not a number there."""
         for name in self._scores.keys() | scores.keys():
-            own = self._scores.setdefault(name, array("d", [np.nan]) * before)
-            own.extend(scores[name] if name in scores else [np.nan] * count)
+            if name not in self._scores:
+                self._scores[name] = Column(np.float64)
+                for part in parts_of(before):
+                    self._scores[name].extend(np.full(part.stop - part.start, np.nan))
+            given = scores[name] if name in scores else np.full(count, np.nan)
+            self._scores[name].extend(given)
 
 
 def _where(operator: TaskOperator, part: _Part) -> str:
@@ -147,7 +156,7 @@ def _where(operator: TaskOperator, part: _Part) -> str:
 
 def _json(row: Row, number: int) -> bytes:
     try:
-        return json.dumps(row, allow_nan=False).encode()
+        return _ENCODER.encode(row).encode()
     except (TypeError, ValueError) as error:
         raise UserError(f"row {number}: what operators made of it is no JSON: {error}") from error
 

@@ -1,12 +1,13 @@
 """The order of tasks: by weighted scores, by chance, or as they came."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trinity.errors import UserError
+from trinity.task_operators.columns import on_disk, parts_of
+from trinity.task_operators.sorting import Keys, rising_keys, rising_places, sorted_places
 from trinity.task_operators.task_pipeline import Ordering
 from trinity.task_operators.task_rows import FloatVector
 
@@ -49,22 +50,38 @@ def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
 def order_of(
     ordering: Ordering, scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int
 ) -> IntVector:
-    """Places of the tasks that are kept, in the order in which they come, [K]."""
-    places_N: IntVector = np.arange(size)
+    """Places of the tasks that are kept, in the order in which they come, [K]; on the disk."""
     if ordering.method == "keep":
-        return _best(places_N, ordering.top_k)
+        return _best(rising_places(size), ordering.top_k)
     if ordering.method == "shuffle":
-        shuffled = np.random.Generator(np.random.PCG64(ordering.seed % 2**64)).permutation(size)
-        return _best(shuffled, ordering.top_k)
-    priorities_N = np.zeros(size)
-    for name, weight in weights.items():
-        priorities_N += weight * _score(name, scores)
-    sorted_N: IntVector = np.argsort(-priorities_N, kind="stable")
-    best_K = _best(sorted_N, ordering.top_k)
-    if ordering.method == "sort":
-        return best_K
-    layers = range(ordering.folding_layers)
-    return np.concatenate([best_K[layer :: ordering.folding_layers] for layer in layers])
+        places_N = rising_places(size)
+        np.random.Generator(np.random.PCG64(ordering.seed % 2**64)).shuffle(places_N)
+        return _best(places_N, ordering.top_k)
+    best_K = _best(sorted_places(_keys(scores, weights, size)), ordering.top_k)
+    return best_K if ordering.method == "sort" else _folded(best_K, ordering.folding_layers)
+
+
+def _keys(scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int) -> Keys:
+    """They rise as priorities fall."""
+    bounds = {name: _bounds(score_N) for name, score_N in scores.items()}
+    keys_N = on_disk(size, np.uint64)
+    for part in parts_of(size):
+        normalized = {name: _normalized(scores[name][part], bounds[name]) for name in scores}
+        priorities = np.zeros(part.stop - part.start)
+        for name, weight in weights.items():
+            priorities += weight * _score(name, normalized)
+        keys_N[part] = rising_keys(-priorities)
+    return keys_N
+
+
+def _folded(best_K: IntVector, num_layers: int) -> IntVector:
+    folded_K = on_disk(len(best_K), np.int64)
+    first = 0
+    for layer in range(num_layers):
+        own = best_K[layer::num_layers]
+        folded_K[first : first + len(own)] = own
+        first += len(own)
+    return folded_K
 
 
 def _best(places_N: IntVector, top_k: int) -> IntVector:
@@ -78,22 +95,28 @@ def _measures(name: str, names: set[str]) -> dict[str, int]:
     return {one: sign for one, sign in MEASURES.get(name, {}).items() if one in names}
 
 
-def _score(name: str, scores: Mapping[str, FloatVector]) -> FloatVector:
+def _score(name: str, normalized: Mapping[str, FloatVector]) -> FloatVector:
     """The mean of what is measured of it, each from 0 to 1."""
-    measures = _measures(name, set(scores))
-    parts = [
-        _normalized(scores[one]) if sign > 0 else 1 - _normalized(scores[one])
-        for one, sign in measures.items()
-    ]
+    measures = _measures(name, set(normalized))
+    parts = [normalized[one] if sign > 0 else 1 - normalized[one] for one, sign in measures.items()]
     mean_N: FloatVector = np.mean(parts, axis=0)
     return mean_N
 
 
-def _normalized(score_N: FloatVector) -> npt.NDArray[np.floating[Any]]:
+def _bounds(score_N: FloatVector) -> tuple[float, float]:
+    """The least and the most; the same where nothing tells the rows apart."""
+    least, most, any_finite = np.nan, np.nan, False
+    for part in parts_of(len(score_N)):
+        own = score_N[part]
+        any_finite |= bool(np.isfinite(own).any())
+        least, most = np.fmin(least, np.fmin.reduce(own)), np.fmax(most, np.fmax.reduce(own))
+    return (float(least), float(most)) if any_finite else (0.0, 0.0)
+
+
+def _normalized(score_N: FloatVector, bounds: tuple[float, float]) -> FloatVector:
     """From 0, the least, to 1, the most; what was not measured is 0."""
-    if not np.isfinite(score_N).any():
-        return np.zeros(len(score_N))
-    least, most = np.nanmin(score_N), np.nanmax(score_N)
+    least, most = bounds
     if least == most:
         return np.zeros(len(score_N))
-    return np.nan_to_num((score_N - least) / (most - least))
+    normalized_N: FloatVector = np.nan_to_num((score_N - least) / (most - least))
+    return normalized_N

@@ -1,23 +1,31 @@
 """Rows on the disk while their order is not known yet."""
 
+import os
 import tempfile
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
+from trinity.task_operators.columns import Column, Numbers, parts_of
+
+BYTES_AT_ONCE = 256 * 1024
+
 
 class Spool:
-    """Takes rows in one order and gives them in another; in memory are 16 bytes a row.
+    """Takes rows in one order and gives them in another; neither they nor their places fill memory.
 
     with Spool() as spool:
-        spool.add(b"{}")
-        list(spool.read([0]))
+        spool.extend([b"{}"])
+        list(spool.read(np.array([0])))
     """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self._ends = array("q", [0])
+        self._ends = Column(np.int64)
+        self._ends.extend(np.zeros(1))
 
     def __enter__(self) -> Self:
         return self
@@ -33,14 +41,30 @@ class Spool:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def add(self, row: bytes) -> None:
-        """Keep one more."""
-        self._file.write(row)
-        self._ends.append(self._ends[-1] + len(row))
+    def extend(self, rows: Sequence[bytes]) -> None:
+        """Keep some more."""
+        self._file.write(b"".join(rows))
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        self._ends.extend(self._ends.values[-1] + np.cumsum(lengths))
 
-    def read(self, places: Iterable[int]) -> Iterator[bytes]:
-        """The rows at these places, counted from 0 in the order in which they came."""
-        for place in places:
-            start, end = self._ends[place], self._ends[place + 1]
-            self._file.seek(start)
-            yield self._file.read(end - start)
+    def read(self, places: Numbers) -> Iterator[tuple[Numbers, list[bytes]]]:
+        """The rows at these places, counted from 0 as they came: places and rows, some at once."""
+        self._file.flush()
+        descriptor, ends = self._file.fileno(), self._ends.values
+        for part in parts_of(len(places)):
+            own = places[part]
+            starts, lengths = ends[own], ends[own + 1] - ends[own]
+            for first, end in pairwise(_cuts(lengths)):
+                at = zip(lengths[first:end].tolist(), starts[first:end].tolist(), strict=True)
+                yield own[first:end], [os.pread(descriptor, size, start) for size, start in at]
+
+
+def _cuts(lengths: Numbers) -> list[int]:
+    """Where rows are cut into parts that are not too large, unless a row is."""
+    ends = np.cumsum(lengths)
+    cuts = [0]
+    while cuts[-1] < len(lengths):
+        before = ends[cuts[-1] - 1] if cuts[-1] else 0
+        end = int(np.searchsorted(ends, before + BYTES_AT_ONCE, side="right"))
+        cuts.append(max(end, cuts[-1] + 1))
+    return cuts

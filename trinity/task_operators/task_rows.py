@@ -6,6 +6,7 @@ def no_sums_with_zero(tasks: TaskRows, *, column: str = "question") -> TaskChang
     return TaskChanges(left_out=left_out_N, reason="it has a zero")
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +76,9 @@ def _value(row: Row, column: str) -> JsonValue:
 def _number(row: Row, column: str) -> float:
     value = _value(row, column)
     try:
-        number = float(str(value))
+        number = value if type(value) is float else float(str(value))
     except ValueError:
-        number = np.nan
-    if not np.isfinite(number):
+        number = math.nan
+    if not math.isfinite(number):
         raise UserError(f"column {column!r} holds no number, but {value!r:.60}")
     return number

@@ -3,30 +3,34 @@
     python -m trinity.task_operators.worker 2147483648
 
 The argument is how many bytes of memory it may take for its data. The first line of standard input
-is the pipeline, the others are rows. It answers lines with a letter and a blank in front: `C` and
-an operator that is called now and may take too long, `D` and how many rows were read, `R` and a
-row that stays, with its number in the source in front, `S` and the counts as the last one, `E` and
-what is wrong in place of that.
+is the pipeline, the others are rows.It answers lines with a letter and a blank in front: `C` and
+an operator that is called now and may take too long, `D` and how many rows were read, `R` and how
+many rows that stay follow, of how many bytes: first their numbers in the source, 8 bytes each, then
+a line for each row. `S` and the counts are the last line, `E` and what is wrong in place of that,
+or `U` and who does not answer.
 """
 
 import json
 import os
 import resource
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from trinity.errors import UserError
+from trinity.errors import Unavailable, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.task_operators.operating import Operating
+from trinity.task_operators.ordering import IntVector
 from trinity.task_operators.spool import Spool
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 from trinity.task_operators.task_rows import Row
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 * 1024**2
+MAX_ERROR_LENGTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,13 @@ class _Answers:
     def say(self, letter: str, text: str) -> None:
         self.stream.write(f"{letter} {text}\n".encode())
         self.stream.flush()
+
+    def give(self, numbers: IntVector, rows: Sequence[bytes]) -> None:
+        """Rows that stay."""
+        lines = b"\n".join([*rows, b""])
+        self.stream.write(b"R %d %d\n" % (len(rows), len(lines)))
+        self.stream.write(numbers.astype("<i8").tobytes())
+        self.stream.write(lines)
 
     @contextmanager
     def calling(self, operator: TaskOperator) -> Iterator[None]:
@@ -57,11 +68,15 @@ def main() -> int:
         pipeline = ResolvedTaskPipeline.model_validate_json(sys.stdin.buffer.readline())
         with Spool() as spool:
             _run(pipeline, spool, answers)
-    except UserError as error:
-        answers.say("E", " ".join(str(error).split()))
+    except (UserError, Unavailable) as error:
+        letter = "E" if isinstance(error, UserError) else "U"
+        answers.say(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
     except MemoryError:
         mib = memory_bytes / 1024**2
         answers.say("E", f"it needs more than the {mib:,.0f} MiB of memory it may take")
+    except OSError as error:
+        place = tempfile.gettempdir()
+        answers.say("E", f"it keeps rows in {place} while it orders them: {error.strerror}")
     return 0
 
 
@@ -70,8 +85,8 @@ def _run(pipeline: ResolvedTaskPipeline, spool: Spool, answers: _Answers) -> Non
     for rows in _parts(sys.stdin.buffer):
         operating.take(rows)
         answers.say("D", str(operating.num_read))
-    for number, row in operating.ordered():
-        answers.stream.write(b"R %d %b\n" % (number, row))
+    for numbers, texts in operating.ordered():
+        answers.give(numbers, texts)
     counts = {
         "num_read": operating.num_read,
         "left_out": dict(operating.left_out),
@@ -85,7 +100,7 @@ def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
     rows: list[Row] = []
     size = 0
     for line in lines:
-        rows.append(json.loads(line))
+        rows.append(json.loads(line.decode()))
         size += len(line)
         if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             yield rows

@@ -94,6 +94,7 @@ task_origin = sa.Table(
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("taskset_id", UUID, primary_key=True),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False, server_default="0"),
     sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 

@@ -37,13 +37,9 @@ class StagePipeline:
 
 
 async def insert_pipeline(
-    connection: AsyncConnection,
-    tenant: str,
-    taskset_id: str,
-    counts: PipelineCounts,
-    source_rows: "array[int]",
+    connection: AsyncConnection, tenant: str, taskset_id: str, counts: PipelineCounts
 ) -> None:
-    """Keep what was left out, and which rows of the source the others are."""
+    """Keep what was left out."""
     values = {
         "num_read": counts.num_read,
         "left_out": counts.left_out,
@@ -51,20 +47,38 @@ async def insert_pipeline(
     }
     own = own_taskset(tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(pipeline=values))
-    row = {"tenant": tenant, "taskset_id": taskset_id, "rows": source_rows.tobytes()}
-    await connection.execute(sa.insert(task_origin).values(row))
+
+
+async def insert_source_rows(
+    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, rows: bytes
+) -> None:
+    """Keep which rows of the source those from `first` on are, 8 bytes each."""
+    values = {"tenant": tenant, "taskset_id": taskset_id, "first": first, "rows": rows}
+    await connection.execute(sa.insert(task_origin).values(values))
 
 
 async def source_rows_of(
     connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> list[int]:
     """Which rows of its source some rows are; none where it is its source."""
-    part = sa.func.substring(task_origin.c.rows, first * WORD_BYTES + 1, count * WORD_BYTES)
-    statement = sa.select(part).where(
-        task_origin.c.tenant == tenant, task_origin.c.taskset_id == taskset_id
+    begin, size = task_origin.c.first, sa.func.octet_length(task_origin.c.rows) / WORD_BYTES
+    least = sa.func.greatest(first - begin, 0)
+    part = sa.func.substring(
+        task_origin.c.rows,
+        sa.cast(least * WORD_BYTES + 1, sa.Integer),
+        sa.cast((first + count - begin - least) * WORD_BYTES, sa.Integer),
     )
-    found = (await connection.execute(statement)).scalar_one_or_none()
-    return [] if found is None else array("q", found).tolist()
+    statement = (
+        sa.select(part)
+        .where(
+            task_origin.c.tenant == tenant,
+            task_origin.c.taskset_id == taskset_id,
+            begin < first + count,
+            begin + size > first,
+        )
+        .order_by(begin)
+    )
+    return array("q", b"".join((await connection.execute(statement)).scalars())).tolist()
 
 
 async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[StagePipeline]:
@@ -89,7 +103,7 @@ async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[St
 
 async def stored_rows(
     connection: AsyncConnection, tenant: str, taskset_id: str
-) -> AsyncGenerator[str]:
+) -> AsyncGenerator[list[str]]:
     """All rows of a taskset in order, some at a time."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     chosen = sa.select(task.c.body).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
@@ -97,8 +111,7 @@ async def stored_rows(
     while True:
         part = chosen.where(task.c.index >= first, task.c.index < first + ROWS_AT_ONCE)
         bodies = list((await connection.execute(part.order_by(task.c.index))).scalars())
-        for body in bodies:
-            yield body
+        yield bodies
         if len(bodies) < ROWS_AT_ONCE:
             return
         first += ROWS_AT_ONCE

@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import among, insert_rows
+from services.buffer.store.database import among, driver_of, insert_rows
 from services.buffer.store.tables import task, taskset
 
 
@@ -58,20 +57,39 @@ async def claim_source(connection: AsyncConnection, tenant: str, source: str) ->
 
 
 async def copy_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, bodies: AsyncIterator[str]
+    connection: AsyncConnection,
+    tenant: str,
+    taskset_id: str,
+    rows: AsyncIterator[bytes],
+    *,
+    first: int = 0,
 ) -> int:
-    """Store the rows of a taskset as they come; answers how many there were."""
-    raw = await connection.get_raw_connection()
-    driver = raw.driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)
-    count = 0
+    """Store rows of a taskset, whole lines as they come, from index `first` on.
+
+    Answers how many rows the taskset has with them.
+    """
+    driver = await driver_of(connection)
+    count = first
+    owner = _escaped(f"{tenant}\t{taskset_id}".encode(), b"\\")
     statement = "COPY task (tenant, taskset_id, index, body) FROM STDIN"
     async with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        async for body in bodies:
-            await copy.write_row((tenant, taskset_id, count, body))
-            count += 1
+        async for lines in rows:
+            bodies = _escaped(lines, b"\\\t\r").split(b"\n")[:-1]
+            numbered = enumerate(bodies, count)
+            await copy.write(b"".join([b"%b\t%d\t%b\n" % (owner, i, one) for i, one in numbered]))
+            count += len(bodies)
     await update_taskset(connection, tenant, taskset_id, num_rows=count)
     return count
+
+
+_ESCAPES = {b"\\": rb"\\", b"\t": rb"\t", b"\r": rb"\r"}
+
+
+def _escaped(text: bytes, characters: bytes) -> bytes:
+    """As COPY reads them; line ends end rows, and are none of their contents."""
+    for character in (b"%c" % one for one in characters):
+        text = text.replace(character, _ESCAPES[character])
+    return text
 
 
 async def update_taskset(

@@ -203,14 +203,16 @@ def leave_out(original: Function) -> Function:
 def turn_around(original: Function) -> Function:
     """Store what a pipeline has ordered from its end on."""
 
-    async def copy_rows(connection: Any, tenant: str, taskset_id: str, rows: Any) -> None:
-        ordered = [row async for row in rows]
+    async def copy_rows(
+        connection: Any, tenant: str, taskset_id: str, rows: Any, **given: Any
+    ) -> int:
+        ordered = b"".join([lines async for lines in rows]).splitlines(keepends=True)
 
-        async def turned() -> AsyncGenerator[str]:
-            for row in reversed(ordered):
-                yield row
+        async def turned() -> AsyncGenerator[bytes]:
+            yield b"".join(reversed(ordered))
 
-        await original(connection, tenant, taskset_id, turned())
+        num_rows: int = await original(connection, tenant, taskset_id, turned(), **given)
+        return num_rows
 
     return copy_rows
 

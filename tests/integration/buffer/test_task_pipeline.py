@@ -8,12 +8,18 @@ import grpc
 import psycopg
 import pytest
 
+from services.buffer.task_pipeline import PipelineLimits, PipelineProcess
+from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets
 from trinity.config.plan import StagePlan
+from trinity.config.section import Args
+from trinity.data_juicer import server
+from trinity.errors import Unavailable
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
 OWN = "tests.integration.buffer.own_task_operators"
 NUM_ROWS = 2_500
@@ -90,6 +96,16 @@ async def test_submitted_tasks_go_through_it_and_stay_as_they_were(
     assert (await tasksets.get(name)).num_rows == 9
 
 
+async def test_tasks_that_a_client_wrote_over_several_lines_are_one_row_each(
+    buffer: Buffer, tasksets: AsyncTasksets
+) -> None:
+    name = f"lines-{buffer.key.experiment_id}"
+    rows = [f'{{\n\t"prompt":\r\n"{i}",\n"number": {i}}}' for i in range(8)]
+    await tasksets.submit(name, rows)
+    plan = plan_of(None, {"operators": _odd()}, storage_type="client", name=name)
+    assert await tasks_of(buffer, plan) == [1, 3, 5, 7]
+
+
 async def test_inputs_take_the_place_of_the_path_and_columns_are_chosen(
     buffer: Buffer, tmp_path: Path
 ) -> None:
@@ -150,6 +166,34 @@ async def test_an_operator_that_does_harm_is_named_and_leaves_nothing_behind(
     plan = plan_of(write(tmp_path / "train.jsonl", 10), {"operators": [operator]})
     with pytest.raises(grpc.aio.AioRpcError, match=said):
         await buffer.open(plan)
+
+
+async def test_data_juicer_that_is_away_is_no_fault_of_the_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "Session", LongEnough)
+    with served(server.Sessions()) as url:
+        pass
+    with pytest.raises(Unavailable, match=r"rows 0 to 2: Data-Juicer at .* does not answer"):
+        await juiced_rows(url)
+    with served(server.Sessions(), int(url.rpartition(":")[2])):
+        assert await juiced_rows(url) == [{"text": "long enough"}, {"text": "longer"}]
+
+
+async def juiced_rows(url: str) -> list[object]:
+    """What is left of three tasks."""
+    args: Args = {"server_url": url, "operators": [{"text_length_filter": {"min_len": 6}}]}
+    operator = TaskOperator(name="data_juicer", args=args, is_own=False)
+    limits = PipelineLimits(call_seconds=60.0, memory_bytes=2 * 1024**3)
+    tasks = [{"text": text} for text in ("long enough", "short", "longer")]
+
+    async def given() -> AsyncIterator[bytes]:
+        yield "".join(json.dumps(task) + "\n" for task in tasks).encode()
+
+    async with PipelineProcess(ResolvedTaskPipeline(operators=(operator,)), limits) as process:
+        await process.feed(given())
+        parts = [some.lines async for some in process.rows()]
+    return [json.loads(line) for line in b"".join(parts).splitlines()]
 
 
 @pytest.mark.parametrize("times", [2, 3])

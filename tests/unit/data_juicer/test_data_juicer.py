@@ -4,15 +4,12 @@ With TRINITY_TEST_DATA_JUICER, the Python of an environment that has py-data-jui
 tried with Data-Juicer itself.
 """
 
-import os
-import select
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.data_juicer_server import LongEnough, served
 from trinity.algorithm.advantage.samples import Samples
 from trinity.data_juicer import server
@@ -22,10 +19,7 @@ from trinity.json_values import JsonValue
 from trinity.operators.data_juicer import data_juicer
 from trinity.operators.rollouts import Changes, Content, Rollouts
 
-ROOT = Path(__file__).parents[3]
-PYTHON = os.environ.get("TRINITY_TEST_DATA_JUICER", "")
 TEXTS = ("a sentence that is long enough", "short", "another sentence of some length")
-START_SECONDS = 120.0
 NO_OPERATOR: list[dict[str, JsonValue]] = [{"no_such_filter": {}}]
 
 
@@ -83,15 +77,11 @@ def test_a_server_that_is_not_there_is_no_fault_of_the_samples(sessions: server.
 
 @pytest.mark.skipif(not PYTHON, reason="TRINITY_TEST_DATA_JUICER names no Python")
 def test_the_same_with_data_juicer_itself() -> None:
-    command = [PYTHON, "-m", "trinity.data_juicer.server", "--port", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert select.select([process.stdout], [], [], START_SECONDS)[0]
-            url = process.stdout.readline().strip()
-            check(data_juicer(rollouts(), server_url=url, operators=at_least(10)))
-            with pytest.raises(UserError, match="answers 400: KeyError: 'no_such_filter'"):
-                data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)
-        finally:
-            process.kill()
+    with data_juicer_server() as url:
+        operators = at_least(10)
+        changes = data_juicer(
+            rollouts(), server_url=url, operators=operators, limit_seconds=LIMIT_SECONDS
+        )
+        check(changes)
+        with pytest.raises(UserError, match="answers 400: KeyError: 'no_such_filter'"):
+            data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)

@@ -36,7 +36,9 @@ def run(
         operating = Operating(pipeline, spool, lambda _: nullcontext())
         for first in range(0, len(rows), at_once):
             operating.take(rows[first : first + at_once])
-        return [(number, json.loads(row)) for number, row in operating.ordered()], operating
+        parts = list(operating.ordered())
+        kept = [pair for numbers, rows in parts for pair in zip(numbers, rows, strict=True)]
+        return [(int(number), json.loads(row)) for number, row in kept], operating
 
 
 def numbers(kept: list[tuple[int, JsonObject]]) -> list[int]:
