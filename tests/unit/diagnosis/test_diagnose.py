@@ -75,7 +75,7 @@ WEIGHTS = "explore step 14 needs weights version 13, the trainer has published v
 @pytest.mark.parametrize(
     ("of_trainer", "of_explorer", "said"),
     [
-        (REWARDS, WEIGHTS, "The run waits for rewards from outside: the trainer waits for the buf"),
+        (REWARDS, WEIGHTS, "The run waits for rewards from outside: the trainer has waited 30 s"),
         ("the batch of train step 13", QUEUE, "The run waits for tasks from outside: the explorer"),
     ],
 )
