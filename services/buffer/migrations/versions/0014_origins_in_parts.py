@@ -18,15 +18,25 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """The parts of a taskset become one again."""
-    op.drop_constraint(KEY, "task_origin", type_="primary")
     op.execute(
         """
-        CREATE TEMPORARY TABLE whole ON COMMIT DROP AS
-        SELECT tenant, taskset_id, string_agg(rows, '' ORDER BY first) AS rows
-        FROM task_origin GROUP BY tenant, taskset_id
+        UPDATE task_origin AS part SET rows = whole.rows
+        FROM (
+            SELECT tenant, taskset_id, min(first) AS first,
+                   string_agg(rows, '' ORDER BY first) AS rows
+            FROM task_origin GROUP BY tenant, taskset_id
+        ) AS whole
+        WHERE (part.tenant, part.taskset_id, part.first)
+            = (whole.tenant, whole.taskset_id, whole.first)
         """
     )
-    op.execute("TRUNCATE task_origin")
+    op.execute(
+        """
+        DELETE FROM task_origin AS part USING task_origin AS earlier
+        WHERE (part.tenant, part.taskset_id) = (earlier.tenant, earlier.taskset_id)
+            AND earlier.first < part.first
+        """
+    )
+    op.drop_constraint(KEY, "task_origin", type_="primary")
     op.drop_column("task_origin", "first")
-    op.execute("INSERT INTO task_origin (tenant, taskset_id, rows) SELECT * FROM whole")
     op.create_primary_key(KEY, "task_origin", ["tenant", "taskset_id"])
