@@ -58,10 +58,11 @@ def test_a_finished_run_says_so_when_started_again(undisturbed: Launched) -> Non
     assert undisturbed.final_weights() == weights
 
 
-def test_status_without_a_run_names_the_directory(undisturbed: Launched) -> None:
+def test_status_of_a_run_that_has_ended_says_so_and_where_it_is(undisturbed: Launched) -> None:
     status = undisturbed.ask("status")
-    assert status.returncode == 2
-    assert str(undisturbed.job_dir) in status.stderr
+    assert status.returncode == 0, status.stderr
+    assert "finished" in status.stdout.splitlines()[0]
+    assert str(undisturbed.job_dir) in status.stdout
 
 
 def test_no_secret_stands_in_a_log(undisturbed: Launched) -> None:

@@ -7,7 +7,6 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ResolvedTaskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
-from trinity.rewards.reward import check_reward
 
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
 
@@ -56,6 +55,8 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
         return
     REWARDS.check(taskset.reward)
     if taskset.reward not in REWARDS.builtins:
+        from trinity.rewards.reward import check_reward  # takes numpy in, as their own file may
+
         check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
 
 

@@ -79,11 +79,12 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
 async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
     """Those that another stage, not finished yet, takes from this one.
 
-    One that failed or was cancelled may go on: it trains its newest batches again then.
+    One that failed or was cancelled may go on: it trains its newest batches again then, and takes
+    other samples after them. Whoever trains recorded batches again has no others to take.
     """
     found: set[int] = set()
     for other in await list_stopped(connection, stage.key):
-        if other.key != stage.key and other.samples_key == stage.key:
+        if other.plan.stored_rollouts and other.samples_key == stage.key:
             first = await oldest_kept_step(connection, other) + 1
             found |= await segments_batched(connection, other, first, other.recorded_step)
     for other in await list_unfinished(connection, stage.key.tenant, ""):

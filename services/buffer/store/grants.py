@@ -15,8 +15,9 @@ from services.buffer.domain.states import (
 )
 from services.buffer.store.database import given, in_given_stage, one_of
 from services.buffer.store.tables import NOW, UUID, assignment, run, stage_taskset, task, version
+from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
-MAX_GRANTED_BYTES = 16 * 1024 * 1024
+MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
 """Of tasks in one answer, which is in memory whole, here and there."""
 
 

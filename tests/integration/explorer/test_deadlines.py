@@ -15,7 +15,9 @@ PATIENCE_SECONDS = 60.0
 def hasty(world: World) -> World:
     """A plan that bears nothing for long."""
     world.plan_with(
-        synchronizer={"sync_timeout": 0.5}, explorer={"max_timeout": 0.1, "max_retry_times": 0}
+        synchronizer={"sync_timeout": 0.5},
+        explorer={"max_timeout": 0.1, "max_retry_times": 0},
+        buffer={"trainer_input": {"experience_buffer": {"max_read_timeout": 0.5}}},
     )
     return world
 
