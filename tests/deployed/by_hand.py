@@ -22,6 +22,7 @@ from trinity.local.postgres import PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.secret_files import SecretFiles
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 JOB_SECONDS = 600.0
 READY_SECONDS = 600.0
 OWN_PORTS = ("50051", "50052", "50053", "50054")
@@ -120,6 +121,8 @@ class ByHand:
         variables = {key: self._here(str(value)) for key, value in service["environment"].items()}
         kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
         marks = {key: value for key, value in os.environ.items() if key.startswith("TRINITY_TEST_")}
+        if self.modules:
+            kept["PYTHONPATH"] = str(REPOSITORY)
         if self.pythons:
             kept.pop("PYTHONPATH", None)  # an image has its own files only
         return {**kept, **marks, **variables}

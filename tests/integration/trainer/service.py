@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,7 +23,7 @@ Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]
 
 
 def plan_in(
-    directory: Path, model: Path, sync_timeout: float = 3600.0, /, **trainer: object
+    directory: Path, model: Path, sync_timeout: float = 3600.0, **trainer: Any
 ) -> ExperimentPlan:
     """A supervised stage, then one on rollouts with all that a checkpoint can hold."""
     data = directory / "rows.jsonl"

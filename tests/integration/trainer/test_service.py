@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -82,7 +83,7 @@ PASSES = {
 
 @pytest.mark.parametrize("trainer", [{}, PASSES], ids=["usual", "passes"])
 async def test_a_killed_rank_resumes_into_the_same_weights(
-    tmp_path: Path, model: Path, trainer: dict[str, object]
+    tmp_path: Path, model: Path, trainer: dict[str, Any]
 ) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "rough").mkdir()

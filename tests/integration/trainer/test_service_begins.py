@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,7 +55,11 @@ def former(model: Path, ranks: "Ranks", tmp_path: Path) -> tuple[Path, bytes]:
 
 def plan_of(directory: Path, model: Path, path: Path) -> ExperimentPlan:
     directory.mkdir()
-    start = {"resume_mode": "resume_path", "resume_from_path": str(path), "save_interval": 0}
+    start: dict[str, Any] = {
+        "resume_mode": "resume_path",
+        "resume_from_path": str(path),
+        "save_interval": 0,
+    }
     return plan_in(directory, model, **start)
 
 
