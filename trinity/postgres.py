@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from trinity.errors import Unavailable, UserError
+from trinity.quick_connection import QuickConnection
 from trinity.security.places import refuse_plain_database
 
 _CONNECT_SECONDS = 3
@@ -39,6 +40,9 @@ _SESSION_OPTIONS = {
 
 _ReadOnly = psycopg.errors.ReadOnlySqlTransaction
 """As of a server that became a standby, or whose keeper saves what is left of its disk."""
+_WasSilent = psycopg.errors.IdleInTransactionSessionTimeout
+"""The server has ended a session that this process, frozen or starved, left in a transaction."""
+IDLE_TRANSACTION_SECONDS = 60.0
 _REST_SECONDS = 0.5
 _USED_AT = "used_at"
 
@@ -79,13 +83,15 @@ def connection_options(
     schema: str,
     *,
     statement_timeout_seconds: float = 0,
+    idle_transaction_seconds: float = 0,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str | int]:
     """What every connection of a service asks for; unqualified names mean `schema`."""
     settings = {
         "search_path": schema,
         "timezone": "UTC",
-        "statement_timeout": str(int(statement_timeout_seconds * 1000)),
+        "statement_timeout": _milliseconds(statement_timeout_seconds),
+        "idle_in_transaction_session_timeout": _milliseconds(idle_transaction_seconds),
         **{name: str(value) for name, value in _SESSION_OPTIONS.items()},
         **(settings or {}),
     }
@@ -101,11 +107,14 @@ def async_engine(
     max_overflow: int = 5,
     pool_timeout_seconds: float = 10.0,
     statement_timeout_seconds: float = 30.0,
+    idle_transaction_seconds: float = IDLE_TRANSACTION_SECONDS,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncEngine:
     """Build a pool that tests connections which have rested: a restart costs a call at most.
 
-    `settings` are Postgres' own, for the sessions of this pool.
+    A session that is silent within a transaction for `idle_transaction_seconds`, as that of a
+    frozen process, is ended: what it has locked is free. `settings` are Postgres' own, for the
+    sessions of this pool.
     """
     engine = create_async_engine(
         sqlalchemy_url(dsn),
@@ -113,13 +122,23 @@ def async_engine(
         max_overflow=max_overflow,
         pool_timeout=pool_timeout_seconds,
         pool_use_lifo=True,  # the connection that was used last has its statements prepared
-        connect_args=connection_options(
-            schema, statement_timeout_seconds=statement_timeout_seconds, settings=settings
-        ),
+        connect_args={
+            **connection_options(
+                schema,
+                statement_timeout_seconds=statement_timeout_seconds,
+                idle_transaction_seconds=idle_transaction_seconds,
+                settings=settings,
+            ),
+            "async_creator_fn": QuickConnection.connect,
+        },
     )
     sa.event.listen(engine.sync_engine, "connect", _keep_uuids_as_text)
     _test_rested(engine.sync_engine)
     return engine
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 def _test_rested(engine: sa.Engine) -> None:
@@ -162,7 +181,7 @@ def _may_pass(error: Exception) -> bool:
     cause = _cause_of(error)
     if isinstance(cause, psycopg.errors.ProgramLimitExceeded):
         return False
-    if isinstance(cause, (sa.exc.TimeoutError, psycopg.OperationalError, _ReadOnly)):
+    if isinstance(cause, (sa.exc.TimeoutError, psycopg.OperationalError, _ReadOnly, _WasSilent)):
         return True
     return isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
 

@@ -60,7 +60,8 @@ class Parts:
     def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: Waits) -> None:
         self.waits = waits
         dsn = settings.postgres_dsn.get_secret_value()
-        self.engine = async_engine(dsn, SCHEMA)
+        idle_seconds = settings.idle_transaction_seconds + settings.priority_seconds
+        self.engine = async_engine(dsn, SCHEMA, idle_transaction_seconds=idle_seconds)
         self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
         self.database = Database(self.engine)
         self.listener = Listener(dsn, CHANNEL)

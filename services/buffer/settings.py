@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from trinity.postgres import IDLE_TRANSACTION_SECONDS
 from trinity.settings import ServiceSettings
 
 
@@ -35,6 +36,9 @@ class BufferSettings(ServiceSettings):
     """Memory that the process of users' functions may take for its data."""
     priority_seconds: float = Field(default=10.0, gt=0)
     """How long a user's priority function may take for all samples that wait for one batch."""
+    idle_transaction_seconds: float = Field(default=IDLE_TRANSACTION_SECONDS, gt=0)
+    """How long a transaction may say nothing to the database, as that of a frozen replica, before
+    the database ends it and frees what it has locked; `priority_seconds` come on top."""
     segment_max_rows: int = Field(default=65_536, gt=0)
     """Payload rows of one partition; the next ones go into a new partition."""
     segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)

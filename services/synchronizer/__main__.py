@@ -36,7 +36,12 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     if not await _prepare(settings, stop, ready_schema):
         return
     dsn = settings.postgres_dsn.get_secret_value()
-    engine = async_engine(dsn, tables.SCHEMA, pool_size=settings.postgres_pool_size)
+    engine = async_engine(
+        dsn,
+        tables.SCHEMA,
+        pool_size=settings.postgres_pool_size,
+        idle_transaction_seconds=settings.idle_transaction_seconds,
+    )
     hasty = async_engine(dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"})
     probed = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:

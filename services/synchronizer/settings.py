@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from trinity.postgres import IDLE_TRANSACTION_SECONDS
 from trinity.settings import ServiceSettings
 
 
@@ -20,6 +21,10 @@ class SynchronizerSettings(ServiceSettings):
     postgres_pool_size: int = Field(default=5, ge=1)
     """Connections that are kept to the database, besides three: for notifications, heartbeats and
     to ask whether it answers. As many more may come for a moment."""
+
+    idle_transaction_seconds: float = Field(default=IDLE_TRANSACTION_SECONDS, gt=0)
+    """How long a transaction may say nothing to the database, as that of a frozen replica, before
+    the database ends it and frees what it has locked."""
 
     migrate_on_start: bool = False
     """Bring the schema to the newest revision first; otherwise an older one is refused."""

@@ -11,7 +11,7 @@ from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints import WrittenCheckpoint
 from services.trainer.learner import StepOutcome
 from services.trainer.patience import Patience
-from services.trainer.rows import TrainBatch
+from services.trainer.rows import TrainBatch, TrainRow
 from services.trainer.weights import PublishedWeights
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.codec import stage_key_to_proto
@@ -94,7 +94,7 @@ class BufferClient:
             step=step,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
         )
-        head, rows = self._patience.call(lambda: self._receive(request))
+        head, rows = self._patience.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH:
             return BatchAnswer(
                 None,
@@ -105,23 +105,26 @@ class BufferClient:
             )
         batch = TrainBatch(
             step=step,
-            rows=reader.read(rows),
+            rows=rows,
             metrics=dict(head.metrics),
             replayed=head.replayed,
         )
         return BatchAnswer(batch)
 
     def _receive(
-        self, request: buffer_pb2.GetBatchRequest
-    ) -> tuple[buffer_pb2.BatchHead, list[buffer_pb2.BatchRow]]:
-        """The whole stream, so that a break in its middle is a call to be made again."""
+        self, request: buffer_pb2.GetBatchRequest, reader: RowReader
+    ) -> tuple[buffer_pb2.BatchHead, list[TrainRow]]:
+        """The whole stream, so that a break in its middle is a call to be made again.
+
+        A part is read while the next is on its way.
+        """
         head = buffer_pb2.BatchHead()
-        rows: list[buffer_pb2.BatchRow] = []
+        rows: list[TrainRow] = []
         for message in self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS):
             if message.WhichOneof("part") == "head":
                 head = message.head
             else:
-                rows.extend(message.rows.rows)
+                rows += reader.read(message.rows.rows)
         return head, rows
 
     def record_version(self, weights: PublishedWeights) -> set[int]:

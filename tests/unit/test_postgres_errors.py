@@ -28,6 +28,15 @@ def test_a_database_that_takes_no_changes_for_now_is_one(is_wrapped: bool) -> No
         raise error
 
 
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_session_that_was_ended_for_its_silence_is_one(is_wrapped: bool) -> None:
+    """Results that a frozen buffer was storing would else be put away as ones that cannot be."""
+    cause = psycopg.errors.IdleInTransactionSessionTimeout("terminating connection")
+    error = sa.exc.InternalError("INSERT", {}, cause) if is_wrapped else cause
+    with pytest.raises(Unavailable), map_database_errors():
+        raise error
+
+
 def test_a_mistake_of_ours_is_none() -> None:
     cause = psycopg.errors.UndefinedColumn("column x does not exist")
     with pytest.raises(sa.exc.ProgrammingError), map_database_errors():

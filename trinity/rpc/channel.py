@@ -13,7 +13,7 @@ from trinity.api.v1 import (
     taskset_pb2,
     trainer_pb2,
 )
-from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE
+from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_ANSWERS
 from trinity.security.folder import Security
 from trinity.security.places import refuse_plain_service
 from trinity.telemetry.rpc import observed_channel
@@ -56,6 +56,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
     return [
         *KEEPALIVE,
         *CHANNEL_SIZES,
+        *LARGE_ANSWERS,
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
         # How long an attempt to connect may take: this one is no pause between attempts.

@@ -1,5 +1,6 @@
 """Calls of the trainer."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ from trinity.types import StageKey
 
 FIRST_ROWS = 64
 """Read before it is known how large rows are."""
+BYTES_A_PART = 1024 * 1024
+"""The trainer reads a part while the next is on its way."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
 Answer = BatchHead | Wait | End | VersionWanted
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
@@ -112,7 +115,19 @@ class TrainerCalls(Parts):
                     yield _message(some)
 
     async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
-        """All rows in order, about as many bytes at a time as a message may hold."""
+        """All rows in order, in parts; while one is sent, the next is read."""
+        parts = self._parts(stage, head)
+        reading = asyncio.ensure_future(anext(parts, None))
+        try:
+            while (rows := await reading) is not None:
+                reading = asyncio.ensure_future(anext(parts, None))
+                yield rows
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _parts(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
+        """About as many bytes at a time as a part may have, and one row at least."""
         first, count, num_bytes = 0, FIRST_ROWS, 0
         while first < head.num_rows:
             async with self.database.autocommit() as connection:
@@ -121,7 +136,7 @@ class TrainerCalls(Parts):
             yield rows
             first += len(rows)
             num_bytes += sum(map(_size, rows))
-            count = max(1, BYTES_A_MESSAGE * first // max(num_bytes, 1))
+            count = max(1, BYTES_A_PART * first // max(num_bytes, 1))
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int, *, is_first: bool

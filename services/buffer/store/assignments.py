@@ -21,9 +21,13 @@ from services.buffer.store.database import (
     in_stage,
     insert_rows,
     key_columns,
+    of_given_stage,
+    of_stage,
     one_of,
+    unanswered,
 )
-from services.buffer.store.tables import assignment, run
+from services.buffer.store.prepared import execute, fetch_first
+from services.buffer.store.tables import STAGE_KEY, assignment, run
 from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
@@ -52,38 +56,54 @@ def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, positi
     return name_uuid(ASSIGNMENT_NAMESPACE, name)
 
 
+_RUN = (
+    sa.func.generate_series(sa.literal(0, sa.BigInteger), assignment.c.repeat_times - 1)
+    .table_valued("number", name="one")
+    .render_derived()
+)
+_INSERT_RUNS = sa.insert(run).from_select(
+    [*STAGE_KEY, "assignment_id", "run", "state"],
+    sa.select(
+        *(assignment.c[name] for name in (*STAGE_KEY, "assignment_id")),
+        _RUN.c.number,
+        sa.literal(RunState.OPEN.value),
+    )
+    .join_from(assignment, _RUN, sa.true())
+    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id)),
+)
+
+
 async def insert_assignments(
     connection: AsyncConnection, key: StageKey, new: Sequence[NewAssignment]
 ) -> None:
     """Enter assignments with all their runs."""
-    rows, runs = [], []
-    for one in new:
-        own_id = assignment_id(key, one.kind, one.explore_step, one.position)
-        own = {**key_columns(key), "assignment_id": own_id}
-        rows.append(
-            {
-                **own,
-                "kind": one.kind,
-                "taskset": one.taskset,
-                "task_index": one.task_index,
-                "explore_step": one.explore_step,
-                "position": one.position,
-                "refill_round": one.refill_round,
-                "required_version": one.required_version,
-                "repeat_times": one.repeat_times,
-                "num_open_runs": one.repeat_times,
-                "awaits_feedback": one.awaits_feedback,
-                "state": AssignmentState.PENDING,
-            }
-        )
-        runs += [{**own, "run": i, "state": RunState.OPEN} for i in range(one.repeat_times)]
-    await insert_rows(connection, assignment, rows)
-    await insert_rows(connection, run, runs)
+    rows = [
+        {
+            **key_columns(key),
+            "assignment_id": assignment_id(key, one.kind, one.explore_step, one.position),
+            "kind": one.kind,
+            "taskset": one.taskset,
+            "task_index": one.task_index,
+            "explore_step": one.explore_step,
+            "position": one.position,
+            "refill_round": one.refill_round,
+            "required_version": one.required_version,
+            "repeat_times": one.repeat_times,
+            "num_open_runs": one.repeat_times,
+            "awaits_feedback": one.awaits_feedback,
+            "state": AssignmentState.PENDING,
+        }
+        for one in new
+    ]
+    async with unanswered(connection):
+        await insert_rows(connection, assignment, rows)
+        ids = [row["assignment_id"] for row in rows]
+        await execute(connection, _INSERT_RUNS, given(key, ids=ids))
 
 
 _END = (
     sa.update(assignment)
-    .where(in_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
     .values(
         state=sa.bindparam("new_state"),
         reason=sa.bindparam("new_reason"),
@@ -103,7 +123,7 @@ async def end_assignments(
     """Take assignments out of work."""
     if ids:
         values = given(key, ids=ids, new_state=state, new_reason=reason)
-        await connection.execute(_END, values)
+        await execute(connection, _END, values)
 
 
 async def cancel_open(
@@ -161,14 +181,14 @@ _FIRST_OPEN = (
 
 async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
     """Explore step and position of the earliest training assignment that has not ended."""
-    row = (await connection.execute(_FIRST_OPEN, given(key))).first()
+    row = await fetch_first(connection, _FIRST_OPEN, given(key))
     return None if row is None else (row.explore_step, row.position)
 
 
 async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> int:
     """The earliest explore step of these assignments."""
     statement = sa.select(sa.func.min(assignment.c.explore_step)).where(
-        in_stage(assignment, key), among(assignment.c.assignment_id, ids)
+        of_stage(assignment, key), among(assignment.c.assignment_id, ids)
     )
     return int((await connection.execute(statement)).scalar_one())
 

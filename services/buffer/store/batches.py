@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
@@ -22,6 +21,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
 )
+from services.buffer.store.prepared import Row, fetch, fetch_first
 from services.buffer.store.tables import batch, batch_item, step_report, task
 
 
@@ -77,7 +77,7 @@ _FIND = sa.select(batch).where(
 async def find_batch(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | None:
     """The batch of a step, if it is composed."""
     values = given(stage.key, given_line=stage.line, given_step=step)
-    row = (await connection.execute(_FIND, values)).first()
+    row = await fetch_first(connection, _FIND, values)
     if row is None:
         return None
     return BatchHead(
@@ -129,23 +129,26 @@ async def sum_metric(connection: AsyncConnection, stage: Stage, name: str) -> fl
     return float((await connection.execute(found)).scalar_one())
 
 
+_ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
+_ITEMS = (
+    sa.select(*(batch_item.c[name] for name in _ITEM))
+    .where(
+        in_given_stage(batch_item),
+        batch_item.c.line == sa.bindparam("given_line"),
+        batch_item.c.step == sa.bindparam("given_step"),
+        batch_item.c.position >= sa.bindparam("first"),
+        batch_item.c.position < sa.bindparam("end"),
+    )
+    .order_by(batch_item.c.position)
+)
+
+
 async def load_rows(
     connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:
     """Rows of a batch from position `first` on, in order, with their content."""
-    c = batch_item.c
-    statement = (
-        sa.select(batch_item)
-        .where(
-            in_stage(batch_item, stage.key),
-            c.line == stage.line,
-            c.step == step,
-            c.position >= first,
-            c.position < first + count,
-        )
-        .order_by(c.position)
-    )
-    items = list(await connection.execute(statement))
+    place = given(stage.key, given_line=stage.line, given_step=step)
+    items = await fetch(connection, _ITEMS, {**place, "first": first, "end": first + count})
     sampled = [item.experience_id for item in items if item.experience_id is not None]
     bodies = await load_bodies(connection, stage.samples_key, sampled)
     body_of = dict(zip(sampled, bodies, strict=True))
@@ -164,7 +167,7 @@ async def load_rows(
 
 
 async def _load_tasks(
-    connection: AsyncConnection, tenant: str, items: Sequence[sa.Row[Any]]
+    connection: AsyncConnection, tenant: str, items: Sequence[Row]
 ) -> dict[tuple[str, int], str]:
     """Data rows by their taskset and index."""
     bodies = {}

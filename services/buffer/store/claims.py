@@ -27,6 +27,7 @@ from services.buffer.store.database import (
     in_stage,
     one_of,
 )
+from services.buffer.store.prepared import execute, fetch, fetch_column
 from services.buffer.store.scopes import IS_FREE
 from services.buffer.store.stages import lock_stage
 from services.buffer.store.tables import NOW, assignment, pipeline_scope
@@ -62,7 +63,7 @@ async def claim_groups(
     connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
     """Take groups of a stage that nobody works on; other workers pass over those taken."""
-    free = await connection.execute(_OLDEST_FREE, given(key, limit=limit))
+    free = await fetch(connection, _OLDEST_FREE, given(key, limit=limit))
     ids = [row.assignment_id for row in free]
     return await _claim(connection, key, ids, claim_seconds)
 
@@ -80,7 +81,7 @@ async def claim_step(
     ids = await _ended_groups(connection, key) if stage_now.is_open else []
     if not ids:
         return []
-    free = await connection.execute(_THESE_FREE, given(key, ids=ids))
+    free = await fetch(connection, _THESE_FREE, given(key, ids=ids))
     if {row.assignment_id for row in free} != set(ids):
         return []
     claims = await _claim(connection, key, ids, claim_seconds)
@@ -118,7 +119,8 @@ _CLAIM = (
         state=ScopeState.CLAIMED,
         claim_token=sa.bindparam("token"),
         claimed_until=_UNTIL,
-        attempts=C.attempts + 1,
+        # Who held a claim that ran out has died or was away: nothing was wrong with the group.
+        attempts=C.attempts + sa.case((C.state == ScopeState.OPEN, 1), else_=0),
     )
     .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
 )
@@ -143,7 +145,7 @@ async def _claim(
             token=token,
             attempts=row.attempts,
         )
-        for row in await connection.execute(_CLAIM, values)
+        for row in await fetch(connection, _CLAIM, values)
     ]
     return sorted(claims, key=lambda claim: (claim.explore_step, claim.position))
 
@@ -164,7 +166,7 @@ async def renew_claims(
 ) -> None:
     """Hold claims longer; those that are over or another's stay as they are."""
     tokens = list({claim.token for claim in claims})
-    await connection.execute(_RENEW, {"tokens": tokens, "seconds": claim_seconds})
+    await execute(connection, _RENEW, {"tokens": tokens, "seconds": claim_seconds})
 
 
 _HELD = sa.and_(
@@ -204,7 +206,7 @@ async def end_claims(
         values = _held_values(
             own, token, new_state=state, new_error=error, not_counted=0 if is_counted else 1
         )
-        held |= set((await connection.execute(_END, values)).scalars())
+        held |= set(await fetch_column(connection, _END, values))
     return held
 
 
@@ -238,7 +240,7 @@ async def finish_claims(
     for token, own in _by_token(done).items():
         figures = [json.dumps(encode_numbers(done[claim])) for claim in own]
         values = _held_values(own, token, figures=figures)
-        held |= set((await connection.execute(_FINISH, values)).scalars())
+        held |= set(await fetch_column(connection, _FINISH, values))
     return held
 
 

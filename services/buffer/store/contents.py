@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.revision import revised
-from services.buffer.store.database import among_given, given, in_given_stage
-from services.buffer.store.fetching import fetch_rows
+from services.buffer.store.database import among_given, given, in_given_stage, of_given_stage
+from services.buffer.store.prepared import Row, fetch, fetch_binary
 from services.buffer.store.segments import payloads_of, while_it_is_there
 from services.buffer.store.tables import experience, segment
 from trinity.errors import PreconditionFailed
@@ -20,7 +19,7 @@ C, S = experience.c, segment.c
 _PLACES_OF_PAYLOADS = sa.select(
     C.experience_id, C.segment_id, C.payload_id, C.shaped_reward, C.is_masked
 ).where(
-    in_given_stage(experience),
+    of_given_stage(experience),
     among_given(C.experience_id),
     C.segment_id.not_in(
         sa.select(S.segment_id).where(in_given_stage(segment), S.retired_at.is_not(None))
@@ -48,15 +47,13 @@ async def find_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> dict[str, bytes]:
     """Wire bytes of those experiences that still have them, by id, as operators left them."""
-    rows: list[sa.Row[Any]] = list(
-        await connection.execute(_PLACES_OF_PAYLOADS, given(key, ids=ids))
-    )
+    rows = await fetch(connection, _PLACES_OF_PAYLOADS, given(key, ids=ids))
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = given(key, ids=own, segment=segment_id)
         with while_it_is_there():
-            found = await fetch_rows(connection, _bodies_in(segment_id), values)
+            found = await fetch_binary(connection, _bodies_in(segment_id), values)
         bodies |= {str(payload_id): body for payload_id, body in found}
     return {
         row.experience_id: _revised(bodies[row.payload_id], row)
@@ -75,5 +72,5 @@ def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
     )
 
 
-def _revised(body: bytes, row: sa.Row[Any]) -> bytes:
+def _revised(body: bytes, row: Row) -> bytes:
     return revised(body, reward=row.shaped_reward, is_masked=row.is_masked)

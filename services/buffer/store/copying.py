@@ -9,11 +9,13 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import Row, driver_of
+from services.buffer.store.database import Row
+from services.buffer.store.prepared import driver_of
 
 Adapter = Callable[[object], object]
 
 
+@lru_cache(maxsize=8192)
 def _bytes_of(uuid_text: object) -> object:
     """As they are sent; the driver would make an object of each first."""
     return None if uuid_text is None else bytes.fromhex(str(uuid_text).replace("-", ""))
@@ -42,7 +44,7 @@ async def copy_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence
         return
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
-    driver = await driver_of(connection)
+    driver = driver_of(connection)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
         sql.Identifier(table.name), sql.SQL(", ").join(map(sql.Identifier, names))
     )

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from services.buffer.store.arrays import BIGINTS, UUIDS
+from services.buffer.store.prepared import driver_of, execute
 from services.buffer.store.tables import STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.postgres import map_database_errors
@@ -67,15 +68,20 @@ async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
     Only for statements without RETURNING; COPY is none of them. What one of them raises, the
     block's end raises, as an error of the driver.
     """
-    async with (await driver_of(connection)).pipeline():
+    async with driver_of(connection).pipeline() as pipeline:
         yield
+        _end_with_sync(pipeline)
 
 
-async def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
-    """The driver's own connection, in the same transaction."""
-    driver = (await connection.get_raw_connection()).driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)
-    return driver
+def _end_with_sync(pipeline: psycopg.AsyncPipeline) -> None:
+    """Keep the driver from sending a Flush behind the Sync that ends the block.
+
+    Postgres takes it for a sign of life in the transaction, and its clock for sessions that give
+    none would start again with the next statement only: a process that freezes before it would
+    hold its locks for as long as it is frozen.
+    """
+    fetch = pipeline._fetch_gen
+    vars(pipeline)["_fetch_gen"] = lambda flush: fetch(flush=False)  # noqa: ARG005 - the driver's
 
 
 @lru_cache(maxsize=1024)
@@ -91,6 +97,27 @@ def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
 def in_given_stage(table: sa.Table) -> sa.ColumnElement[bool]:
     """Rows of the stage that `given` names: for statements that are built once and run often."""
     return sa.and_(*(table.c[name] == sa.bindparam(f"given_{name}") for name in STAGE_KEY))
+
+
+def of_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
+    """Whether rows that are looked up by their ids are of this stage.
+
+    Written so that no index serves it: Postgres would take a stage that is newer than its
+    statistics for one of few rows, and read all of them to find those with the ids.
+    """
+    values = (sa.literal(value, table.c[name].type) for name, value in key_columns(key).items())
+    return _place_of(table) == sa.func.concat_ws("/", *values)
+
+
+def of_given_stage(table: sa.Table) -> sa.ColumnElement[bool]:
+    """The same of the stage that `given` names."""
+    kinds = ((f"given_{name}", table.c[name].type) for name in STAGE_KEY)
+    values = (sa.bindparam(name, type_=kind) for name, kind in kinds)
+    return _place_of(table) == sa.func.concat_ws("/", *values)
+
+
+def _place_of(table: sa.Table) -> sa.Function[str]:
+    return sa.func.concat_ws("/", *(table.c[name] for name in STAGE_KEY))
 
 
 def given(key: StageKey, **values: object) -> dict[str, object]:
@@ -142,10 +169,8 @@ async def insert_rows(
     """Insert many rows of the same columns in one statement; none is fine."""
     if not rows:
         return
-    statement = insert_of(table, tuple(rows[0]))
-    if ignore_existing:
-        statement = statement.on_conflict_do_nothing()
-    await connection.execute(statement, {"rows": rows_as_json(rows)})
+    insert_these = insert_new_of if ignore_existing else insert_of
+    await execute(connection, insert_these(table, tuple(rows[0])), {"rows": rows_as_json(rows)})
 
 
 @lru_cache
@@ -159,6 +184,12 @@ def insert_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
         f"SELECT {columns} FROM json_populate_recordset(NULL::{table.name}, CAST(:rows AS json))"
     )
     return insert(table).from_select(names, chosen.columns(*(table.c[name] for name in names)))
+
+
+@lru_cache
+def insert_new_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
+    """The same of those that are not there."""
+    return insert_of(table, names).on_conflict_do_nothing()
 
 
 def rows_as_json(rows: Sequence[Row]) -> str:
@@ -185,7 +216,7 @@ def _hex(value: object) -> str:
 async def notify(connection: AsyncConnection, *topics: str) -> None:
     """Wake whoever waits for these topics, in any replica, when the transaction commits."""
     names = {f"topic_{place}": topic for place, topic in enumerate(topics)}
-    await connection.execute(_notify(len(topics)), names)
+    await execute(connection, _notify(len(topics)), names)
 
 
 @lru_cache

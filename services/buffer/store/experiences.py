@@ -18,11 +18,13 @@ from services.buffer.store.database import (
     decode_numbers,
     encode_numbers,
     given,
-    in_given_stage,
     in_stage,
     key_columns,
+    of_given_stage,
+    of_stage,
     one_of,
 )
+from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.runs import won_metrics
 from services.buffer.store.segments import payloads_of
 from services.buffer.store.tables import experience
@@ -77,9 +79,9 @@ async def insert_experiences(
 _RAW_SAMPLES = (
     sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason, C.response_length)
     .where(
-        in_given_stage(experience),
+        of_given_stage(experience),
         among_given(C.assignment_id),
-        one_of(C.state, [ExperienceState.RAW]),
+        sa.func.concat(C.state) == ExperienceState.RAW,  # the index of states would find too many
     )
     .order_by(C.run, C.step, C.suffix)
 )
@@ -90,7 +92,7 @@ async def load_raw_samples(
 ) -> dict[str, list[Sample]]:
     """The samples of groups that the pipeline has not shaped yet, in order, by assignment."""
     samples: dict[str, list[Sample]] = {one: [] for one in assignment_ids}
-    for row in await connection.execute(_RAW_SAMPLES, given(key, ids=assignment_ids)):
+    for row in await fetch(connection, _RAW_SAMPLES, given(key, ids=assignment_ids)):
         samples[row.assignment_id].append(
             Sample(
                 experience_id=row.experience_id,
@@ -147,10 +149,17 @@ _NEW = (
     )
     .render_derived()
 )
+# Looked up one by one: a join might compare every new row with every parent.
+_PARENT = (
+    sa.select(*COPIED, C.revision)
+    .where(of_given_stage(experience), C.experience_id == _NEW.c.parent_id)
+    .limit(1)
+    .lateral("parent")
+)
 _DERIVED_VALUES = {
     "experience_id": _NEW.c.experience_id,
     "parent_id": _NEW.c.parent_id,
-    "revision": C.revision + 1,
+    "revision": _PARENT.c.revision + 1,
     "advantage": _NEW.c.advantage,
     "state": sa.literal(ExperienceState.READY.value),
     "shaped_reward": _NEW.c.shaped_reward,
@@ -158,9 +167,8 @@ _DERIVED_VALUES = {
 }
 _INSERT_DERIVED = sa.insert(experience).from_select(
     [*(column.name for column in COPIED), *_DERIVED_VALUES],
-    sa.select(*COPIED, *_DERIVED_VALUES.values())
-    .join_from(_NEW, experience, C.experience_id == _NEW.c.parent_id)
-    .where(in_given_stage(experience), among_given(C.experience_id, "parents"))
+    sa.select(*(_PARENT.c[column.name] for column in COPIED), *_DERIVED_VALUES.values())
+    .join_from(_NEW, _PARENT, sa.true())
     .order_by(_NEW.c.place),
 )
 
@@ -180,13 +188,13 @@ async def insert_derived(
         rewards=[one.reward for one in derived],
         masked=[one.is_masked for one in derived],
     )
-    await connection.execute(_INSERT_DERIVED, values)
+    await execute(connection, _INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
 
 
 _SET_STATES = (
     sa.update(experience)
-    .where(in_given_stage(experience), among_given(C.experience_id))
+    .where(of_given_stage(experience), among_given(C.experience_id))
     .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"))
 )
 
@@ -201,7 +209,7 @@ async def set_states(
     """Move experiences on, with the reason if they leave."""
     if ids:
         values = given(key, ids=ids, new_state=state, new_reason=reason)
-        await connection.execute(_SET_STATES, values)
+        await execute(connection, _SET_STATES, values)
 
 
 async def filter_raw(
@@ -211,7 +219,7 @@ async def filter_raw(
     await connection.execute(
         sa.update(experience)
         .where(
-            in_stage(experience, key),
+            of_stage(experience, key),
             among(experience.c.assignment_id, assignment_ids),
             experience.c.state == ExperienceState.RAW,
         )
@@ -234,7 +242,7 @@ async def run_scores(
     statement = (
         sa.select(c.assignment_id, c.run, c.reward, c.metrics)
         .where(
-            in_stage(experience, key),
+            of_stage(experience, key),
             among(c.assignment_id, assignment_ids),
             c.state == ExperienceState.EVAL,
         )

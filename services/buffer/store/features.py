@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.fetching import fetch_rows
+from services.buffer.store.prepared import fetch_binary
 from services.buffer.store.tables import task, task_feature
 from trinity.errors import PreconditionFailed
 
@@ -56,11 +56,11 @@ _PART = sa.select(sa.func.substring(C.numbers, sa.bindparam("first"), sa.bindpar
 
 async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVector:
     """A part at a time: a connection keeps room for its largest row."""
-    [(num_bytes,)] = await fetch_rows(connection, _SIZE, own)
+    [(num_bytes,)] = await fetch_binary(connection, _SIZE, own)
     whole = bytearray()
     for first in range(0, num_bytes, PART_BYTES):
         values = {**own, "first": first + 1, "count": PART_BYTES}
-        [(part,)] = await fetch_rows(connection, _PART, values)
+        [(part,)] = await fetch_binary(connection, _PART, values)
         whole += part
     return np.frombuffer(whole, dtype="<f8")
 

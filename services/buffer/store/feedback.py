@@ -17,6 +17,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     notify,
+    of_stage,
     one_of,
 )
 from services.buffer.store.experiences import CODEC, SCHEMA_VERSION
@@ -73,7 +74,7 @@ async def release_scopes(
 
 def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[str]]:
     return sa.select(E.assignment_id).where(
-        in_stage(experience, key),
+        of_stage(experience, key),
         among(E.assignment_id, assignment_ids),
         one_of(E.state, [ExperienceState.AWAITING]),
     )
@@ -103,7 +104,7 @@ async def store_reward(connection: AsyncConnection, stage: Stage, one: Rewarded)
     await grow_segment(connection, stage.key, stage.segment_id, 1, len(one.body))
     await connection.execute(
         sa.update(experience)
-        .where(in_stage(experience, stage.key), E.experience_id == one.experience_id)
+        .where(of_stage(experience, stage.key), E.experience_id == one.experience_id)
         .values(
             state=ExperienceState.RAW,
             reward=one.reward,

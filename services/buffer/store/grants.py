@@ -13,7 +13,8 @@ from services.buffer.domain.states import (
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.database import given, in_given_stage, of_given_stage, one_of
+from services.buffer.store.prepared import fetch
 from services.buffer.store.tables import NOW, UUID, assignment, run, stage_taskset, task, version
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
@@ -143,7 +144,7 @@ _OPEN_RUNS = (
 _TAKE = (
     sa.update(assignment)
     .where(
-        in_given_stage(assignment),
+        of_given_stage(assignment),
         _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
     )
     .values(
@@ -182,7 +183,7 @@ async def take_leases(
         lease_seconds=lease_seconds,
     )
     rows = sorted(
-        await connection.execute(_TAKE, values),
+        await fetch(connection, _TAKE, values),
         key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
     )
     return [_grant(stage, row) for row in rows]

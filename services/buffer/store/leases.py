@@ -9,6 +9,7 @@ from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentState
 from services.buffer.store.arrays import UUIDS
 from services.buffer.store.database import given, in_given_stage, in_stage, one_of
 from services.buffer.store.grants import lease_end
+from services.buffer.store.prepared import fetch, fetch_column
 from services.buffer.store.tables import NOW, UUID, assignment
 from trinity.types import StageKey
 
@@ -63,7 +64,7 @@ async def free_lost_leases(
 ) -> int:
     """Make work pending again that an explorer was given and never got: not under a held token."""
     values = given(key, explorer_id=explorer_id, held=list(held))
-    return len((await connection.execute(_FREE_LOST, values)).all())
+    return len(await fetch(connection, _FREE_LOST, values))
 
 
 async def _free(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> int:
@@ -94,5 +95,5 @@ async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> fl
 
     Work whose lease is over and that nobody was given now waits for weights, not for the clock.
     """
-    seconds = (await connection.execute(_SECONDS_UNTIL_EXPIRY, given(key))).scalar()
+    seconds = (await fetch_column(connection, _SECONDS_UNTIL_EXPIRY, given(key)))[0]
     return None if seconds is None else float(seconds)

@@ -7,6 +7,7 @@ from services.buffer.domain.admission import Load
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, ExperienceState
 from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.prepared import fetch, fetch_column
 from services.buffer.store.tables import assignment, experience
 
 
@@ -42,8 +43,8 @@ async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
 
     Where nobody trains them, those that are ready are all that were ever made: they do not count.
     """
-    row = (await connection.execute(_COUNTS, given(stage.key))).one()
+    row = (await fetch(connection, _COUNTS, given(stage.key)))[0]
     num_ready = 0
     if stage.plan.needs_training:
-        num_ready = (await connection.execute(_READY, given(stage.key))).scalar_one()
+        num_ready = (await fetch_column(connection, _READY, given(stage.key)))[0]
     return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=num_ready)

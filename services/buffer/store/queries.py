@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.domain.states import ExperienceState
-from services.buffer.store.database import among, decode_numbers, in_stage, one_of
+from services.buffer.store.database import among, decode_numbers, in_stage, of_stage, one_of
 from services.buffer.store.retention import retired_segments
 from services.buffer.store.segments import payloads_of, while_it_is_there
 from services.buffer.store.tables import assignment, batch_item, experience, stage
@@ -121,7 +121,8 @@ async def _named(connection: AsyncConnection, key: StageKey, wanted: Filter) -> 
     """Groups of samples that are named one by one, or by the batch they are in."""
     if not wanted.experience_ids and wanted.train_step is None:
         return None
-    statement = sa.select(E.assignment_id).where(in_stage(experience, key))
+    is_own = of_stage if wanted.experience_ids else in_stage
+    statement = sa.select(E.assignment_id).where(is_own(experience, key))
     if wanted.experience_ids:
         statement = statement.where(among(E.experience_id, wanted.experience_ids))
     if wanted.train_step is not None:
@@ -150,7 +151,7 @@ async def _of_groups(
     key = look.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
-    own = [in_stage(experience, key), among(E.assignment_id, of), *_conditions(key, look.wanted)]
+    own = [of_stage(experience, key), among(E.assignment_id, of), *_conditions(key, look.wanted)]
     if look.after is not None:
         own.append(_is_after(look.after, look.latest_first))
     statement = (
@@ -241,10 +242,10 @@ async def load_experiences(
     connection: AsyncConnection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, StoredExperience]:
     """Samples by their ids; those that are not there are missing."""
-    statement = sa.select(experience).where(in_stage(experience, key), among(E.experience_id, ids))
+    statement = sa.select(experience).where(of_stage(experience, key), among(E.experience_id, ids))
     rows = list(await connection.execute(statement))
     tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
-        in_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
+        of_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
     )
     found: Iterable[sa.Row[Any]] = await connection.execute(tasks)
     of = {row.assignment_id: row for row in found}

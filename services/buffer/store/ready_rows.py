@@ -1,7 +1,8 @@
 """Statements on experiences that can be batched."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.batch_metrics import MeasuredRow
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState
-from services.buffer.store.database import among, decode_numbers, in_stage, one_of
+from services.buffer.store.database import (
+    among_given,
+    decode_numbers,
+    given,
+    in_given_stage,
+    in_stage,
+    of_given_stage,
+    one_of,
+)
+from services.buffer.store.prepared import Row, fetch, fetch_column
 from services.buffer.store.runs import won_metrics
 from services.buffer.store.tables import experience
 from trinity.types import StageKey
@@ -38,11 +48,40 @@ def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
     return sa.and_(ready, sa.tuple_(c.explore_step, c.position) < before)
 
 
+BEFORE = ("before_step", "before_position")
+
+
+def _is_ready_given(is_bounded: bool) -> sa.ColumnElement[bool]:
+    """The same of the stage and, if bounded, up to the group that the parameters name."""
+    ready = sa.and_(in_given_stage(experience), one_of(C.state, [ExperienceState.READY]))
+    if not is_bounded:
+        return ready
+    before = (
+        sa.bindparam(name, type_=sa.BigInteger) for name in ("before_step", "before_position")
+    )
+    return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < sa.tuple_(*before))
+
+
+def _given(stage: Stage, before: Place | None, **values: object) -> dict[str, object]:
+    if before is not None:
+        values |= zip(BEFORE, before, strict=True)
+    return given(stage.key, **values)
+
+
+@lru_cache
+def _count(is_bounded: bool) -> sa.Select[Any]:
+    enough = sa.bindparam("enough", type_=sa.Integer)
+    some = sa.select(C.run).where(_is_ready_given(is_bounded)).limit(enough).subquery()
+    return sa.select(sa.func.count()).select_from(some)
+
+
 async def count_ready(connection: AsyncConnection, stage: Stage, before: Place | None) -> int:
-    """Rows that can be batched; where their order is fixed, those of groups up to `before`."""
-    counted = sa.select(sa.func.count()).select_from(experience)
-    statement = counted.where(is_ready(stage.key, before))
-    return (await connection.execute(statement)).scalar_one()
+    """Rows that can be batched; where their order is fixed, those of groups up to `before`.
+
+    Of more than a batch takes it is only said that there are more.
+    """
+    values = _given(stage, before, enough=stage.plan.num_rollout_rows + 1)
+    return int((await fetch_column(connection, _count(before is not None), values))[0])
 
 
 async def place_of_fresh(
@@ -89,29 +128,36 @@ _READY = [
 ]
 
 
+@lru_cache
+def _next(is_bounded: bool, is_ordered: bool) -> sa.Select[Any]:
+    places = (C.explore_step, C.position, C.run, C.step, C.suffix)
+    order = places if is_ordered else (C.ready_number,)
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    return sa.select(*_READY).where(_is_ready_given(is_bounded)).order_by(*order).limit(limit)
+
+
 async def ready_rows(
     connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
 ) -> list[ReadyRow]:
     """The next rows to batch: in order of the rollouts up to `before`, or as they became ready."""
-    c = experience.c
-    places = (c.explore_step, c.position, c.run, c.step, c.suffix)
-    order = places if stage.is_ordered else (c.ready_number,)
-    statement = sa.select(*_READY).where(is_ready(stage.key, before)).order_by(*order)
-    return await _measured(connection, stage.key, await connection.execute(statement.limit(limit)))
+    statement = _next(before is not None, stage.is_ordered)
+    rows = await fetch(connection, statement, _given(stage, before, limit=limit))
+    return await _measured(connection, stage.key, rows)
+
+
+_THESE = sa.select(*_READY).where(of_given_stage(experience), among_given(C.experience_id))
 
 
 async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
     """Rows to batch, in the order of `ids`."""
-    statement = sa.select(*_READY).where(in_stage(experience, key), among(C.experience_id, ids))
-    rows = await _measured(connection, key, await connection.execute(statement))
-    found = {row.experience_id: row for row in rows}
+    rows = await fetch(connection, _THESE, given(key, ids=list(ids)))
+    found = {row.experience_id: row for row in await _measured(connection, key, rows)}
     return [found[one] for one in ids]
 
 
 async def _measured(
-    connection: AsyncConnection, key: StageKey, found: Iterable[sa.Row[Any]]
+    connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
 ) -> list[ReadyRow]:
-    rows = list(found)
     run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
     return [
         ReadyRow(

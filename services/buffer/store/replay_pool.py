@@ -17,8 +17,10 @@ from services.buffer.store.database import (
     in_stage,
     insert_rows,
     key_columns,
+    of_given_stage,
     one_of,
 )
+from services.buffer.store.prepared import execute, fetch, fetch_column
 from services.buffer.store.ready_rows import Place, is_ready
 from services.buffer.store.tables import batch_item, experience, replay_pool
 from trinity.types import StageKey
@@ -49,7 +51,7 @@ async def load_unused(
 
 _POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_given_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
-    in_given_stage(experience),
+    of_given_stage(experience),
     among_given(E.experience_id),
     one_of(E.state, [ExperienceState.BATCHED]),
 )
@@ -67,13 +69,13 @@ _USES = (
 
 async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
     """Samples that may be trained again, with the batches of the line that used them."""
-    ids = list((await connection.execute(_POOL, given(stage.key))).scalars())
+    ids = list(await fetch_column(connection, _POOL, given(stage.key)))
     if not ids:
         return []
     of_line = given(stage.key, ids=ids, given_line=stage.line)
-    found = await connection.execute(_USES, of_line)
+    found = await fetch(connection, _USES, of_line)
     uses = {experience_id: (number, last) for experience_id, number, last in found}
-    rows = await connection.execute(_POOLED, given(stage.key, ids=ids))
+    rows = await fetch(connection, _POOLED, given(stage.key, ids=ids))
     return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
 
 
@@ -102,7 +104,7 @@ _LEAVE = sa.delete(replay_pool).where(in_given_stage(replay_pool), among_given(P
 async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> None:
     """Let samples come into no further batch."""
     if ids:
-        await connection.execute(_LEAVE, given(key, ids=list(ids)))
+        await execute(connection, _LEAVE, given(key, ids=list(ids)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +148,10 @@ async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCou
 
 async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
     """Segments with contents of samples that may be trained again."""
-    ids = list((await connection.execute(_POOL, given(key))).scalars())
+    ids = list(await fetch_column(connection, _POOL, given(key)))
     statement = (
         sa.select(E.segment_id)
         .distinct()
-        .where(in_given_stage(experience), among_given(E.experience_id))
+        .where(of_given_stage(experience), among_given(E.experience_id))
     )
     return set((await connection.execute(statement, given(key, ids=ids))).scalars())

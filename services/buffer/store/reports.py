@@ -18,6 +18,7 @@ from services.buffer.store.database import (
     producer_topic,
     rows_as_json,
 )
+from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
 MAX_DEAD_LETTERS = 10_000
@@ -76,7 +77,7 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
         return
     producers = sorted({report.producer for report in reports})
     topics = [producer_topic(producer) for producer in producers]
-    await connection.execute(_LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
+    await execute(connection, _LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
     first: dict[tuple[str, int], Report] = {}
     for report in reports:
         first.setdefault((report.producer, report.sequence), report)
@@ -89,7 +90,7 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
         }
         for report in first.values()
     ]
-    await connection.execute(_INSERT, {"rows": rows_as_json(rows)})
+    await execute(connection, _INSERT, {"rows": rows_as_json(rows)})
 
 
 _AFTER = (
@@ -108,7 +109,7 @@ async def load_reports(
 ) -> list[Report]:
     """Reports to a producer after a number."""
     values = {"given_producer": producer, "after": after, "limit": limit}
-    return _reports(await connection.execute(_AFTER, values))
+    return _reports(await fetch(connection, _AFTER, values))
 
 
 async def load_fates(

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, EvaluationState, ExperienceState
 from services.buffer.domain.states import ScopeState as Scope
-from services.buffer.store.database import among, in_stage, key_from_row, one_of
+from services.buffer.store.database import among, in_stage, key_from_row, of_stage, one_of
 from services.buffer.store.tables import (
     NOW,
     STAGE_KEY,
@@ -132,7 +132,7 @@ async def count_retired(
 ) -> tuple[int, int]:
     """Samples in the batches of these steps whose contents are given up; the last such step."""
     c = batch_item.c
-    same = sa.and_(E.experience_id == c.experience_id, in_stage(experience, stage.samples_key))
+    same = sa.and_(E.experience_id == c.experience_id, of_stage(experience, stage.samples_key))
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
         sa.select(sa.func.count(), sa.func.max(c.step))

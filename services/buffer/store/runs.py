@@ -28,8 +28,10 @@ from services.buffer.store.database import (
     in_given_stage,
     in_stage,
     key_columns,
+    of_given_stage,
     one_of,
 )
+from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import STAGE_KEY, assignment, run, run_attempt
 from trinity.types import StageKey
 
@@ -43,7 +45,7 @@ _RUNS = (
     .scalar_subquery()
 )
 _VIEWS = sa.select(assignment, _RUNS.label("runs")).where(
-    in_given_stage(assignment), among_given(assignment.c.assignment_id)
+    of_given_stage(assignment), among_given(assignment.c.assignment_id)
 )
 
 
@@ -51,7 +53,7 @@ async def load_views(
     connection: AsyncConnection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, AssignmentView]:
     """Assignments with the state of each of their runs."""
-    rows = await connection.execute(_VIEWS, given(key, ids=list(ids)))
+    rows = await fetch(connection, _VIEWS, given(key, ids=list(ids)))
     return {row.assignment_id: _view(row) for row in rows}
 
 
@@ -98,7 +100,7 @@ async def load_known(
         values = given(
             key, ids=ids, given_producer=producer, sequences=[one.sequence for one in own]
         )
-        found += await connection.execute(_BY_PLACE_OR_SEQUENCE, values)
+        found += await fetch(connection, _BY_PLACE_OR_SEQUENCE, values)
     return [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
@@ -162,7 +164,7 @@ async def update_runs(
         values = {"new_state": state, "new_num_failed": num_failed, "new_reason": reason}
         places = [f"{own_id}/{number}" for own_id, number in runs]
         ids = list({own_id for own_id, _ in runs})
-        await connection.execute(_UPDATE_RUNS, given(key, ids=ids, places=places, **values))
+        await execute(connection, _UPDATE_RUNS, given(key, ids=ids, places=places, **values))
 
 
 _NUM_OPEN_RUNS = (
@@ -174,7 +176,7 @@ _NUM_OPEN_RUNS = (
 )
 _UPDATE_OPEN_COUNTS = (
     sa.update(assignment)
-    .where(in_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
     .values(num_open_runs=_NUM_OPEN_RUNS)
 )
 
@@ -184,7 +186,7 @@ async def update_open_counts(
 ) -> None:
     """Store how many runs of each of these assignments are still open."""
     if ids:
-        await connection.execute(_UPDATE_OPEN_COUNTS, given(key, ids=ids))
+        await execute(connection, _UPDATE_OPEN_COUNTS, given(key, ids=ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,5 +260,5 @@ async def won_metrics(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> dict[tuple[str, int], dict[str, float]]:
     """Metrics of the attempts that won, by assignment and run."""
-    rows = await connection.execute(_WON_METRICS, given(key, ids=list(assignment_ids)))
+    rows = await fetch(connection, _WON_METRICS, given(key, ids=list(assignment_ids)))
     return {(row.assignment_id, row.run): decode_numbers(row.metrics) for row in rows}

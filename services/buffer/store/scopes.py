@@ -21,8 +21,10 @@ from services.buffer.store.database import (
     in_stage,
     key_from_row,
     notify,
+    of_given_stage,
     one_of,
 )
+from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import NOW, STAGE_KEY, assignment, pipeline_scope, stage
 from trinity.types import StageKey
 
@@ -38,7 +40,7 @@ _COPIED = (*(A[name] for name in STAGE_KEY), A.assignment_id, A.explore_step, A.
 _OPEN = sa.insert(pipeline_scope).from_select(
     [*(column.name for column in _COPIED), "state"],
     sa.select(*_COPIED, sa.literal(ScopeState.OPEN.value))
-    .where(in_given_stage(assignment), among_given(A.assignment_id))
+    .where(of_given_stage(assignment), among_given(A.assignment_id))
     .order_by(A.explore_step, A.position),
 )
 
@@ -49,7 +51,7 @@ async def open_scopes(
     """Let the pipeline work on groups that are complete."""
     if not assignment_ids:
         return
-    await connection.execute(_OPEN, given(key, ids=assignment_ids))
+    await execute(connection, _OPEN, given(key, ids=assignment_ids))
     await notify(connection, SCOPES_TOPIC)
 
 
@@ -66,7 +68,7 @@ _WITH_WORK: sa.Select[Any] = sa.select(
 
 async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
     """Open stages with scopes that nobody works on, the one that waits longest first."""
-    found = [row for row in await connection.execute(_WITH_WORK) if row.since is not None]
+    found = [row for row in await fetch(connection, _WITH_WORK) if row.since is not None]
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
@@ -89,7 +91,7 @@ _OPEN_PLACES = (
 
 async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
     """Places of the groups that the pipeline has not finished, earliest first."""
-    rows = await connection.execute(_OPEN_PLACES, given(key))
+    rows = await fetch(connection, _OPEN_PLACES, given(key))
     return [(row.explore_step, row.position) for row in rows]
 
 

@@ -14,7 +14,8 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import in_stage, key_columns
+from services.buffer.store.database import given, in_given_stage, key_columns
+from services.buffer.store.prepared import fetch
 from services.buffer.store.tables import NOW, payload, segment
 from trinity.errors import Unavailable
 from trinity.types import StageKey
@@ -72,17 +73,23 @@ def while_it_is_there() -> Iterator[None]:
         raise Unavailable("contents were removed while they were read: ask again") from error
 
 
+_GROW = (
+    sa.update(segment)
+    .where(in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
+    .values(
+        num_rows=segment.c.num_rows + sa.bindparam("more_rows", type_=sa.BigInteger),
+        num_bytes=segment.c.num_bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
+    )
+    .returning(segment.c.num_rows, segment.c.num_bytes)
+)
+
+
 async def grow_segment(
     connection: AsyncConnection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
 ) -> Held:
     """Count what was stored; answers what the segment holds now."""
-    statement = (
-        sa.update(segment)
-        .where(in_stage(segment, key), segment.c.segment_id == segment_id)
-        .values(num_rows=segment.c.num_rows + num_rows, num_bytes=segment.c.num_bytes + num_bytes)
-        .returning(segment.c.num_rows, segment.c.num_bytes)
-    )
-    row = (await connection.execute(statement)).one()
+    values = given(key, given_segment=segment_id, more_rows=num_rows, more_bytes=num_bytes)
+    [row] = await fetch(connection, _GROW, values)
     return Held(row.num_rows, row.num_bytes)
 
 
@@ -112,7 +119,7 @@ async def remove_retired(connection: AsyncConnection) -> int:
     Each statement is a transaction of its own, and who dies between two of them is followed by
     somebody who goes on where they were. Readers and writers of other partitions wait for none.
     """
-    found = (await connection.execute(_UNREMOVED)).all()
+    found = await fetch(connection, _UNREMOVED)
     for one in found:
         name = partition(one.segment_id)
         if one.is_attached:

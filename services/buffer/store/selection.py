@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
 from services.buffer.store.database import given, in_given_stage, in_stage, key_columns
-from services.buffer.store.fetching import fetch_rows
+from services.buffer.store.prepared import fetch_binary
 from services.buffer.store.tables import task_beliefs, task_ranking
 from trinity.types import StageKey
 
@@ -84,13 +84,13 @@ _PARTS = {
 async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> Beliefs:
     """The beliefs as they are, a part at a time: a connection keeps room for its largest row."""
     own = given(key, given_taskset=taskset)
-    [(capability, rho, num_bytes)] = await fetch_rows(connection, _SCALARS, own)
+    [(capability, rho, num_bytes)] = await fetch_binary(connection, _SCALARS, own)
     loaded = {}
     for name in COLUMNS:
         whole = bytearray()
         for first in range(0, num_bytes, PART_BYTES):
             values = {**own, "first": first + 1, "count": PART_BYTES}
-            [(part,)] = await fetch_rows(connection, _PARTS[name], values)
+            [(part,)] = await fetch_binary(connection, _PARTS[name], values)
             whole += part
         loaded[f"{name}_N"] = np.frombuffer(whole, dtype="<f4")
     return Beliefs(**loaded, capability=capability, rho=rho)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import OPEN_SCOPE, ExperienceState, ScopeState
-from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, one_of
+from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, of_stage, one_of
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.retention import retired_segments
 from services.buffer.store.segments import payloads_of
@@ -52,7 +52,7 @@ async def exclude(
     statement = (
         sa.update(experience)
         .where(
-            in_stage(experience, key),
+            of_stage(experience, key),
             among(E.assignment_id, {row.assignment_id for row in rows}),
             sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)),
             one_of(E.state, UNTRAINED),
@@ -147,7 +147,7 @@ async def delete_content(
 def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnElement[bool]:
     """Samples with the content of these: a sample and its revisions share one."""
     return sa.and_(
-        in_stage(experience, key),
+        of_stage(experience, key),
         among(E.assignment_id, {row.assignment_id for row in rows}),
         among(E.payload_id, {row.payload_id for row in rows}),
     )

@@ -17,6 +17,7 @@ from services.buffer.store.database import (
     key_columns,
     key_from_row,
 )
+from services.buffer.store.prepared import execute, fetch, fetch_first
 from services.buffer.store.tables import stage, stage_taskset
 from trinity.errors import NotFound
 from trinity.types import StageKey
@@ -63,7 +64,7 @@ _LOCK = _FIND.with_for_update()
 
 async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
     """The stage as it is, if it is."""
-    row = (await connection.execute(_FIND, given(key))).first()
+    row = await fetch_first(connection, _FIND, given(key))
     return None if row is None else _from_row(row)
 
 
@@ -106,7 +107,7 @@ async def lock_stages(
 
 async def _lock(connection: AsyncConnection, key: StageKey) -> Stage | None:
     """The row as it is once the lock is ours, whoever changed it while we waited."""
-    row = (await connection.execute(_LOCK, given(key))).first()
+    row = await fetch_first(connection, _LOCK, given(key))
     return None if row is None else _from_row(row)
 
 
@@ -122,7 +123,7 @@ async def update_stage(
 ) -> None:
     """Change columns of a stage."""
     new = {f"new_{name}": value for name, value in values.items()}
-    await connection.execute(_update(tuple(values)), given(key, **new))
+    await execute(connection, _update(tuple(values)), given(key, **new))
 
 
 @lru_cache
@@ -138,7 +139,7 @@ _TASKSETS = (
 
 async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str, StageTaskset]:
     """The stage's tasksets by name."""
-    rows = await connection.execute(_TASKSETS, given(key))
+    rows = await fetch(connection, _TASKSETS, given(key))
     return {
         row.name: StageTaskset(
             name=row.name,

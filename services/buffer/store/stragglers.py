@@ -15,7 +15,14 @@ from services.buffer.domain.states import (
     ScopeState,
 )
 from services.buffer.domain.stragglers import CutTask, StepTasks
-from services.buffer.store.database import among, in_stage, insert_rows, key_columns, one_of
+from services.buffer.store.database import (
+    among,
+    in_stage,
+    insert_rows,
+    key_columns,
+    of_stage,
+    one_of,
+)
 from services.buffer.store.tables import NOW, assignment, experience, pipeline_scope, run
 from trinity.types import StageKey
 
@@ -195,7 +202,7 @@ async def _filter_samples(
     """Response lengths of the samples that these tasks had given already."""
     statement = (
         sa.update(experience)
-        .where(in_stage(experience, key), among(E.assignment_id, ids), one_of(E.state, UNFINISHED))
+        .where(of_stage(experience, key), among(E.assignment_id, ids), one_of(E.state, UNFINISHED))
         .values(state=ExperienceState.FILTERED, reason=reason)
         .returning(E.assignment_id, E.response_length)
     )

@@ -17,6 +17,11 @@ NOW = sa.func.clock_timestamp()
 STAGE_KEY = ("tenant", "experiment_id", "stage")
 
 
+def _own_key(name: str) -> sa.PrimaryKeyConstraint:
+    """Of rows that are looked up by their id: that comes first, before the stage."""
+    return sa.PrimaryKeyConstraint(name, *STAGE_KEY)
+
+
 def _stage_key() -> tuple[sa.Column[str], sa.Column[str], sa.Column[str]]:
     return (
         sa.Column("tenant", sa.Text, primary_key=True),
@@ -192,6 +197,7 @@ assignment = sa.Table(
     metadata,
     *_stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
+    _own_key("assignment_id"),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("taskset", sa.Text, nullable=False),
     _number("task_index"),
@@ -262,6 +268,7 @@ experience = sa.Table(
     metadata,
     *_stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
+    _own_key("experience_id"),
     sa.Column("assignment_id", UUID, nullable=False),
     _number("explore_step"),
     _number("position"),
@@ -298,7 +305,7 @@ sa.Index(
     postgresql_where=experience.c.state.in_(["raw", "ready", "awaiting"]),
 )
 sa.Index(
-    "experience_assignment_ix", *(experience.c[name] for name in (*STAGE_KEY, "assignment_id"))
+    "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )
 
 pipeline_scope = sa.Table(

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import among, driver_of, insert_rows
+from services.buffer.store.database import among, insert_rows
+from services.buffer.store.prepared import driver_of
 from services.buffer.store.tables import task, taskset
 
 
@@ -68,7 +69,7 @@ async def copy_rows(
 
     Answers how many rows the taskset has with them.
     """
-    driver = await driver_of(connection)
+    driver = driver_of(connection)
     count = first
     owner = _escaped(f"{tenant}\t{taskset_id}".encode(), b"\\")
     statement = "COPY task (tenant, taskset_id, index, body) FROM STDIN"

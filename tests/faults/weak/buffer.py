@@ -17,6 +17,7 @@ from services.buffer.handlers.feedback import Given
 from services.buffer.store import set_aside
 from services.buffer.store.reports import Report, insert_reports
 from services.buffer.wire import open_parcel
+from tests.faults.folder import FaultsFolder
 from tests.faults.patching import Function
 
 HEARD_SECONDS = 0.3
@@ -135,12 +136,19 @@ def hear_again(_: Function) -> Function:
     return mark_heard
 
 
+BEGUN = "operators-begun"
+
+
 def think_done(original: Function) -> Function:
     """Take operators for done that were begun once."""
 
     async def shape(self: Any, stage: Any, chain: Any, claims: Any) -> Any:
-        if any(claim.attempts > 1 for claim in claims):
+        folder = FaultsFolder.from_environment()
+        begun = {line["assignment_id"] for line in folder.read(BEGUN)}
+        if any(claim.assignment_id in begun for claim in claims):
             chain = replace(chain, operators=())
+        for claim in claims:
+            folder.log(BEGUN, {"assignment_id": claim.assignment_id})
         return await original(self, stage, chain, claims)
 
     return shape

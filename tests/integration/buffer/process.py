@@ -27,6 +27,7 @@ class BufferProcess:
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    program: tuple[str, ...] = ("services.buffer",)
 
     async def __aenter__(self) -> Self:
         try:
@@ -53,7 +54,7 @@ class BufferProcess:
         }
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.buffer"],
+                [sys.executable, "-m", *self.program],
                 env={**os.environ, **settings},
                 stdout=log,
                 stderr=log,

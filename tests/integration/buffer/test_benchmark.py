@@ -1,10 +1,13 @@
 """The parts of the buffer's benchmark run, at a size that means nothing."""
 
+import pytest
+
 from benchmarks.buffer.__main__ import measure
 from benchmarks.buffer.report import ROWS
 from benchmarks.buffer.sizes import SMALLEST
 
 
+@pytest.mark.thorough
 async def test_every_row_of_the_table_is_measured() -> None:
     own, raw = await measure(SMALLEST, num_runs=1)
     assert {row.name for row in ROWS} <= own.keys()

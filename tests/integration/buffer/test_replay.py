@@ -185,6 +185,7 @@ async def test_a_batch_that_is_asked_for_again_is_the_same_and_counts_once(
     assert [first, second, third] == batches(rolled_out(), rules(num_steps=3))
 
 
+@pytest.mark.thorough
 async def test_a_buffer_that_was_killed_composes_as_if_it_had_not_been(
     own_process: BufferProcess, tmp_path: Path
 ) -> None:

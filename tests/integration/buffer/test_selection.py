@@ -116,6 +116,7 @@ async def drawn_by(buffer: Buffer, plan: StagePlan, disturbance: Disturbance) ->
     return draws
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 async def test_a_killed_buffer_draws_the_tasks_that_an_undisturbed_one_draws(
     own_process: BufferProcess, tmp_path: Path

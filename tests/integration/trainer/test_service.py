@@ -81,6 +81,7 @@ PASSES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trainer", [{}, PASSES], ids=["usual", "passes"])
 async def test_a_killed_rank_resumes_into_the_same_weights(
     tmp_path: Path, model: Path, trainer: dict[str, Any]

@@ -93,6 +93,7 @@ async def kill_the_rank_before_its_first_checkpoint(
         rank.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.thorough
 async def test_the_weights_that_a_run_begins_with_are_the_former_ones(
     tmp_path: Path, model: Path, former: tuple[Path, bytes]
 ) -> None:
