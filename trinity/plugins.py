@@ -146,7 +146,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
                 "packages"
             ) from error
         raise UserError(f"{wanted}: {_explain(error)}") from error
-    except Exception as error:  # whatever a user's file raises at import
+    except (Exception, SystemExit) as error:  # whatever a user's file raises at import
         raise UserError(f"{wanted}: {_explain(error)}") from error
 
 
@@ -188,13 +188,13 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises at import
+    except (Exception, SystemExit) as error:  # whatever a user's file raises at import
         del sys.modules[name]
         raise UserError(f"plugin {path}: {_explain(error)}") from error
     return module
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
     """The error with the innermost place in a user's file that led to it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from services.explorer.assignments import Cancelled, Drained, Ending
@@ -107,9 +108,9 @@ class ExperimentWork:
                 task.cancel()
 
     async def _stages(self, plan: ExperimentPlan, feed: Feed[Published]) -> None:
-        for stage in plan.stages:
-            if not stage.needs_rollout:
-                continue
+        explored = [stage for stage in plan.stages if stage.needs_rollout]
+        await self._check(explored, feed)
+        for stage in explored:
             self._stage_name = stage.name
             ending = await self._stage(plan, stage, feed)
             if isinstance(ending, Cancelled):
@@ -118,6 +119,13 @@ class ExperimentWork:
                 )
             if not isinstance(ending, Drained):
                 return
+
+    async def _check(self, stages: Sequence[StagePlan], feed: Feed[Published]) -> None:
+        """What a later stage names wrongly is told now, not when the earlier ones have trained."""
+        known = await feed.wait_for(lambda _: True)
+        for stage in stages:
+            if not _stage_of(known.experiment, stage.name).is_over:
+                await self._setup.check(stage)
 
     async def _stage(self, plan: ExperimentPlan, stage: StagePlan, feed: Feed[Published]) -> Ending:
         known = await feed.wait_for(lambda _: True)

@@ -26,8 +26,9 @@ from services.explorer.unconfirmed import Unconfirmed
 from services.explorer.weights import PublishedWeights
 from services.explorer.workbench import Workbench
 from trinity.config.plan import StagePlan
+from trinity.launch.names import check_parts
 from trinity.members import Heartbeats
-from trinity.threads import DaemonThreads
+from trinity.threads import DaemonThreads, in_daemon_thread
 from trinity.transfer.offer import Limits
 from trinity.types import StageKey
 from trinity.workflows.simple_workflow import REWARD_THREADS
@@ -68,6 +69,13 @@ class StageSetup:
         self._beats = beats
         self._counts = counts
         self._environment = WorkflowEnvironment()
+
+    async def check(self, plan: StagePlan) -> None:
+        """Find every part that the stage names, while nothing heavy is started for it.
+
+        Their files are imported in a thread: that may take seconds. Raises: UserError.
+        """
+        await in_daemon_thread(lambda: check_parts([plan]))
 
     async def open(self, job: StageJob) -> StageWork:
         """Make the stage known to the buffer and get ready to work on it.

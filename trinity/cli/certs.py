@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.writing import writing
 from trinity.errors import UserError
 from trinity.security.caller import EVERY_TENANT
 from trinity.security.folder import VARIABLE
@@ -49,9 +50,10 @@ def certs(
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         further = hosts.get(name, ())
         parts = (Part(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
-    issuer = Issuer(folder)
-    for part in parts:
-        print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
+    with writing(folder, "give a folder of its own as FOLDER"):
+        issuer = Issuer(folder)
+        for part in parts:
+            print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
     print(f"keep {issuer.signing_key.parent} apart: who has it can let anybody in")
 
 

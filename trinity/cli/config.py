@@ -92,9 +92,13 @@ def schema() -> None:
 
 @app.command()
 def init(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
-        "trinity.yaml"
-    ),
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The file to write, else trinity.yaml.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The same.", show_default=False),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="How the run is called.")] = None,
     model: Annotated[str | None, typer.Option(help="Directory or hub name of the model.")] = None,
     taskset: Annotated[str | None, typer.Option(help="File or directory of the tasks.")] = None,
@@ -116,6 +120,8 @@ def init(
     from trinity.cli.drafting import write_draft
     from trinity.config.draft import Wishes
 
+    if file is not None and output is not None:
+        raise UserError(f"{file} and --output {output} are both given: name one file to write")
     wishes = Wishes(
         name=name or _asked("How is the run called", "--name", "first-run"),
         model=model or _asked("Directory or hub name of the model", "--model", None),
@@ -128,7 +134,7 @@ def init(
         eval_split=eval_split,
         gpus=gpus,
     )
-    write_draft(output, wishes)
+    write_draft(file or output or Path("trinity.yaml"), wishes)
 
 
 def _asked(question: str, option: str, default: str | None) -> str:

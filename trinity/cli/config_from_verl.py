@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.writing import writing
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
@@ -95,7 +96,8 @@ def _read(path: Path) -> str:
 def _write(path: Path, converted: Converted, *, force: bool) -> None:
     if path.exists() and not force:
         raise UserError(f"{path} exists: give another name, or --force to overwrite it")
-    path.write_text(converted.yaml, encoding="utf-8")
+    with writing(path, "give another `--output`"):
+        path.write_text(converted.yaml, encoding="utf-8")
     for text in converted.report:
         print(text)
     print(f"\nwrote {path}; look at it with: trinity config check {path}")

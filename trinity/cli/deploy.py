@@ -8,6 +8,7 @@ import typer
 
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+from trinity.cli.writing import writing
 from trinity.errors import UserError
 
 app = typer.Typer(
@@ -67,7 +68,8 @@ def render(
         otlp_endpoint=otlp_endpoint,
     )
     rendering = Rendering(deployment=deployment, target=target, overlay=overlay, output=output)
-    command = rendering.write()
+    with writing(output, "give another folder as `--output`"):
+        command = rendering.write()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
     for note in notes(deployment, target, overlay):
@@ -85,7 +87,8 @@ def secrets(
     """Write the passwords of a deployment, each for its service; those made before stay."""
     from trinity.deploy.secret_folder import Places, write_secrets
 
-    write_secrets(folder, Places(postgres=postgres, nats=nats))
+    with writing(folder, "give a folder of its own as FOLDER"):
+        write_secrets(folder, Places(postgres=postgres, nats=nats))
     print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
 
 

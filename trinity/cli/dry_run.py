@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trinity.cli.counting import counted
+from trinity.config.hub_names import to_fetch
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import without_password
@@ -20,7 +21,8 @@ def describe(prepared: Prepared) -> None:
     for stage in plan.stages:
         for line in stage_lines(stage):
             print(line)
-    print("the configuration, the model and the data are in order; nothing was started")
+    unseen = "; what is to be fetched from the hub is not looked at" if to_fetch(plan) else ""
+    print(f"the configuration, the model and the data are in order{unseen}; nothing was started")
 
 
 def stage_lines(stage: StagePlan) -> list[str]:

@@ -16,7 +16,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.benching import BenchSource
 from trinity.launch.gpus import check_gpus
-from trinity.launch.hub import check_hub_models
+from trinity.launch.hub import check_hub
 from trinity.launch.ordered_stop import Interrupted
 from trinity.launch.prepare import Prepared, prepare
 from trinity.launch.retraining import without_explorer
@@ -68,6 +68,7 @@ def run_experiment(wish: Wish) -> None:
         raise UserError("`--strict` takes no configuration with keys that do not act as written")
     check_reach(prepared.plan, secure=wish.secure)
     if wish.dry_run:
+        check_hub(prepared.plan, must_answer=False)
         describe(prepared)
         return
     if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
@@ -75,7 +76,7 @@ def run_experiment(wish: Wish) -> None:
         conclude(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
-    check_hub_models(prepared.plan)
+    check_hub(prepared.plan, must_answer=True)
     refuse_second(_home(prepared))
     _announce(prepared)
     execute(prepared, wish.again, secure=wish.secure)

@@ -78,6 +78,8 @@ def _why_not(directory: Path) -> str:
 
 def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
     if job_dir is not None:
+        if job_dir.is_file():
+            raise UserError(f"{job_dir} is a file: give the run's directory as `--job-dir`")
         return job_dir
     if config is not None:
         return _run_of(load_config(config))

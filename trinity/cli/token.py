@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trinity.cli.writing import writing
 from trinity.local.secret_files import write_private
 from trinity.security.scopes import Scope
 from trinity.security.tokens import issue_token
@@ -48,5 +49,6 @@ def token(
     if output is None:
         print(issued)
         return
-    write_private(output, issued)
+    with writing(output, "give another `--output`"):
+        write_private(output, issued)
     print(f"{output}: a token of {subject} for {hours:g} hours")

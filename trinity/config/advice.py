@@ -8,6 +8,7 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm_check import staleness_cause
 from trinity.config.data_format import FormatConfig
 from trinity.config.engine_advice import offload_without_gpus, other_model_than_the_engines
+from trinity.config.hub_names import to_fetch
 from trinity.config.plan import ExperimentPlan, StagePlan
 
 OF_TRAINING_DATA = (
@@ -23,13 +24,23 @@ LOOKED_AT_STEPS = 100
 
 def advice(plan: ExperimentPlan) -> tuple[str, ...]:
     """A sentence for each thing worth a second look."""
-    return tuple(
+    of_stages = (
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
         if stage.mode != "serve"
         for look in LOOKS
         for text in look(stage)
     )
+    return (*of_stages, *_fetched(plan))
+
+
+def _fetched(plan: ExperimentPlan) -> Iterator[str]:
+    """What is no directory may be a path with a mistake as well."""
+    for one in to_fetch(plan):
+        yield (
+            f"{one.place} is not here and not in the hub's cache: it is fetched from the hub at "
+            "the start"
+        )
 
 
 def _truncated_sampling(stage: StagePlan) -> Iterator[str]:

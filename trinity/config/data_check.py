@@ -9,6 +9,7 @@ from trinity.config.chat_template import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
+from trinity.config.hub_names import HubName, refuse_offline
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import is_hub_name
@@ -17,6 +18,8 @@ from trinity.errors import UserError
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
     """Its files and their first row; what lies elsewhere is seen when it is read."""
+    if taskset.storage_type == "file" and taskset.path and is_hub_name(taskset.path):
+        refuse_offline(HubName("dataset", taskset.path, f"`path: {taskset.path}`"))
     files = _files_here(taskset)
     if not files:
         return

@@ -1,10 +1,13 @@
 """Whether workflows and rewards are known, one's own are looked at; none of ours is imported."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.plan_parts import ResolvedTaskset
+from trinity.config.workflow_check import check_workflow
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
@@ -17,24 +20,45 @@ def check_known(plan: ExperimentPlan) -> None:
     Raises: UserError with a line for each name that is not known.
     """
     load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan, (_check_workflow, _check_reward))
+    check_tasksets(plan.stages, (_check_workflow, _check_reward))
 
 
-def check_tasksets(plan: ExperimentPlan, checks: Sequence[TasksetCheck]) -> None:
+def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:
     """Call each check with each taskset; a default that is wrong is told once a stage.
 
+    Files of users may read the variables of their stage when they are imported.
     Raises: UserError with a line for each mistake.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for stage in plan.stages:
-        for taskset in (*stage.tasksets, *stage.eval_tasksets):
-            for check in checks:
-                try:
-                    check(taskset)
-                except UserError as error:
-                    found.setdefault((stage.name, str(error)), []).append(f"`{taskset.name}`")
+    for stage in stages:
+        with _variables(stage):
+            for name, mistake in _mistakes(stage, checks):
+                found.setdefault((stage.name, mistake), []).append(f"`{name}`")
     if found:
         raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
+
+
+def _mistakes(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        for check in checks:
+            try:
+                check(taskset)
+            except UserError as error:
+                yield taskset.name, str(error)
+
+
+@contextlib.contextmanager
+def _variables(stage: StagePlan) -> Iterator[None]:
+    """Those of `explorer.env_vars`, for the block."""
+    before = dict(os.environ)
+    os.environ.update({name: str(it) for name, it in stage.config.explorer.env_vars.items()})
+    try:
+        yield
+    finally:
+        for name in stage.config.explorer.env_vars:
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
@@ -58,9 +82,3 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
         from trinity.rewards.reward import check_reward  # takes numpy in, as their own file may
 
         check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
-
-
-def check_workflow(part: object, base: type, name: str) -> None:
-    """Raises: UserError when it is no workflow."""
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise UserError(f"{name} is no subclass of trinity.workflows.Workflow")

@@ -4,11 +4,11 @@ import os
 import re
 from pathlib import Path
 
+from trinity.config.hub_names import HubName, newest_snapshot, refuse_offline
 from trinity.config.model import ModelConfig
 from trinity.errors import UserError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_OFF = {"", "0", "no", "off", "false"}
 
 
 def located_model(model: ModelConfig, stage: str) -> str:
@@ -76,18 +76,5 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
                 f"there is no model directory {model_path}: create it or correct `{key}`"
             )
         return Path(model_path)
-    snapshot = _newest_snapshot(model_path)
-    if snapshot is None and os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF:
-        raise UserError(
-            f"`{key}: {model_path}` is neither a directory nor in the hub's cache, and "
-            "HF_HUB_OFFLINE keeps it from being fetched: fetch it first, or unset the variable"
-        )
-    return snapshot
-
-
-def _newest_snapshot(hub_name: str) -> Path | None:
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
-    snapshots = cache / f"models--{hub_name.replace('/', '--')}" / "snapshots"
-    found = [entry for entry in snapshots.glob("*") if entry.is_dir()]
-    return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
+    refuse_offline(HubName("model", model_path, f"`{key}: {model_path}`"))
+    return newest_snapshot("model", model_path)

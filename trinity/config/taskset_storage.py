@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from trinity.config.data_files import SUFFIXES
 from trinity.config.taskset import TasksetConfig
 from trinity.errors import UserError
 
@@ -52,8 +53,9 @@ def database_address(address: str, key: str) -> str:
 
 
 def located_file(path: str) -> str:
-    """Absolute, unless it is a name on the hub."""
-    return path if is_hub_name(path) else _absolute(path)
+    """Absolute, unless it is a name on the hub: no file's, and of no folder that is here."""
+    looks_local = path.endswith(SUFFIXES) or Path(path).parent.exists()
+    return path if is_hub_name(path) and not looks_local else _absolute(path)
 
 
 def _absolute(path: str) -> str:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+from trinity.config.known_names import check_known
+from trinity.config.plan import ExperimentPlan
 from trinity.deploy.deployment import MODELS, Deployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target
+from trinity.errors import UserError
 
 
 def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
@@ -15,6 +18,7 @@ def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str
 def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator[str]:
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
+    yield from _unseen(deployment.plan)
     apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
     if apart and any(stage.sends_weights for stage in deployment.plan.stages):
         yield (
@@ -22,6 +26,15 @@ def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator
             "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "
             "and let explorers reach every port of it"
         )
+
+
+def _unseen(plan: ExperimentPlan) -> Iterator[str]:
+    """Parts of one's own that fail here, and may lie in the explorer's image."""
+    try:
+        check_known(plan)
+    except UserError as error:
+        for line in str(error).splitlines():
+            yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"
 
 
 def _of_models(names: str, target: Target) -> str:

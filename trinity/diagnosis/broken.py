@@ -42,7 +42,7 @@ def fault_of(part: Part) -> str:
         return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
     if part.reply is Reply.REFUSES:
         return part.detail or f"{part.address} refuses connections"
-    if part.reply is Reply.SILENT:
+    if part.reply is Reply.SILENT and not part.is_busy:
         return part.detail or f"{part.address} takes connections and does not answer"
     return ""
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from trinity.diagnosis.broken import find_broken, restarts
+from trinity.diagnosis.busy import busy_notes, find_busy
 from trinity.diagnosis.chain import OUTSIDE, Chain, follow, live_members
 from trinity.diagnosis.severed import find_unheard, link_hint, unheard_notes
 from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
@@ -89,6 +90,8 @@ def _unknown(snapshot: Snapshot) -> Verdict | None:
     if snapshot.members is not None and snapshot.work is not None:
         return None
     part = "synchronizer" if snapshot.members is None else "buffer"
+    if (busy := find_busy(snapshot, "postgres", part)) is not None:
+        return busy
     text = f"the run waits for {title(part)}, which lives and cannot say how things stand"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
     own = _own_wait(snapshot, part)
@@ -111,6 +114,8 @@ def _missing(snapshot: Snapshot) -> Verdict | None:
     running = snapshot.running
     for role in running.roles if running is not None else ():
         if role in ("trainer", "explorer") and not live_members(snapshot, role):
+            if (busy := find_busy(snapshot, role)) is not None:
+                return busy
             heard = [one.silent_seconds for one in snapshot.members or () if one.role == role]
             last = f" (the last one {duration(min(heard))} ago)" if heard else ""
             text = f"the run waits for {title(role)}: none has been heard of{last}"
@@ -125,7 +130,12 @@ def _missing(snapshot: Snapshot) -> Verdict | None:
 def _waits(snapshot: Snapshot) -> Verdict:
     chain, work = follow(snapshot), snapshot.stage_work
     root = chain.root
-    notes = (*_notes(work), *restarts(snapshot), *unheard_notes(snapshot))
+    notes = (
+        *_notes(work),
+        *restarts(snapshot),
+        *unheard_notes(snapshot),
+        *busy_notes(snapshot),
+    )
     if root is not None and chain.end not in AT_WORK:
         if root.waited_seconds >= _patience(chain, root, work):
             return Verdict(

@@ -17,6 +17,7 @@ from trinity.api.v1 import (
     synchronizer_pb2_grpc,
 )
 from trinity.diagnosis import convert
+from trinity.diagnosis.demand import Demand, demand_of
 from trinity.diagnosis.probes import (
     ANSWER_SECONDS,
     Sign,
@@ -25,10 +26,9 @@ from trinity.diagnosis.probes import (
     ask_service,
 )
 from trinity.diagnosis.processes import Processes, last_words
-from trinity.diagnosis.snapshot import Condition, Died, Part, Snapshot
+from trinity.diagnosis.snapshot import Condition, Died, Part, Reply, Snapshot
 from trinity.local.run_file import Death, RunningStack
 from trinity.rpc.channel import open_channel
-from trinity.security.folder import Security
 
 T = TypeVar("T")
 NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -43,11 +43,27 @@ SHORT_SECONDS = 0.5
 """Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
 
 
+PATIENT_SECONDS = 10.0
+"""For a second question, where somebody has work and therefore has not answered the first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
+    seconds: float
+    """That they were given."""
+    demands: dict[str, Demand]
+    """Of the parts whose processes are ours, meanwhile."""
     signs: dict[str, Sign]
     status: synchronizer_pb2.GetStatusResponse | str
     work: buffer_pb2.GetBufferStatusResponse | str
+
+    @property
+    def lack_somebody_busy(self) -> bool:
+        """Whether somebody who has not answered has work: more time may help."""
+        lacking = {name for name, sign in self.signs.items() if sign.reply is Reply.SILENT}
+        told = {"synchronizer": self.status, "buffer": self.work}
+        lacking |= {name for name, answer in told.items() if isinstance(answer, str)}
+        return any(self.demands[one].is_busy(self.seconds) for one in lacking & self.demands.keys())
 
 
 async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
@@ -60,7 +76,9 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
     }
     is_clear = any(condition in NEVER_ANSWERS for condition in conditions.values())
     seconds = SHORT_SECONDS if is_clear else ANSWER_SECONDS
-    answers = await _ask(addresses, running.addresses.security, seconds)
+    answers = await _ask(running, addresses, seconds)
+    if not is_clear and answers.lack_somebody_busy:
+        answers = await _ask(running, addresses, PATIENT_SECONDS)
     parts = []
     for name, address in addresses.items():
         if name in WORKERS and name not in running.pids:
@@ -80,6 +98,8 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
                 last_words=last_words(log_file) if is_gone else "",
                 died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
+                asked_seconds=answers.seconds,
+                demand=answers.demands.get(name, Demand()),
             )
         )
     told = convert.snapshot(tuple(parts), answers.status, answers.work)
@@ -117,8 +137,10 @@ def _addresses(running: RunningStack) -> dict[str, str]:
     }
 
 
-async def _ask(addresses: dict[str, str], security: Security, seconds: float) -> _Answers:
+async def _ask(running: RunningStack, addresses: dict[str, str], seconds: float) -> _Answers:
+    security = running.addresses.security
     channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
+    before = {name: demand_of(pid) for name, pid in running.pids.items()}
     try:
         async with asyncio.TaskGroup() as tasks:
             status = tasks.create_task(_told(_ask_synchronizer(channels["synchronizer"], seconds)))
@@ -134,6 +156,8 @@ async def _ask(addresses: dict[str, str], security: Security, seconds: float) ->
     finally:
         await asyncio.gather(*(channel.close() for channel in channels.values()))
     return _Answers(
+        seconds=seconds,
+        demands={name: demand_of(running.pids[name]) - one for name, one in before.items()},
         signs={name: sign.result() for name, sign in signs.items()},
         status=status.result(),
         work=work.result(),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trinity.diagnosis.demand import Demand
+
 NEVER = -1.0
 
 
@@ -45,6 +47,16 @@ class Part:
     """The process before this one, where that ended by itself a short while ago."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Stopped processes that it had started, with what they are."""
+    asked_seconds: float = 0.0
+    """How long it was given to answer."""
+    demand: Demand = field(default_factory=Demand)
+    """What it wanted of the processors while it was asked."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it lives, has work, and has not come to answer."""
+        silent = self.reply is Reply.SILENT and self.condition is Condition.RUNNING
+        return silent and self.demand.is_busy(self.asked_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

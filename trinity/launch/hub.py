@@ -1,49 +1,53 @@
-"""Whether models that are still on the hub can be had, before anything starts."""
+"""Whether what is still on the hub can be had, before anything starts."""
 
-from collections.abc import Iterator
+from functools import partial
 
-from trinity.config.model_files import local_model_directory
-from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.gathered import Gathered
+from trinity.config.hub_names import HubName, to_fetch
+from trinity.config.plan import ExperimentPlan
 from trinity.errors import UserError
 
 ANSWER_SECONDS = 15.0
 
 
-def check_hub_models(plan: ExperimentPlan) -> None:
-    """Ask the hub for each model that is neither a directory nor in its cache.
+def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
+    """Ask the hub for each model and dataset that is neither a directory nor in its cache.
 
-    Raises: UserError when there is no such model or the hub does not answer.
+    Raises: UserError with a line for each that is not there, and, where the hub must answer and
+    does not, for each model: the buffer may have stored the rows of a dataset.
     """
-    for name, key in {name: key for stage in plan.stages for name, key in _models(stage)}.items():
-        if local_model_directory(name, key) is None:
-            _check_on_hub(name, key)
+    gathered = Gathered()
+    for one in to_fetch(plan):
+        gathered.of(partial(_check, one, must_answer and one.kind == "model"))
+    gathered.raise_all()
 
 
-def _models(stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """The key that each is named by; the policy's is the last word on its own."""
-    for position, model in enumerate(stage.auxiliary_models):
-        if model.external is None:
-            yield model.model_path, f"explorer.auxiliary_models[{position}].model_path"
-    if stage.external_model is None:
-        yield stage.model_path, "model.model_path"
+def _check(one: HubName, must_answer: bool) -> None:
+    try:
+        _ask(one)
+    except (OSError, ImportError) as error:  # errors of HTTP among them
+        if must_answer:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise UserError(
+                f"{one.place} is neither a directory nor in the hub's cache, and the hub does not "
+                f"answer ({reason}): fetch it first, or give a directory"
+            ) from error
 
 
-def _check_on_hub(name: str, key: str) -> None:
-    # Imported here: only a model that has to be fetched needs it.
+def _ask(one: HubName) -> None:
+    # Imported here: only what has to be fetched needs it.
     from httpx import HTTPError
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
+    api = HfApi()
+    info = api.model_info if one.kind == "model" else api.dataset_info
     try:
-        HfApi().model_info(name, timeout=ANSWER_SECONDS)
-    except RepositoryNotFoundError as error:
+        info(one.name, timeout=ANSWER_SECONDS)
+    except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
-            f"`{key}: {name}` is no directory here and no public model on the hub: "
-            "correct it, or set HF_TOKEN for a private one"
+            f"{one.place} is not here and no public {one.kind} on the hub: correct it, or set "
+            "HF_TOKEN for a private one"
         ) from error
-    except (HTTPError, HfHubHTTPError, OSError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"`{key}: {name}` is neither a directory nor in the hub's cache, and the "
-            f"hub does not answer ({reason}): fetch it first, or give a directory"
-        ) from error
+    except HTTPError as error:
+        raise OSError(str(error)) from error

@@ -1,8 +1,11 @@
 """Whether every workflow and reward that a plan names can be found, before anything starts."""
 
-from trinity.config.known_names import check_tasksets, check_workflow
-from trinity.config.plan import ExperimentPlan
+from collections.abc import Sequence
+
+from trinity.config.known_names import check_tasksets
+from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.plan_parts import ResolvedTaskset
+from trinity.config.workflow_check import check_workflow
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward
@@ -18,7 +21,12 @@ def check_names(plan: ExperimentPlan) -> None:
     what is close to an unknown name.
     """
     load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan, (_check_workflow, _check_reward))
+    check_parts(plan.stages)
+
+
+def check_parts(stages: Sequence[StagePlan]) -> None:
+    """The same for some stages, where the plugins are loaded."""
+    check_tasksets(stages, (_check_workflow, _check_reward))
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:

@@ -31,8 +31,11 @@ def write_private(path: Path, content: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    partial.replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -80,10 +80,20 @@ def test_a_draft_is_written_once(tmp_path: Path) -> None:
     file = str(tmp_path / "new.yaml")
     options = ["config", "init", "-o", file, "--model", "a/b", "--taskset", "/data"]
     assert trinity(*options).returncode == 0
-    assert trinity("config", "check", file).stdout == f"{file}: ok\n"
+    assert trinity("config", "check", file).stdout.startswith(f"{file}: 1 advice\n")
     again = trinity(*options)
     assert again.returncode == 2
     assert "exists" in again.stderr
+
+
+def test_the_file_of_a_draft_may_be_named_without_an_option(tmp_path: Path) -> None:
+    file, other = str(tmp_path / "new.yaml"), str(tmp_path / "other.yaml")
+    options = ["--name", "adds", "--model", "a/b", "--taskset", "/data"]
+    assert trinity("config", "init", file, *options).returncode == 0
+    assert trinity("config", "check", file).returncode == 0
+    both = trinity("config", "init", other, "-o", file, *options)
+    assert both.returncode == 2
+    assert "name one file" in both.stderr
 
 
 def test_explain_and_diff_have_their_exit_codes() -> None:

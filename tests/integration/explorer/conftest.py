@@ -46,6 +46,7 @@ class World:
     folder: Path
     model_path: Path
     addresses: dict[str, str] = field(default_factory=dict)
+    num_engines_started: int = 0
 
     @asynccontextmanager
     async def explorer(self) -> AsyncIterator[asyncio.Event]:
@@ -60,6 +61,7 @@ class World:
         )
 
         async def start(_: EngineOptions) -> Engine:
+            self.num_engines_started += 1
             return self.engine
 
         stop = asyncio.Event()
@@ -107,7 +109,11 @@ class World:
 
     def use_reward(self, name: str) -> None:
         """Let the plan name another reward."""
-        self.plan_with(buffer={"explorer_input": {"taskset": {"default_reward_fn_type": name}}})
+        self.use_parts(default_reward_fn_type=name)
+
+    def use_parts(self, **changes: JsonValue) -> None:
+        """Let the taskset of the plan have these keys."""
+        self.plan_with(buffer={"explorer_input": {"taskset": dict(changes)}})
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from trinity.config.rollout_model import RolloutModelConfig
 
 DIED_SECONDS = 60.0
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -22,7 +22,7 @@ from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.serving import serve_plan
 from trinity.manifest import ManifestHead, seal
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 SECONDS = 300
 KEY = "a key"

@@ -1,5 +1,6 @@
 """`trinity config check` knows the names of workflows and rewards, without importing ours."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ def test_names_that_are_known_are_taken(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "my_agent_of_a_plugin.py").write_text(
         "from trinity.common.workflows import WORKFLOWS, Workflow\n"
         "@WORKFLOWS.register_module('RAFT_alfworld_workflow')\n"
-        "class Agent(Workflow): ...\n"
+        "class Agent(Workflow):\n"
+        "    def run(self): return []\n"
     )
     monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
     check(default_workflow_type="RAFT_alfworld_workflow")
@@ -59,3 +61,68 @@ def test_parts_of_ones_own_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
             check(default_reward_fn_type=f"parts_that_are_none.{part}")
     with pytest.raises(UserError, match="no subclass of"):
         check(default_workflow_type="parts_that_are_none.Idle")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Idle", "defines no run"),
+        ("IdleAsync", "defines no run_async"),
+        ("Abstract", "leaves score abstract"),
+        ("Greedy", "a required argument: 'teacher'"),
+        ("Modest", "unexpected keyword argument 'model'"),
+    ],
+)
+def test_a_workflow_that_cannot_be_made_or_run_is_told(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halves.py").write_text(
+        "from abc import ABC, abstractmethod\n"
+        "from trinity.workflows import Workflow\n"
+        "class Idle(Workflow): ...\n"
+        "class IdleAsync(Workflow):\n"
+        "    is_async = True\n"
+        "    def run(self): return []\n"
+        "class Abstract(Workflow, ABC):\n"
+        "    def run(self): return []\n"
+        "    @abstractmethod\n"
+        "    def score(self): ...\n"
+        "class Greedy(Workflow):\n"
+        "    def __init__(self, *, task, model, teacher): ...\n"
+        "    def run(self): return []\n"
+        "class Modest(Workflow):\n"
+        "    def __init__(self, task): ...\n"
+        "    def run(self): return []\n"
+    )
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match=f"halves.{name} .*{said}"):
+        check(default_workflow_type=f"halves.{name}")
+
+
+def test_a_file_that_ends_the_program_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit('set MY_KEY first')\n")
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    with pytest.raises(UserError, match=r"leaving.py, line 2: SystemExit: set MY_KEY first"):
+        check()
+
+
+def test_a_workflows_file_may_read_the_variables_of_its_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent_with_a_key.py").write_text(
+        "import os\n"
+        "from trinity.workflows.math_workflow import MathWorkflow\n"
+        "os.environ['KEY_OF_A_STAGE']\n"
+        "class Agent(MathWorkflow): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    taskset = {"default_workflow_type": "agent_with_a_key.Agent"}
+    plan = config(
+        buffer={"explorer_input": {"taskset": taskset}},
+        explorer={"env_vars": {"KEY_OF_A_STAGE": "set"}},
+    )
+    check_known(plan_experiment(plan))
+    assert "KEY_OF_A_STAGE" not in os.environ

@@ -11,8 +11,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.config_reads.recorded import recorded
 from trinity.config.catalog import Key, all_keys
 from trinity.config.explain import read_by
@@ -45,26 +43,37 @@ def is_taken_apart(key: Key) -> bool:
     return key.name == "trainer_config" and key.field.annotation == Args
 
 
-@pytest.mark.parametrize("key", ACTING, ids=lambda key: key.path)
-def test_what_acts_is_read(key: Key) -> None:
-    if key.section.__name__ in HANDED_ON_WHOLE or has_one_value(key) or is_taken_apart(key):
-        return
-    assert read_by(key), f"{key.path} acts by declaration, and no run has read it"
+def has_to_be_read(key: Key) -> bool:
+    return not (
+        key.section.__name__ in HANDED_ON_WHOLE or has_one_value(key) or is_taken_apart(key)
+    )
 
 
-@pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.path)
-def test_what_does_not_act_is_read_by_nobody(key: Key) -> None:
-    if any(one.name == key.name and one.section in key.section.__mro__ for one in ACTING):
-        return  # of a section that is planned as a whole, and acts elsewhere
-    assert read_by(key) == []
+def test_what_acts_is_read() -> None:
+    unread = [key.path for key in ACTING if has_to_be_read(key) and not read_by(key)]
+    assert unread == [], "they act by declaration, and no run has read them"
 
 
-@pytest.mark.parametrize("key", ACTING, ids=lambda key: key.path)
-def test_a_service_that_is_said_to_read_a_key_names_it(key: Key) -> None:
-    for reader in read_by(key):
-        where = {"planning": "trinity/config", "launcher": "trinity"}.get(reader)
-        texts = _sources(where or f"services/{reader}") + _sources("trinity")
-        assert re.search(rf"\.{key.name}\b|\"{key.name}\"|_args", texts), (key.path, reader)
+def acts_elsewhere(key: Key) -> bool:
+    """Of a section that is planned as a whole."""
+    return any(one.name == key.name and one.section in key.section.__mro__ for one in ACTING)
+
+
+def test_what_does_not_act_is_read_by_nobody() -> None:
+    readers = {key.path: read_by(key) for key in OTHERS if not acts_elsewhere(key)}
+    assert {path: by for path, by in readers.items() if by} == {}
+
+
+def test_a_service_that_is_said_to_read_a_key_names_it() -> None:
+    said = [(key, reader) for key in ACTING for reader in read_by(key)]
+    assert [(key.path, reader) for key, reader in said if not names_it(reader, key.name)] == []
+
+
+def names_it(reader: str, key: str) -> bool:
+    where = {"planning": "trinity/config", "launcher": "trinity"}.get(reader)
+    texts = (_sources(where or f"services/{reader}"), _sources("trinity"))
+    named = re.compile(rf"\.{key}\b|\"{key}\"|_args")
+    return any(named.search(text) for text in texts)
 
 
 def test_what_a_process_reads_is_recorded(tmp_path: Path) -> None:

@@ -48,12 +48,17 @@ def test_older_names_and_verls_lead_to_keys_that_exist() -> None:
     assert [key for key in targets if not _exists(key)] == []
 
 
-@pytest.mark.parametrize("key", [k for k in KNOWN.values() if k.field], ids=lambda key: key.path)
-def test_every_key_has_a_meaning_a_type_and_a_reason_if_it_does_not_act(key: Key) -> None:
-    assert key.meaning.endswith((".", "`"))
-    assert key.type
-    assert "any value" not in key.type
-    assert (key.status is Status.ACTS) == (not key.reason)
+def is_explained(key: Key) -> bool:
+    return (
+        key.meaning.endswith((".", "`"))
+        and key.type != ""
+        and "any value" not in key.type
+        and (key.status is Status.ACTS) == (not key.reason)
+    )
+
+
+def test_every_key_has_a_meaning_a_type_and_a_reason_if_it_does_not_act() -> None:
+    assert [key.path for key in KNOWN.values() if key.field and not is_explained(key)] == []
 
 
 def _exists(key: str) -> bool:

@@ -144,7 +144,7 @@ def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
     tmp_path: Path, eval_split: str | None
 ) -> None:
     file = tmp_path / "x.yaml"
-    text = draft(Wishes(name="x", model="a/b", taskset="/data", eval_split=eval_split, gpus=2))
+    text = draft(Wishes(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2))
     file.write_text(text)
     report = check_file(file)
     assert (report.mistakes, report.notices, report.advice) == ((), (), ())

@@ -153,3 +153,11 @@ def test_a_bench_of_a_run_is_started_where_the_run_is(tmp_path: Path) -> None:
     assert isinstance(done.exception, UserError), done.output
     assert "`mode: bench` of a run is started with `trinity run`" in str(done.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_who_renders_is_told_which_parts_cannot_be_found_here() -> None:
+    config = {"buffer.explorer_input.default_workflow_type": "agents_of_the_image.Agent"}
+    deployment = deployment_of("gsm8k", **config)
+    (note,) = notes(deployment, "compose", "one-node")
+    assert "there is no module 'agents_of_the_image'" in note
+    assert "the explorer fails the run unless it finds it" in note

@@ -1,0 +1,62 @@
+"""Who works and does not come to answer is asked once more, and told from one that hangs."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from trinity.diagnosis.gather import PATIENT_SECONDS, gather
+from trinity.diagnosis.probes import ANSWER_SECONDS
+from trinity.diagnosis.snapshot import Part, Reply
+from trinity.local.addresses import ServiceAddresses
+from trinity.local.run_file import RunningStack
+
+LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1])"
+SPIN = "while True: pass"
+ADDRESSES = ("synchronizer", "buffer", "trainer", "explorer", "nats_url", "postgres_dsn")
+HANG = "import sys; sys.stdin.read()"
+
+
+@contextmanager
+def mute(then: str) -> Iterator[tuple[int, str]]:
+    """The process and the address of somebody who takes connections and says nothing."""
+    program = f"{LISTEN}\nimport sys; sys.stdout.flush()\n{then}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process.pid, f"127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def buffer_of(process: tuple[int, str], job_dir: Path) -> Part:
+    pid, address = process
+    running = RunningStack(
+        addresses=ServiceAddresses(**dict.fromkeys(ADDRESSES, address)),
+        launcher_pid=pid,
+        supervisor_pid=pid,
+        pids={"buffer": pid},
+        started_at=datetime.now(UTC),
+    )
+    part = (await gather(running, job_dir)).part("buffer")
+    assert part is not None
+    return part
+
+
+@pytest.mark.parametrize(
+    ("then", "is_busy", "seconds"), [(SPIN, True, PATIENT_SECONDS), (HANG, False, ANSWER_SECONDS)]
+)
+async def test_who_works_is_asked_once_more_and_known_to_live(
+    then: str, is_busy: bool, seconds: float, tmp_path: Path
+) -> None:
+    with mute(then) as process:
+        part = await buffer_of(process, tmp_path)
+    assert part.reply is Reply.SILENT
+    assert (part.is_busy, part.asked_seconds) == (is_busy, seconds)
