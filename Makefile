@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-fast test-whole check-images check-deploy faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-deploy faults hosts bench \
 	bench-buffer bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -24,18 +24,28 @@ prepare: setup  ## Data and model of the addition example
 demo: prepare  ## A small model learns to add: the addition example from start to end
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
-# A worker a core, at most four; a file of slow tests stays on one, and the slowest files begin
-# (tests/long_files.py).
+# A worker a core, at most four; a file of slow tests stays on one, and so do files that share
+# something costly (tests/sharing_out.py); the slowest files begin (tests/long_files.py).
 WORKERS := -n logical --maxprocesses 4
 
-test: test-fast test-whole  ## Every test, the fast ones first
+# What pytest compiles of thousands of tests is kept: every worker reads all of them.
+test-fast test-whole test-thorough: export PYTHONDONTWRITEBYTECODE =
 
-test-whole: setup  ## Tests with processes, a broker and a database
-	$(BIN)/pytest $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		tests/e2e tests/faults tests/hosts tests/model_free tests/integration
+WHOLE := tests/e2e tests/faults tests/hosts tests/model_free tests/integration
+IN_PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: test-fast test-whole  ## Each promise at least once, the fast tests first
+
+test-all: test-fast test-thorough  ## Every test, also those marked `thorough`: what CI runs
+
+test-whole: setup  ## Tests with processes, a broker and a database, without the `thorough` ones
+	$(BIN)/pytest $(IN_PARALLEL) -m "not thorough" $(WHOLE)
+
+test-thorough: setup  ## All tests with processes, a broker and a database
+	$(BIN)/pytest $(IN_PARALLEL) $(WHOLE)
 
 test-fast: setup  ## Unit tests only
-	$(BIN)/pytest $(WORKERS) tests/unit
+	$(BIN)/pytest $(WORKERS) --dist worksteal tests/unit
 
 check-images: setup  ## The environments of the buffer's and the synchronizer's image: made, weighed, started
 	$(BIN)/pytest tests/images

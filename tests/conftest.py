@@ -10,7 +10,7 @@ import pytest
 
 from tests.long_files import LONG_FILES
 
-pytest_plugins = ["tests.infra_fixtures"]
+pytest_plugins = ["tests.infra_fixtures", "tests.sharing_out"]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
@@ -22,8 +22,12 @@ _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files begin: whoever got one at the end would have all others wait for it."""
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG_FILES))
+    """Long files begin, the longest first: else all others wait for whoever gets one at the end."""
+    items.sort(key=lambda item: _place(item.path.as_posix()))
+
+
+def _place(path: str) -> int:
+    return next((i for i, file in enumerate(LONG_FILES) if path.endswith(file)), len(LONG_FILES))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,6 +67,7 @@ def test_its_files_are_small_and_the_last_version_is_a_whole_model(trained: Laun
     assert adapter < whole / 4
 
 
+@pytest.mark.thorough
 def test_a_killed_run_whose_weights_go_from_memory_ends_in_the_same_adapter(
     launch: Launch, config: str, trained: Launched
 ) -> None:

@@ -25,18 +25,6 @@ def test_ctrl_c_while_the_stack_starts_stops_in_order(launch: Launch, presses: i
     assert run.left_running() == []
 
 
-def test_pressing_ctrl_c_again_does_not_cut_the_stop_short(launch: Launch) -> None:
-    run = launch("impatient")
-    run.start()
-    run.wait_until(lambda: "[warmup] step" in run.text, "a step")
-    run.signal(signal.SIGINT)
-    run.wait_until(lambda: "stopping the services" in run.text, "the stop")
-    run.signal(signal.SIGINT)
-    assert run.wait() == 130, run.text
-    assert "Traceback" not in run.text
-    assert run.left_running() == []
-
-
 def test_a_trial_on_a_terminal_shows_a_panel_and_its_status_elsewhere(launch: Launch) -> None:
     run = launch("trial")
     with OnTerminal(run.command("run", "--max-steps", "2")) as terminal:

@@ -7,7 +7,23 @@ import pytest
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
+
+
+def config_with_a_reward_that_is(broken_while: Path) -> str:
+    """Two steps on rollouts, without the stage before them."""
+    shared, _, stages = CONFIG.partition("  - stage_name: warmup")
+    stage = stages[stages.index("  - stage_name: rft") :]
+    arguments = f"reward_fn_args: {{{{broken_while: {broken_while}}}}}"
+    for old, new in (
+        ("rewards.DigitsReward", "rewards.BrokenReward"),
+        ("        taskset:\n", f"        taskset:\n          {arguments}\n"),
+        ("- name: held_out\n", f"- name: held_out\n            {arguments}\n"),
+        ("total_steps: 8", "total_steps: 2"),
+    ):
+        assert stage.count(old) == 1, old
+        stage = stage.replace(old, new)
+    return shared.replace("explorer:\n", "explorer:\n  max_retry_times: 0\n") + stage
 
 
 def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(
@@ -15,19 +31,7 @@ def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(
 ) -> None:
     flag = tmp_path / "broken"
     flag.touch()
-    old = "default_reward_fn_type: tests.e2e.rewards.DigitsReward"
-    new = "default_reward_fn_type: tests.e2e.rewards.BrokenReward"
-    args = f"        taskset:\n          reward_fn_args: {{{{broken_while: {flag}}}}}\n"
-    patient = "explorer:\n  max_retry_times: 0\n"
-    config = CONFIG.replace(old, new).replace("        taskset:\n", args)
-    config = config.replace("explorer:\n", patient, 1)
-    config = config.replace(
-        "eval_tasksets:\n          - name: held_out",
-        f"""eval_tasksets:
-          - name: held_out
-            reward_fn_args: {{{{broken_while: {flag}}}}}""",
-    )
-    run = launch("broken", config)
+    run = launch("broken", config_with_a_reward_that_is(flag))
     run.start()
     assert run.wait() == 1, run.text
     assert "the grader is broken" in run.text.splitlines()[-1]

@@ -21,7 +21,10 @@ def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(
     run.start()
     run.wait_until(lambda: run.has_version("rft", 4), "version 4")
     run.signal(signal.SIGINT)
+    run.wait_until(lambda: "stopping the services" in run.text, "the stop")
+    run.signal(signal.SIGINT)  # a second Ctrl-C does not cut the stop short
     assert run.wait() == 130, run.text
+    assert "Traceback" not in run.text
     assert "trinity run --config" in run.text.splitlines()[-1]
     assert run.left_running() == []
     run.start()

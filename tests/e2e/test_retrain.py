@@ -25,16 +25,19 @@ def test_stored_batches_give_the_same_weights_again(undisturbed: Launched) -> No
     assert "explorer" not in printed
 
 
+@pytest.mark.thorough
 def test_from_a_checkpoint_on_they_give_the_same_weights(undisturbed: Launched) -> None:
     printed = retrain(undisturbed, "--steps", "7..8")
     assert "[rft] version 8 has the same weights as before, bit for bit" in printed
 
 
+@pytest.mark.thorough
 def test_stored_rows_of_data_give_the_same_weights_again(undisturbed: Launched) -> None:
     printed = retrain(undisturbed, "--stage", "warmup", "--steps", "1..20")
     assert "[warmup] version 20 has the same weights as before, bit for bit" in printed
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_trained_again_says_why(undisturbed: Launched) -> None:
     done = undisturbed.ask("retrain", "--steps", "3..8")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Weights that go from memory to memory end a run as the files would have."""
+"""Weights that go from memory to memory, and stores that are there already, change no bit."""
 
 import pytest
 
@@ -10,12 +10,14 @@ BY_COLLECTIVE = "synchronizer: {{sync_method: nccl}}\n"
 RECEIVED = "weights received from the trainer's memory"
 
 
-def test_a_run_by_collective_ends_with_the_same_weights_bit_for_bit(
-    launch: Launch, undisturbed_end: End
+def test_a_run_by_collective_on_given_stores_ends_with_the_same_weights_bit_for_bit(
+    launch: Launch, undisturbed_end: End, nats_url: str, postgres_dsn: str
 ) -> None:
     run = launch("collective", CONFIG + BY_COLLECTIVE)
-    run.start()
+    run.start(TRINITY_NATS_URL=nats_url, TRINITY_POSTGRES_DSN=postgres_dsn)
     assert run.wait() == 0, run.text
+    for own in ("postgres", "nats"):
+        assert not (run.job_dir / "infra" / own).exists(), "it was given one"
     assert end_of(run) == undisturbed_end
     assert num_received(run) >= 6
 

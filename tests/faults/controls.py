@@ -1,4 +1,4 @@
-"""Which protection is switched off so that which check finds something."""
+"""Which protection is switched off so that which checks find something."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ UNIQUE_WINNER = "run_attempt_winner_uq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A protection that is off, where something dies then, and the check that must notice."""
+    """A protection that is off, where something dies then, and the checks that must notice."""
 
     off: str
-    check: str
+    checks: tuple[str, ...]
     dies: str = ""
     zombie: bool = False
     drops: str = ""
@@ -25,37 +25,37 @@ class Control:
 
 
 CONTROLS = (
-    Control(off="commit-before-ack", dies="buffer.results-inserted", check="told_is_stored"),
-    Control(off="one-transaction", dies="buffer.batch-recorded", check="nothing_is_lost"),
-    Control(off="one-batch-a-row", check="no_row_twice"),
-    Control(off="one-batch-a-row", check="trained_as_asked"),
-    Control(off="batch-kept", check="batches_never_change"),
-    Control(off="exact-version", check="runs_used_their_version"),
-    Control(off="manifest", check="loads_were_verified"),
-    Control(off="files-before-row", check="checkpoints_are_whole"),
+    Control(off="commit-before-ack", dies="buffer.results-inserted", checks=("told_is_stored",)),
+    Control(off="one-transaction", dies="buffer.batch-recorded", checks=("nothing_is_lost",)),
+    Control(off="one-batch-a-row", checks=("no_row_twice", "trained_as_asked")),
+    Control(off="batch-kept", checks=("batches_never_change",)),
+    Control(off="exact-version", checks=("runs_used_their_version",)),
+    Control(off="manifest", checks=("loads_were_verified",)),
+    Control(off="files-before-row", checks=("checkpoints_are_whole",)),
     Control(
         off="incarnation",
         dies="rank.step-reported",
         zombie=True,
-        check="only_the_newest_life_commits",
+        checks=("only_the_newest_life_commits",),
     ),
-    Control(off="publication", dies="rank.step-reported", zombie=True, check="versions_go_forward"),
-    Control(off="seeds", check="ends_in_the_same_weights"),
+    Control(
+        off="publication", dies="rank.step-reported", zombie=True, checks=("versions_go_forward",)
+    ),
+    Control(off="seeds", checks=("ends_in_the_same_weights",)),
     Control(
         off="known-results",
         dies="buffer.results-committed",
         drops=UNIQUE_WINNER,
-        check="stored_once",
+        checks=("stored_once",),
     ),
-    Control(off="one-winner", drops=UNIQUE_WINNER, check="one_attempt_a_run"),
-    Control(off="one-winner", drops=UNIQUE_WINNER, check="whole_groups"),
-    Control(off="needed-contents", check="contents_are_there"),
-    Control(off="heard-once", check="ends_in_the_same_weights"),
-    Control(off="exact-version", measured=True, check="evaluations_are_whole"),
-    Control(off="rewards-stored", visited=True, check="rewards_are_kept"),
-    Control(off="exclusion", visited=True, check="excluded_is_not_trained"),
-    Control(off="inclusion", visited=True, check="included_is_trained"),
-    Control(off="deletion", visited=True, keeps_all=True, check="deleted_is_gone"),
-    Control(off="upload-count", visited=True, check="tasksets_are_whole"),
-    Control(off="upload-rows-deleted", visited=True, check="tasksets_are_whole"),
+    Control(off="one-winner", drops=UNIQUE_WINNER, checks=("one_attempt_a_run", "whole_groups")),
+    Control(off="needed-contents", checks=("contents_are_there",)),
+    Control(off="heard-once", checks=("ends_in_the_same_weights",)),
+    Control(off="exact-version", measured=True, checks=("evaluations_are_whole",)),
+    Control(off="rewards-stored", visited=True, checks=("rewards_are_kept",)),
+    Control(off="exclusion", visited=True, checks=("excluded_is_not_trained",)),
+    Control(off="inclusion", visited=True, checks=("included_is_trained",)),
+    Control(off="deletion", visited=True, keeps_all=True, checks=("deleted_is_gone",)),
+    Control(off="upload-count", visited=True, checks=("tasksets_are_whole",)),
+    Control(off="upload-rows-deleted", visited=True, checks=("tasksets_are_whole",)),
 )

@@ -58,14 +58,27 @@ def keep_loads(folder: FaultsFolder) -> None:
     patch("tests.model_free.engine:HashEngine.load_weights", wrap)
 
 
+class _Keeping:
+    """A reader of rows that keeps what it is given to read."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.messages: list[Any] = []
+
+    def read(self, messages: Any) -> Any:
+        self.messages += messages
+        return self._reader.read(messages)
+
+
 def keep_batches(folder: FaultsFolder) -> None:
     """The rows of each batch as the trainer got them."""
 
     def wrap(original: Function) -> Function:
-        def receive(self: Any, request: Any) -> Any:
-            head, rows = original(self, request)
-            if rows:
-                ordered = sorted(rows, key=lambda row: row.position)
+        def receive(self: Any, request: Any, reader: Any) -> Any:
+            keeping = _Keeping(reader)
+            answer = original(self, request, keeping)
+            if keeping.messages:
+                ordered = sorted(keeping.messages, key=lambda row: row.position)
                 line = {
                     "experiment_id": request.key.experiment_id,
                     "step": request.step,
@@ -73,7 +86,7 @@ def keep_batches(folder: FaultsFolder) -> None:
                     "rows": [[_content(row), row.advantage] for row in ordered],
                 }
                 folder.log(BATCHES, line)
-            return head, rows
+            return answer
 
         return receive
 

@@ -4,16 +4,16 @@ Each dies in the midst of a batch and after a step, is checked, and is checked a
 protection off: what then happens to its rows must be found.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-import pytest_asyncio
 from pydantic import JsonValue
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
@@ -21,7 +21,7 @@ NUM_STEPS = 4
 END_SECONDS = 200.0
 """Three deaths take a while on a busy machine."""
 DIES = ("buffer.batch-recorded", "rank.step-reported", "buffer.groups-shaped")
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,6 @@ KINDS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    async with arena_in(tmp_path_factory.mktemp("algorithms")) as arena:
-        yield arena
-
-
 async def record_of(arena: Arena, name: str, kind: Kind, expected: str = "") -> Snapshot:
     ended = await arena.run(
         name,
@@ -80,7 +74,13 @@ async def record_of(arena: Arena, name: str, kind: Kind, expected: str = "") -> 
     return arena.snapshot(ended, expected or final_weights(ended))
 
 
-@pytest.mark.parametrize("name", KINDS)
+ONE_OF_THEM = [
+    name if name == "staleness" else pytest.param(name, marks=pytest.mark.thorough)
+    for name in KINDS
+]
+
+
+@pytest.mark.parametrize("name", ONE_OF_THEM)
 async def test_nothing_is_found_undisturbed_and_through_deaths(arena: Arena, name: str) -> None:
     kind = KINDS[name]
     undisturbed = await record_of(arena, f"{name}-undisturbed", kind)
@@ -95,6 +95,7 @@ async def test_nothing_is_found_undisturbed_and_through_deaths(arena: Arena, nam
     assert len(list(arena.folder.read(DEATHS))) - known == len(DIES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
     ("off", "check"), [("one-batch-a-row", "no_row_twice"), ("batch-kept", "batches_never_change")]
@@ -110,6 +111,7 @@ async def test_without_its_protection_each_check_finds_something(
     assert check in findings(record)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 async def test_rows_that_are_taken_before_there_is_a_batch_are_missed(
     arena: Arena, name: str

@@ -361,4 +361,8 @@ def test_each_check_finds_what_it_is_for(check: str, changes: dict[str, object])
 
 
 def test_every_check_is_tried_alone_and_with_its_protection_off() -> None:
-    assert {check for check, _ in BAD} == set(CHECKS) == {control.check for control in CONTROLS}
+    assert (
+        {check for check, _ in BAD}
+        == set(CHECKS)
+        == {check for control in CONTROLS for check in control.checks}
+    )

@@ -3,16 +3,17 @@
 Without that protection the weights at the end are others, and it is found.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 import pytest_asyncio
 from pydantic import JsonValue
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
 from tests.faults.own_operators import ADVANTAGE, BUFFER, OPERATOR
+from tests.faults.shared_arena import ON_IT
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
@@ -20,23 +21,18 @@ NUM_STEPS = 4
 END_SECONDS = 200.0
 """Deaths take a while on a busy machine."""
 HERE = "tests.faults.own_operators"
+POINTS = (OPERATOR, ADVANTAGE, BUFFER)
 OPERATORS: tuple[JsonValue, ...] = ({"name": f"{HERE}.first_is_better", "args": {"bonus": 0.5}},)
 ALGORITHM: Mapping[str, JsonValue] = {
     "algorithm_type": "grpo",
     "advantage_fn": f"{HERE}.above_the_mean",
 }
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    async with arena_in(tmp_path_factory.mktemp("operators")) as arena:
-        yield arena
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def record_of(arena: Arena, name: str, expected: str = "") -> Snapshot:
     ended = await arena.run(
-        name,
+        f"operators-{name}",
         num_steps=NUM_STEPS,
         end_seconds=END_SECONDS,
         algorithm=ALGORITHM,
@@ -45,7 +41,7 @@ async def record_of(arena: Arena, name: str, expected: str = "") -> Snapshot:
     return arena.snapshot(ended, expected or final_weights(ended))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def undisturbed(arena: Arena) -> str:
     """The weights that it ends with when nobody dies."""
     record = await record_of(arena, "undisturbed")
@@ -53,7 +49,13 @@ async def undisturbed(arena: Arena) -> str:
     return record.weights
 
 
-@pytest.mark.parametrize("points", [(OPERATOR,), (ADVANTAGE,), (BUFFER,), (OPERATOR, BUFFER)])
+@pytest.mark.parametrize(
+    "points",
+    [
+        POINTS,
+        *(pytest.param((point,), marks=pytest.mark.thorough) for point in POINTS),
+    ],
+)
 async def test_whoever_dies_meanwhile_the_weights_are_the_same(
     arena: Arena, undisturbed: str, points: tuple[str, ...]
 ) -> None:
@@ -65,6 +67,7 @@ async def test_whoever_dies_meanwhile_the_weights_are_the_same(
     assert len(list(arena.folder.read(DEATHS))) - known == len(points)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [OPERATOR, BUFFER])
 async def test_a_function_that_is_thought_done_is_missed(
     arena: Arena, undisturbed: str, point: str

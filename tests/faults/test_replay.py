@@ -4,15 +4,15 @@ Trainer and buffer die in the midst of a batch, after it is composed, when it is
 a step; then protections are off, and what happens to the batches must be found.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
-import pytest_asyncio
 from pydantic import JsonValue
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
@@ -30,13 +30,7 @@ LIMITED: Mapping[str, JsonValue] = {
     "priority_fn": "decay_limit_randomization",
     "priority_fn_args": {"decay": 0.5, "use_count_limit": 2},
 }
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    async with arena_in(tmp_path_factory.mktemp("replay")) as arena:
-        yield arena
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def record_of(
@@ -50,7 +44,7 @@ async def record_of(
     """Eight samples an explore step, twelve a batch."""
     settings: dict[str, JsonValue] = {"enable": True, "reuse_cooldown_time": 2, **replay}
     ended = await arena.run(
-        name,
+        f"replay-{name}",
         num_steps=NUM_STEPS,
         end_seconds=END_SECONDS,
         sync_offset=sync_offset,
@@ -83,6 +77,7 @@ async def test_batches_are_the_same_whoever_dies(arena: Arena) -> None:
     ]
 
 
+@pytest.mark.thorough
 async def test_with_an_offset_samples_rest_as_long_whoever_dies(arena: Arena) -> None:
     for point in DIES[:2]:
         arena.folder.arm(point)
@@ -96,8 +91,13 @@ async def test_with_an_offset_samples_rest_as_long_whoever_dies(arena: Arena) ->
     ("off", "check", "dies"),
     [
         ("rest", "trained_as_asked", ""),
-        ("batch-kept", "batches_never_change", ""),
-        ("one-transaction", "nothing_is_lost", "buffer.batch-recorded"),
+        pytest.param("batch-kept", "batches_never_change", "", marks=pytest.mark.thorough),
+        pytest.param(
+            "one-transaction",
+            "nothing_is_lost",
+            "buffer.batch-recorded",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 async def test_without_its_protection_each_check_finds_something(

@@ -3,15 +3,15 @@
 Which weights a run gets depends on timing then: no two runs end in the same ones; all else holds.
 """
 
-from pathlib import Path
-
-from tests.faults.arena import arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.model_free.experiment import final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 NUM_STEPS = 6
+pytestmark = ON_IT
 POINTS = (
     "rank.step-trained",
     "rank.weights-unsealed",
@@ -21,13 +21,13 @@ POINTS = (
 )
 
 
-async def test_a_rank_may_die_anywhere_beside_its_next_step(tmp_path: Path) -> None:
-    async with arena_in(tmp_path) as arena:
-        for number, point in enumerate(POINTS, start=1):
-            arena.folder.arm(point)
-            ended = await arena.run(point.replace(".", "-"), num_steps=NUM_STEPS, sync_offset=1)
-            assert ended.state == pb.EXPERIMENT_STATE_FINISHED, (point, ended.reason)
-            assert len(list(arena.folder.read(DEATHS))) == number, point
-            snapshot = arena.snapshot(ended, final_weights(ended))
-            assert findings(snapshot) == {}, point
-            assert {one.version for one in snapshot.recorded} == set(range(NUM_STEPS + 1)), point
+async def test_a_rank_may_die_anywhere_beside_its_next_step(arena: Arena) -> None:
+    known = len(list(arena.folder.read(DEATHS)))
+    for point in POINTS:
+        arena.folder.arm(point)
+    ended = await arena.run("ahead", num_steps=NUM_STEPS, sync_offset=1)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    assert {death["point"] for death in list(arena.folder.read(DEATHS))[known:]} == {*POINTS}
+    snapshot = arena.snapshot(ended, final_weights(ended))
+    assert findings(snapshot) == {}
+    assert {one.version for one in snapshot.recorded} == set(range(NUM_STEPS + 1))

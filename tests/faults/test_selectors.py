@@ -1,22 +1,22 @@
 """Each selector draws what it would have drawn, wherever the buffer dies between draw and grant."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-import pytest_asyncio
 from pydantic import JsonValue
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import final_weights
 
 NUM_STEPS = 4
 END_SECONDS = 200.0
 """Three deaths take a while on a busy machine."""
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,6 @@ KINDS = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    async with arena_in(tmp_path_factory.mktemp("selectors")) as arena:
-        yield arena
-
-
 async def record_of(arena: Arena, name: str, kind: Kind, expected: str = "") -> Snapshot:
     ended = await arena.run(
         name,
@@ -63,7 +57,13 @@ async def record_of(arena: Arena, name: str, kind: Kind, expected: str = "") -> 
     return arena.snapshot(ended, expected or final_weights(ended))
 
 
-@pytest.mark.parametrize("name", KINDS)
+ONE_OF_THEM = [
+    name if name == "easy2hard" else pytest.param(name, marks=pytest.mark.thorough)
+    for name in KINDS
+]
+
+
+@pytest.mark.parametrize("name", ONE_OF_THEM)
 async def test_deaths_change_no_draw_and_a_lost_state_is_found(arena: Arena, name: str) -> None:
     kind = KINDS[name]
     undisturbed = await record_of(arena, f"{name}-undisturbed", kind)

@@ -41,11 +41,14 @@ def _signal_once_called(server: "subprocess.Popen[str]", how: signal.Signals) ->
     server.send_signal(how)
 
 
+CALL = pytest.mark.parametrize(
+    "call", ["GetBatch", pytest.param("LeaseAssignments", marks=pytest.mark.thorough)]
+)
 HOW = pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 
 
 @HOW
-@pytest.mark.parametrize("call", ["GetBatch", "LeaseAssignments"])
+@CALL
 def test_a_call_of_a_thread_ends(call: str, how: signal.Signals) -> None:
     ended = threading.Event()
 
@@ -66,7 +69,7 @@ def test_a_call_of_a_thread_ends(call: str, how: signal.Signals) -> None:
 
 
 @HOW
-@pytest.mark.parametrize("call", ["GetBatch", "LeaseAssignments"])
+@CALL
 async def test_a_call_of_a_coroutine_ends(call: str, how: signal.Signals) -> None:
     with gone_once_called(how) as address:
         async with open_channel(address) as channel:

@@ -3,24 +3,16 @@
 Then the protection is off that the kind is there for, and it must be found.
 """
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.faults.varieties import VARIETIES, Play, Played
 
 END_SECONDS = 200.0
 """Deaths take a while on a busy machine."""
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arena(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Arena]:
-    async with arena_in(tmp_path_factory.mktemp("varieties")) as arena:
-        yield arena
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def played(arena: Arena, variety: str, name: str, expected: str = "") -> Played:

@@ -59,10 +59,14 @@ async def slow_all(deployment: Deployment, expected: str) -> list[Slow]:
         for place in PLACES:
             begun = asyncio.get_running_loop().time()
             with deployment.network.slowed(place, slowness):
-                async with asyncio.timeout(END_SECONDS):
-                    found = await trials.disturbed(f"slow-{number}-{place}", _nothing, expected)
+                try:
+                    async with asyncio.timeout(END_SECONDS):
+                        name = f"slow-{number}-{place}"
+                        found = dict(await trials.disturbed(name, _nothing, expected))
+                except TimeoutError:
+                    found = {"ends": [f"not within {END_SECONDS:.0f} s"]}
             took = asyncio.get_running_loop().time() - begun
-            slow.append(Slow(kind=kind, place=place, seconds=took, findings=dict(found)))
+            slow.append(Slow(kind=kind, place=place, seconds=took, findings=found))
             logger.info("%s", slow[-1])
     return slow
 

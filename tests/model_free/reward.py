@@ -1,5 +1,6 @@
-"""A reward that differs from response to response."""
+"""A reward that differs from response to response, and one that may be broken."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from trinity.rewards import RewardFn
@@ -13,3 +14,15 @@ class LettersReward(RewardFn):
     def __call__(self, *, response: str) -> dict[str, float]:
         """Part `letters`."""
         return {"letters": sum(response.encode()) % 7 / 6}
+
+
+class BrokenReward(LettersReward):
+    """Raises as long as a file exists."""
+
+    def __init__(self, broken_while: str) -> None:
+        self._broken_while = Path(broken_while)
+
+    def __call__(self, *, response: str) -> dict[str, float]:
+        if self._broken_while.exists():
+            raise ZeroDivisionError("the grader is broken")
+        return super().__call__(response=response)

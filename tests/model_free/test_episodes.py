@@ -8,48 +8,47 @@ import pytest
 from pydantic import JsonValue
 
 from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.local.secret_files import SecretFiles
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
-ROWS = "SELECT explore_step, position, run, step, reward FROM buffer.experience"
-TRAINED = "SELECT count(*), count(DISTINCT advantage) FROM buffer.batch_item"
+ROWS = """SELECT explore_step, position, run, step, reward FROM buffer.experience
+    WHERE experiment_id = %s"""
+TRAINED = """SELECT count(*), count(DISTINCT advantage) FROM buffer.batch_item
+    WHERE experiment_id = %s"""
 
 
 async def rows_of(
-    root: Path, algorithm: dict[str, JsonValue], workflow: str, **explorer_input: JsonValue
+    stack: SharedStack, root: Path, algorithm: dict[str, JsonValue], workflow: str
 ) -> tuple[list[tuple[int, ...]], tuple[int, int]]:
     """What was stored of a run's explore steps, and what was trained of it."""
     plan = experiment_plan(
         root,
+        name=f"steps-{algorithm['advantage_fn']}",
         algorithm=algorithm,
         buffer={
-            "explorer_input": {"default_workflow_type": workflow, **explorer_input},
+            "explorer_input": {"default_workflow_type": workflow},
             "total_steps": 2,
             "train_batch_size": 16,
         },
         model={"max_prompt_tokens": 2000, "max_response_tokens": 8},
     )
-    async with model_free_stack(plan.job_path) as stack:
-        ended = await run_to_end(stack.addresses.synchronizer, plan)
-        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-        secrets = SecretFiles(plan.job_path / "infra" / "secrets").folder
-        dsn = (secrets / "buffer-postgres-dsn").read_text().strip()
-        with psycopg.connect(dsn) as connection:
-            rows = connection.execute(ROWS).fetchall()
-            (trained,) = connection.execute(TRAINED).fetchall()
+    ended = await run_to_end(stack.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    with psycopg.connect(stack.secret("buffer-postgres-dsn")) as connection:
+        rows = connection.execute(ROWS, [ended.id]).fetchall()
+        (trained,) = connection.execute(TRAINED, [ended.id]).fetchall()
     return rows, trained
 
 
 @pytest.mark.parametrize("name", ["gigpo", "step_wise_grpo"])
 async def test_steps_are_numbered_and_compared_by_their_own_rewards(
-    tmp_path: Path, name: str
+    tmp_path: Path, shared_stack: SharedStack, name: str
 ) -> None:
-    rows, trained = await rows_of(
-        tmp_path, {"algorithm_type": "grpo", "advantage_fn": name}, "tests.model_free.episodes.Walk"
-    )
+    algorithm: dict[str, JsonValue] = {"algorithm_type": "grpo", "advantage_fn": name}
+    workflow = "tests.model_free.episodes.Walk"
+    rows, trained = await rows_of(shared_stack, tmp_path, algorithm, workflow)
     steps = defaultdict(set)
     for explore_step, position, run, step, _ in rows:
         steps[explore_step, position, run].add(step)

@@ -6,35 +6,39 @@ from typing import Unpack
 import pytest
 
 from tests.model_free.experiment import Sections, experiment_plan, final_weights, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 
-async def ended_run(root: Path, **changes: Unpack[Sections]) -> pb.Experiment:
-    plan = experiment_plan(root, **changes)
-    async with model_free_stack(plan.job_path) as stack:
-        ended = await run_to_end(stack.addresses.synchronizer, plan)
+async def ended_run(
+    stack: SharedStack, root: Path, name: str, **changes: Unpack[Sections]
+) -> pb.Experiment:
+    plan = experiment_plan(root, name=name, **changes)
+    ended = await run_to_end(stack.synchronizer, plan)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
     return ended
 
 
 async def test_several_engines_give_the_weights_that_one_gives(
-    tmp_path: Path, calm_weights: str
+    tmp_path: Path, shared_stack: SharedStack, calm_weights: str
 ) -> None:
-    three = await ended_run(tmp_path, explorer={"rollout_model": {"engine_num": 3}})
+    engines: Sections = {"explorer": {"rollout_model": {"engine_num": 3}}}
+    three = await ended_run(shared_stack, tmp_path, "three-engines", **engines)
     assert final_weights(three) == calm_weights
 
 
 @pytest.mark.parametrize("partial", [False, True])
 async def test_a_run_does_not_wait_for_tasks_that_it_may_leave_behind(
-    partial: bool, tmp_path: Path
+    partial: bool, tmp_path: Path, shared_stack: SharedStack
 ) -> None:
     """One task in four never ends: without the key none of its steps would."""
     workflow = "tests.model_free.workflows.OneInFourNeverEnds"
     await ended_run(
+        shared_stack,
         tmp_path,
+        f"left-behind-{partial}",
         buffer={"explorer_input": {"default_workflow_type": workflow}, "total_steps": 3},
         explorer={
             "over_rollout": {"ratio": 0.25, "wait_after_min": 0.0, "return_partial_tasks": partial}
@@ -42,7 +46,9 @@ async def test_a_run_does_not_wait_for_tasks_that_it_may_leave_behind(
     )
 
 
-async def test_an_agent_is_trained_by_the_calls_of_its_own_client(tmp_path: Path) -> None:
+async def test_an_agent_is_trained_by_the_calls_of_its_own_client(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
     workflow = "tests.model_free.workflows.Agent"
     given: Sections = {
         "buffer": {
@@ -52,6 +58,6 @@ async def test_an_agent_is_trained_by_the_calls_of_its_own_client(tmp_path: Path
         },
         "explorer": {"rollout_model": {"enable_openai_api": True, "enable_history": True}},
     }
-    first = await ended_run(tmp_path / "first", **given)
-    again = await ended_run(tmp_path / "again", **given)
+    first = await ended_run(shared_stack, tmp_path, "agent", **given)
+    again = await ended_run(shared_stack, tmp_path, "agent-again", **given)
     assert final_weights(first) == final_weights(again)

@@ -6,14 +6,15 @@ import psycopg
 import pytest
 from pydantic import JsonValue
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.crash import DEATHS
 from tests.faults.journals import LOADS
+from tests.faults.shared_arena import ON_IT
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 END_SECONDS = 240.0
 NUM_ROWS = 8 * 4 * 2
@@ -44,7 +45,7 @@ async def run(arena: Arena, name: str) -> pb.Experiment:
     return ended
 
 
-async def test_exploring_begins_with_what_was_trained_before(tmp_path: Path) -> None:
+async def test_exploring_begins_with_what_was_trained_before(arena: Arena, tmp_path: Path) -> None:
     data = str(tmp_path / "warm.jsonl")
     rows: JsonValue = {
         "train_batch_size": 8,
@@ -65,25 +66,25 @@ async def test_exploring_begins_with_what_was_trained_before(tmp_path: Path) -> 
         ],
         buffer={"total_steps": 2},
     )
-    async with arena_in(tmp_path) as arena:
-        ended = await arena.run_plan(plan, end_seconds=END_SECONDS)
-        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-        warm = ended.stages[0].final_version
-        loaded = [(line["path"], line["is_intact"]) for line in arena.folder.read(LOADS)]
-        assert loaded == [(warm.path, True)]
+    known = len(list(arena.folder.read(LOADS)))
+    ended = await arena.run_plan(plan, end_seconds=END_SECONDS)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    warm = ended.stages[0].final_version
+    loads = list(arena.folder.read(LOADS))[known:]
+    assert [(line["path"], line["is_intact"]) for line in loads] == [(warm.path, True)]
 
 
-async def test_what_was_explored_once_is_trained_later_each_row_once(tmp_path: Path) -> None:
-    async with arena_in(tmp_path) as arena:
-        calm = await run(arena, "calm")
-        look, learn = calm.stages
-        assert list(look.finished_roles) == [pb.ROLE_EXPLORER]
-        assert not look.final_version.path
-        assert learn.final_version.version == 8
-        rows = trained_rows(arena, calm.id)
-        assert len(rows) == len(set(rows)) == NUM_ROWS
-        for point in POINTS:
-            arena.folder.arm(point)
-        disturbed = await run(arena, "disturbed")
-        assert len(list(arena.folder.read(DEATHS))) == len(POINTS)
-        assert final_weights(disturbed) == final_weights(calm)
+async def test_what_was_explored_once_is_trained_later_each_row_once(arena: Arena) -> None:
+    calm = await run(arena, "exploring-calm")
+    look, learn = calm.stages
+    assert list(look.finished_roles) == [pb.ROLE_EXPLORER]
+    assert not look.final_version.path
+    assert learn.final_version.version == 8
+    rows = trained_rows(arena, calm.id)
+    assert len(rows) == len(set(rows)) == NUM_ROWS
+    known = len(list(arena.folder.read(DEATHS)))
+    for point in POINTS:
+        arena.folder.arm(point)
+    disturbed = await run(arena, "exploring-disturbed")
+    assert len(list(arena.folder.read(DEATHS))) - known == len(POINTS)
+    assert final_weights(disturbed) == final_weights(calm)

@@ -50,8 +50,7 @@ async def test_a_judged_run_repeats_itself_and_another_judge_makes_another(tmp_p
         {"name": "judge", "model_path": str(write_model(tmp_path / name, name))}
         for name in ("mild", "strict")
     ]
-    [first] = await trained(tmp_path / "first", judges[0])
-    other, again = await trained(tmp_path / "again", judges[1], judges[0])
+    first, other, again = await trained(tmp_path, judges[0], judges[1], judges[0])
     assert again == first != other
 
 
@@ -92,7 +91,10 @@ async def executed(plan: ExperimentPlan) -> RunSummary:
     return await run.execute()
 
 
-@pytest.mark.parametrize(("mode", "num_explored"), [("bench", 0), ("explore", 2 * 4 * 2)])
+@pytest.mark.parametrize(
+    ("mode", "num_explored"),
+    [pytest.param("bench", 0, marks=pytest.mark.thorough), ("explore", 2 * 4 * 2)],
+)
 async def test_a_model_that_others_serve_is_evaluated_and_its_key_is_written_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, num_explored: int
 ) -> None:

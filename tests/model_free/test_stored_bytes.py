@@ -8,9 +8,8 @@ import psycopg
 from psycopg import sql
 
 from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.local.secret_files import SecretFiles
 
 COLUMNS = """
     SELECT table_name, column_name, data_type FROM information_schema.columns
@@ -34,16 +33,17 @@ def test_a_pickle_would_be_known() -> None:
         assert not is_pickle(stored)
 
 
-async def test_nothing_that_a_run_stores_is_a_pickle(tmp_path: Path) -> None:
-    plan = experiment_plan(tmp_path)
-    async with model_free_stack(plan.job_path) as stack:
-        ended = await run_to_end(stack.addresses.synchronizer, plan)
-        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
-        secrets = SecretFiles(plan.job_path / "infra" / "secrets").folder
-        num_stored = {
-            schema: _look_at(schema, (secrets / f"{schema}-postgres-dsn").read_text().strip())
-            for schema in ("buffer", "synchronizer")
-        }
+@ON_IT
+async def test_nothing_that_a_run_stores_is_a_pickle(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
+    plan = experiment_plan(tmp_path, name="without-pickles")
+    ended = await run_to_end(shared_stack.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+    num_stored = {
+        schema: _look_at(schema, shared_stack.secret(f"{schema}-postgres-dsn"))
+        for schema in ("buffer", "synchronizer")
+    }
     assert num_stored["buffer"] > 1_000 and num_stored["synchronizer"] > 10
 
 

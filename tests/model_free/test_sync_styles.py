@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from tests.faults.arena import Arena, arena_in
+from tests.faults.arena import Arena
 from tests.faults.checks import findings
 from tests.faults.crash import DEATHS
+from tests.faults.shared_arena import ON_IT
 from tests.faults.snapshot import Snapshot
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 END_SECONDS = 240.0
 NUM_STEPS = 8
@@ -26,6 +26,7 @@ async def ended(
     num_before = len(list(arena.folder.read(DEATHS)))
     for point in points:
         arena.folder.arm(point)
+    name = f"{style}-{name}"
     plan = experiment_plan(
         arena.root / name,
         name=name,
@@ -53,20 +54,18 @@ def asks_every_second_step(snapshot: Snapshot) -> bool:
     return {one.version for one in snapshot.recorded} == {*asked, NUM_STEPS}
 
 
-async def test_versions_are_written_when_the_explorer_asks_for_them(tmp_path: Path) -> None:
+async def test_versions_are_written_when_the_explorer_asks_for_them(arena: Arena) -> None:
     style = "explorer_driven"
-    async with arena_in(tmp_path) as arena:
-        assert asks_every_second_step(await ended(arena, style, "calm", interval=2))
-        points = ("rank.step-trained", "buffer.version-recorded", "explorer.results-published")
-        disturbed = await ended(arena, style, "disturbed", interval=2, points=points)
-        assert asks_every_second_step(disturbed)
+    assert asks_every_second_step(await ended(arena, style, "calm", interval=2))
+    points = ("rank.step-trained", "buffer.version-recorded", "explorer.results-published")
+    disturbed = await ended(arena, style, "disturbed", interval=2, points=points)
+    assert asks_every_second_step(disturbed)
 
 
-async def test_versions_of_the_trainer_are_taken_as_they_come(tmp_path: Path) -> None:
-    async with arena_in(tmp_path) as arena:
-        for name, points in (("calm", ()), ("disturbed", ("rank.weights-written",))):
-            found = await ended(arena, "trainer_driven", name, interval=2, points=points)
-            assert {one.version for one in found.recorded} == {0, 2, 4, 6, 8}
-            asked = versions_by_step(found)
-            assert asked == sorted(asked)
-            assert set(asked) <= {0, 2, 4, 6}
+async def test_versions_of_the_trainer_are_taken_as_they_come(arena: Arena) -> None:
+    for name, points in (("calm", ()), ("disturbed", ("rank.weights-written",))):
+        found = await ended(arena, "trainer_driven", name, interval=2, points=points)
+        assert {one.version for one in found.recorded} == {0, 2, 4, 6, 8}
+        asked = versions_by_step(found)
+        assert asked == sorted(asked)
+        assert set(asked) <= {0, 2, 4, 6}

@@ -35,6 +35,7 @@ def num_loads(arena: Arena) -> int:
     return len(list(arena.folder.read(LOADS)))
 
 
+@pytest.mark.thorough
 async def test_weights_from_memory_are_those_of_files_whoever_dies_in_a_transfer(
     tmp_path: Path, calm_weights: str
 ) -> None:

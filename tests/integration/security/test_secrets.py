@@ -168,7 +168,7 @@ def leaks_of(texts: Mapping[str, bytes], values: Mapping[str, str]) -> list[str]
     ]
 
 
-@pytest.mark.parametrize("monitor", ["wandb", "mlflow"])
+@pytest.mark.parametrize("monitor", ["wandb", pytest.param("mlflow", marks=pytest.mark.thorough)])
 async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
     monitor: str,
     tmp_path: Path,

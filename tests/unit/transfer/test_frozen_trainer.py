@@ -76,7 +76,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def offer() -> Iterator[WeightsOffer]:
-    offer = offered()
+    offer = offered(HASTY)  # or its end waits for who was let in and cannot come
     yield offer
     offer.withdraw(60.0)
 

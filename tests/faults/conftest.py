@@ -1,0 +1,3 @@
+"""What the tests here share."""
+
+from tests.faults.shared_arena import arena as arena
