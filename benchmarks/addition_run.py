@@ -54,7 +54,7 @@ class AdditionRun:
     def job_dir(self) -> Path:
         """Where the run leaves what it makes."""
         config = OmegaConf.load(self._config)
-        return self._checkpoints / config.project / self._name
+        return self._checkpoints / str(config.project) / self._name
 
     def execute(
         self, *, kill_rank_at: int | None = None, kill_run_at: int | None = None

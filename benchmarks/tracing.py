@@ -25,6 +25,7 @@ import timeit
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import grpc
 
@@ -101,7 +102,7 @@ def off_seconds() -> float:
     return min(times) / OFF_CALLS
 
 
-def _over(steps: dict[str, float], one: str, other: str) -> tuple[float, float, str]:
+def _over(steps: dict[str, float], one: str, other: str) -> tuple[float, float, Literal["<="]]:
     return steps[one] / steps[other], MOST_ON if one == ON else MOST_OFF, "<="
 
 

@@ -1,8 +1,10 @@
 """The job that every contender does: GRPO steps on the addition tasks, without evaluation."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from omegaconf import OmegaConf
 
@@ -27,6 +29,12 @@ class Job:
     repeat_times: int
     num_steps: int
     work: Path
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """As another process was given it."""
+        given: dict[str, Any] = json.loads(text)
+        return cls(**given | {name: Path(given[name]) for name in ("model", "data", "work")})
 
     def write_config(self, name: str, *, sync_offset: int) -> Path:
         """The YAML file for `trinity run`."""

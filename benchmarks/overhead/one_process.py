@@ -43,9 +43,7 @@ class Group:
 
 def main() -> None:
     """Read the job's arguments as JSON, print the steps as JSON on the last line."""
-    arguments = json.loads(sys.argv[1])
-    paths = {name: Path(arguments.pop(name)) for name in ("model", "data", "work")}
-    job = Job(**arguments, **paths)
+    job = Job.from_json(sys.argv[1])
     print(asyncio.run(measure(job)).to_json(), flush=True)
     os._exit(0)  # engines and process groups may take their time to end
 

@@ -4,7 +4,6 @@ import json
 import random
 import sys
 import time
-from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -17,9 +16,7 @@ CLIP = 0.2
 
 def main() -> None:
     """Read the job's arguments as JSON, print the steps as JSON on the last line."""
-    arguments = json.loads(sys.argv[1])
-    paths = {name: Path(arguments.pop(name)) for name in ("model", "data", "work")}
-    print(measure(Job(**arguments, **paths)).to_json(), flush=True)
+    print(measure(Job.from_json(sys.argv[1])).to_json(), flush=True)
 
 
 def measure(job: Job) -> Steps:
@@ -45,7 +42,9 @@ def measure(job: Job) -> Steps:
             for _ in range(job.repeat_times)
         ]
         prompts_BP = torch.tensor(prompts)
-        tokens_BT, logprobs_BT = _generate(model, prompts_BP, max_tokens, tokenizer.eos_token_id)
+        with torch.no_grad():
+            generated = _generate(model, prompts_BP, max_tokens, tokenizer.eos_token_id)
+        tokens_BT, logprobs_BT = generated
         rolled_out = time.perf_counter()
         texts = tokenizer.batch_decode(tokens_BT, skip_special_tokens=True)
         truths = [task["answer"] for task in tasks for _ in range(job.repeat_times)]
@@ -64,7 +63,6 @@ def measure(job: Job) -> Steps:
     return steps
 
 
-@torch.no_grad()
 def _generate(
     model: PreTrainedModel, prompts_BP: torch.Tensor, max_tokens: int, end: int
 ) -> tuple[torch.Tensor, torch.Tensor]:

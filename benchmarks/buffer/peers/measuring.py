@@ -1,6 +1,7 @@
 """What is measured of every peer, over the three calls that a peer's own module gives it."""
 
 import json
+import logging
 import os
 import statistics
 import sys
@@ -21,7 +22,7 @@ def run(start: Callable[[], Parts]) -> None:
     """Measure as the argument says and print the figures as JSON, on a line of its own."""
     sizes = json.loads(sys.argv[1])
     os.sched_setaffinity(0, set(sizes["cores"]))
-    ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR")
+    ray.init(num_cpus=8, include_dashboard=False, logging_level=logging.ERROR)
     figures = [_measure(start, sizes) for _ in range(sizes["runs"])]
     figures[-1]["memory_mb"] = _memory(start, sizes)
     figures[-1]["growth"] = _growth(start, sizes)
@@ -40,7 +41,7 @@ def _measure(start: Callable[[], Parts], sizes: Sizes) -> Figures:
         return count / float(ray.get(producer.put.remote(num_bytes, count, batch)))
 
     def get_seconds(count: int) -> float:
-        return statistics.median(ray.get(consumer.get.remote(count, batch)))
+        return float(statistics.median(ray.get(consumer.get.remote(count, batch))))
 
     put(16 * 1024, batch)
     get_seconds(batch)

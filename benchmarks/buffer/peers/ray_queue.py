@@ -6,17 +6,20 @@ python ray_queue.py '{"cores": [2, 3], ...}'
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from measuring import BYTES_A_TOKEN, Parts, run
 from ray.util.queue import Queue
+
+if TYPE_CHECKING:
+    from benchmarks.buffer.peers.measuring import BYTES_A_TOKEN, Parts, run
+else:  # a script in an environment of its own, where nothing of ours is installed
+    from measuring import BYTES_A_TOKEN, Parts, run
 
 Item = dict[str, "np.ndarray[Any, Any]"]
 
 
-@ray.remote(num_cpus=0)
 class Producer:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -53,7 +56,6 @@ class Producer:
             self._queue.put_nowait_batch(items)
 
 
-@ray.remote(num_cpus=0)
 class Consumer:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -85,7 +87,8 @@ def _items(num_bytes: int, count: int) -> list[Item]:
 
 def start() -> Parts:
     queue = Queue(actor_options={"num_cpus": 0})
-    producer, consumer = Producer.remote(queue), Consumer.remote(queue)
+    actor = ray.remote(num_cpus=0)
+    producer, consumer = actor(Producer).remote(queue), actor(Consumer).remote(queue)
 
     def pids() -> Sequence[int]:
         return [ray.get(queue.actor.__ray_call__.remote(lambda _: os.getpid()))]

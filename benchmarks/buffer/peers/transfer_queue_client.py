@@ -6,15 +6,19 @@ python transfer_queue_client.py '{"cores": [2, 3], ...}'
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count as counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
 import torch
 import transfer_queue
-from measuring import BYTES_A_TOKEN, Parts, run
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+
+if TYPE_CHECKING:
+    from benchmarks.buffer.peers.measuring import BYTES_A_TOKEN, Parts, run
+else:  # a script in an environment of its own, where nothing of ours is installed
+    from measuring import BYTES_A_TOKEN, Parts, run
 
 FIELDS = ["tokens", "logprobs"]
 PARTITION = "train"
@@ -31,7 +35,6 @@ class _Client:
         self._partition = partition
 
 
-@ray.remote(num_cpus=0)
 class Producer(_Client):
     def put(self, num_bytes: int, count: int, batch: int) -> float:
         parts = list(_batches(num_bytes, count, batch))
@@ -70,7 +73,6 @@ class Producer(_Client):
             self._client.put(part, partition_id=self._partition)
 
 
-@ray.remote(num_cpus=0)
 class Consumer(_Client):
     def get(self, count: int, batch: int) -> list[float]:
         return [self._get(batch) for _ in range(count // batch)]
@@ -111,7 +113,8 @@ def _batches(num_bytes: int, count: int, batch: int) -> Iterator[TensorDict]:
 def start() -> Parts:
     transfer_queue.init(OmegaConf.create({"controller": {"polling_mode": True}}))
     partition = f"{PARTITION}-{next(_names)}"
-    producer, consumer = Producer.remote(partition), Consumer.remote(partition)
+    actor = ray.remote(num_cpus=0)
+    producer, consumer = actor(Producer).remote(partition), actor(Consumer).remote(partition)
 
     def pids() -> Sequence[int]:
         return [
