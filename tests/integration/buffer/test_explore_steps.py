@@ -189,7 +189,7 @@ async def test_a_buffer_that_dies_over_a_step_leaves_it_whole_to_the_next(
         _, rows = await buffer.batch(1, wait_seconds=30)
         assert len(rows) == ROWS
         assert sum(row.advantage for row in rows) == pytest.approx(0.0)
-        assert scopes_of(process.dsn, buffer) == {("done", 2, 3)}
+        assert scopes_of(process.dsn, buffer) == {("done", 1, 3)}
 
 
 async def test_of_many_workers_one_takes_the_step_and_it_takes_all_of_it(
