@@ -1,10 +1,10 @@
 """The embedded broker: its configuration, its process and the proof that both agree."""
 
 import asyncio
+import http.client
 import json
 import shutil
 import signal
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,7 @@ class NatsServer:
     def _is_healthy(self) -> bool:
         try:
             self._monitor("healthz?js-enabled-only=true")
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (OSError, http.client.HTTPException):
             return False
         return True
 

@@ -121,7 +121,8 @@ async def test_a_resume_from_the_oldest_kept_checkpoint_gets_every_batch_after_i
     batches = {}
     for step in range(1, 8):
         await train(own_buffer, step, saved=step in (2, 4))
-        batches[step] = (await own_buffer.batch(step))[1]
+        if step > 2:  # those before may be gone at any time
+            batches[step] = (await own_buffer.batch(step))[1]
     await removed(own_process, own_buffer, 2)
     own_process.kill()
     await own_process.start()

@@ -8,15 +8,17 @@ from tests.integration.monitors.wandb_files import history, run_of
 from tests.unit.monitors.builders import SECRET, setting, whole_points
 from trinity.monitors.wandb import WandbMonitor
 
-pytest.importorskip("wandb")
+wandb = pytest.importorskip("wandb")
 
 FILES = "wandb/offline-run-*/*.wandb"
 
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B reads its variables and its address once in a process, unless it begins anew."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    wandb.teardown()
 
 
 def shown(directory: Path, **arguments: str) -> dict[str, Path]:

@@ -21,12 +21,17 @@ FAULTS = "tests.integration.stalls.faults"
 
 
 def short_plan(
-    root: Path, name: str, *, workflow: str = "simple_workflow", **buffer: JsonValue
+    root: Path,
+    name: str,
+    *,
+    workflow: str = "simple_workflow",
+    batch_wait_seconds: float = 5.0,
+    **buffer: JsonValue,
 ) -> ExperimentPlan:
     """An experiment whose waits end soon."""
     inputs: dict[str, JsonValue] = {
         "explorer_input": {"default_workflow_type": workflow},
-        "trainer_input": {"experience_buffer": {"max_read_timeout": 5.0}},
+        "trainer_input": {"experience_buffer": {"max_read_timeout": batch_wait_seconds}},
     }
     return experiment_plan(
         root,
@@ -66,7 +71,13 @@ async def _stuck_gang(run: Stalled, root: Path) -> None:
 
 async def _mostly_filtered(run: Stalled, root: Path) -> None:
     """Short batches go by the plan: they are trained."""
-    plan = short_plan(root, "filtered", workflow=f"{FAULTS}.Filtered", total_steps=2)
+    plan = short_plan(
+        root,
+        "filtered",
+        workflow=f"{FAULTS}.Filtered",
+        batch_wait_seconds=60.0,  # refills take their time on a busy machine
+        total_steps=2,
+    )
     ending = asyncio.create_task(run_to_end(run.stack.addresses.synchronizer, plan))
     await run.until_named("runs gave nothing to train on", "its reward is still awaited")
     ended = await ending
@@ -75,7 +86,13 @@ async def _mostly_filtered(run: Stalled, root: Path) -> None:
 
 async def _mostly_failing(run: Stalled, root: Path) -> None:
     """Short batches go by the plan: they fail."""
-    plan = short_plan(root, "failing", workflow=f"{FAULTS}.Failing", short_batch="fail")
+    plan = short_plan(
+        root,
+        "failing",
+        workflow=f"{FAULTS}.Failing",
+        batch_wait_seconds=60.0,
+        short_batch="fail",
+    )
     ended = await run_to_end(run.stack.addresses.synchronizer, plan)
     assert ended.state == pb.EXPERIMENT_STATE_FAILED
     assert "3 rounds of refill" in ended.reason and "the tool that this task needs" in ended.reason
