@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 ATTEMPT_SECONDS = 2.0
 """How long each step of one attempt to connect may take; the next attempt may find more."""
+CANCEL_AGAIN_SECONDS = 0.5
 RECONNECT_PAUSE_SECONDS = 0.2
 PING_SECONDS = 2
 MAX_UNANSWERED_PINGS = 2
@@ -126,8 +127,10 @@ class _Attempt:
         )
 
     async def give_up(self, connecting: "asyncio.Future[None]") -> None:
-        connecting.cancel()
-        await asyncio.wait([connecting])
+        while not connecting.done():
+            # A refusal that comes at the same moment takes a cancellation's place, and it goes on.
+            connecting.cancel()
+            await asyncio.wait([connecting], timeout=CANCEL_AGAIN_SECONDS)
         with contextlib.suppress(NatsError, OSError):
             await self.client.close()
 

@@ -1,5 +1,7 @@
 """The first connection to a broker, and why there is none."""
 
+import asyncio
+
 import pytest
 
 from tests.infra_fixtures import NatsUnderTest
@@ -47,3 +49,31 @@ async def test_nobody_at_the_address_may_come_later() -> None:
 async def test_what_is_no_address_is_a_users_mistake() -> None:
     with pytest.raises(UserError, match=f"{SETTING} is no address"):
         await connect("nats://127.0.0.1:port", name="test", setting=SETTING)
+
+
+async def test_a_refusal_that_comes_with_a_cancellation_does_not_keep_it_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when an address refuses at the moment at which a process is told to stop."""
+    refused_at_once = OSError("refused")
+    tries = []
+
+    async def refuse(_: object, *__: object, **___: object) -> None:
+        tries.append(1)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if len(tries) == 1:
+                raise refused_at_once from None
+            raise
+
+    monkeypatch.setattr("nats.aio.transport.TcpTransport.connect", refuse)
+    with pytest.raises(Unavailable, match="does not answer"):
+        async with asyncio.timeout(10):
+            await connect(
+                f"nats://127.0.0.1:{free_port()}",
+                name="test",
+                setting=SETTING,
+                timeout_seconds=0.1,
+            )
+    assert len(tries) == 2
