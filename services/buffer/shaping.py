@@ -143,7 +143,7 @@ class Shaper:
 
     async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[Group]:
         ids = [claim.assignment_id for claim in claims]
-        async with self.database.transaction() as connection:
+        async with self.database.autocommit() as connection:
             samples = await load_raw_samples(connection, key, ids)
         return [
             Group(

@@ -11,7 +11,7 @@ from tests.config_reads.recorded import recorded
 from tests.e2e.conftest import REPOSITORY, Launch
 from tests.e2e.launched import Launched
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 CONFIG = """
 project: e2e

@@ -9,6 +9,7 @@ from tests.e2e.conftest import End, Launch, end_of
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.thorough
 def test_a_killed_launcher_leaves_nothing_and_resumes_at_both_stages(
     launch: Launch, undisturbed_end: End
 ) -> None:

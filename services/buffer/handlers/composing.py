@@ -1,5 +1,6 @@
 """Composes the batch of a train step, once."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -205,8 +206,10 @@ async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place 
     """The place of the first group that may still give rows, where their order is fixed."""
     if not stage.is_ordered:
         return None
-    scopes = await open_scope_places(connection, stage.key)
-    first_open = await first_open_place(connection, stage.key)
+    async with unanswered(connection):
+        scopes, first_open = await asyncio.gather(
+            open_scope_places(connection, stage.key), first_open_place(connection, stage.key)
+        )
     return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
 
 

@@ -70,11 +70,12 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     await _commit_outcomes(connection, key, [one for one in shaped if not one.outcome.error])
     stage = await lock_stage(connection, key)
     await _commit_errors(connection, stage, [one for one in shaped if one.outcome.error])
-    await notify(connection, batch_topic(stage.key))
+    topics = [batch_topic(stage.key)]
     is_short = any(len(one.outcome.rows) < stage.repeat_times for one in shaped)
     if is_short or stage.plan.is_driven or not stage.plan.needs_training:
         # Rows that do not come leave room for the next explore step; or it waits for the last end.
-        await notify(connection, work_topic(stage.key))
+        topics.append(work_topic(stage.key))
+    await notify(connection, *topics)
 
 
 async def _commit_outcomes(

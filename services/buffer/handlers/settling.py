@@ -1,7 +1,9 @@
 """Stores results of runs, and ends the assignments whose runs have all ended."""
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -35,10 +37,12 @@ from services.buffer.store.runs import (
     update_runs,
 )
 from services.buffer.store.scopes import open_scopes
-from services.buffer.store.segments import grow_segment, open_segment
+from services.buffer.store.segments import Held, grow_segment, open_segment
 from services.buffer.store.stages import lock_stages, update_stage
 from trinity.types import StageKey
 
+FEW_ROWS = 8
+"""Of attempts and samples; so many are inserted in the time that streaming takes to begin."""
 KEPT_AS = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
@@ -67,48 +71,59 @@ class Settler:
         self, connection: AsyncConnection, stage: Stage, results: Sequence[Result]
     ) -> list[Verdict]:
         key = stage.key
-        views = await load_views(connection, key, {result.assignment_id for result in results})
+        ids = {result.assignment_id for result in results}
+        async with unanswered(connection):
+            views, known = await asyncio.gather(
+                load_views(connection, key, ids), load_known(connection, key, results)
+            )
         judge = Judge(
             assignments=views,
-            known=await load_known(connection, key, results),
+            known=known,
             stage_is_open=stage.is_open,
             max_attempts=stage.max_attempts,
         )
         verdicts = [judge.judge(result) for result in results]
         new = [verdict for verdict in verdicts if verdict.state is not None]
-        await insert_attempts(connection, key, new)
-        await self._store_experiences(connection, stage, new, views)
         touched = [views[one] for one in {verdict.result.assignment_id: None for verdict in new}]
         ended = [view for view in touched if _has_ended(view)]
-        async with unanswered(connection):
+        samples = [part for verdict in new for part in _samples(stage, verdict, views)]
+        are_few = len(new) + sum(len(one.experiences) for one, _ in samples) <= FEW_ROWS
+        async with AsyncExitStack() as following:
+            # Many rows are streamed, and what follows from them goes together; few go with it.
+            if are_few:
+                await following.enter_async_context(unanswered(connection))
+            await insert_attempts(connection, key, new)
+            await insert_experiences(connection, key, stage.segment_id, samples)
+            if not are_few:
+                await following.enter_async_context(unanswered(connection))
             await _store_runs(connection, stage, new, touched)
             await _close(connection, stage, ended)
+            held = await _grow(connection, stage, samples)
+        if held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes:
+            segment_id = await open_segment(connection, key)
+            await update_stage(connection, key, segment_id=segment_id)
         await _end_evaluations(connection, stage, ended)
         return verdicts
 
-    async def _store_experiences(
-        self,
-        connection: AsyncConnection,
-        stage: Stage,
-        new: Sequence[Verdict],
-        views: dict[str, AssignmentView],
-    ) -> None:
-        stored = [
-            part
-            for verdict in new
-            if verdict.result.experiences
-            for part in by_awaited(
-                stage, verdict.result, _state_of(verdict, views[verdict.result.assignment_id])
-            )
-        ]
-        num_rows = await insert_experiences(connection, stage.key, stage.segment_id, stored)
-        if not num_rows:
-            return
-        num_bytes = sum(len(one.body) for result, _ in stored for one in result.experiences)
-        held = await grow_segment(connection, stage.key, stage.segment_id, num_rows, num_bytes)
-        if held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes:
-            segment_id = await open_segment(connection, stage.key)
-            await update_stage(connection, stage.key, segment_id=segment_id)
+
+def _samples(
+    stage: Stage, verdict: Verdict, views: Mapping[str, AssignmentView]
+) -> Iterable[tuple[Result, ExperienceState]]:
+    """What is stored of a result, with its state."""
+    if not verdict.result.experiences:
+        return ()
+    state = _state_of(verdict, views[verdict.result.assignment_id])
+    return by_awaited(stage, verdict.result, state)
+
+
+async def _grow(
+    connection: AsyncConnection, stage: Stage, samples: Sequence[tuple[Result, ExperienceState]]
+) -> Held:
+    """Count what was stored; answers what the segment holds now."""
+    sizes = [len(one.body) for result, _ in samples for one in result.experiences]
+    if not sizes:
+        return Held(0, 0)
+    return await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
 async def _store_runs(

@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import Grouping
 from services.buffer.domain.stage import Stage
 from services.buffer.store.arrays import FLOATS
 from services.buffer.store.contents import load_bodies
-from services.buffer.store.copying import copy_rows
+from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     among_numbers,
     decode_numbers,
@@ -20,6 +20,7 @@ from services.buffer.store.database import (
     in_given_stage,
     in_stage,
     key_columns,
+    unanswered,
 )
 from services.buffer.store.prepared import Row, fetch, fetch_first
 from services.buffer.store.tables import batch, batch_item, step_report, task
@@ -99,7 +100,8 @@ async def insert_batch(
         "num_rows": head.num_rows,
         "metrics": encode_numbers(head.metrics),
     }
-    await connection.execute(sa.insert(batch).values(values))
+    async with unanswered(connection):
+        await add_rows(connection, batch, [values])
     rows = [
         {
             **own,
@@ -113,7 +115,7 @@ async def insert_batch(
         }
         for position, item in enumerate(items)
     ]
-    await copy_rows(connection, batch_item, rows)
+    await add_rows(connection, batch_item, rows)
 
 
 async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:

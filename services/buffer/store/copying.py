@@ -1,16 +1,17 @@
-"""Many rows, streamed into a table: neither the driver nor Postgres makes text of them."""
+"""New rows of a table. Many are streamed: neither the driver nor Postgres makes text of them."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import sqlalchemy as sa
 from psycopg import sql
+from psycopg.pq import PipelineStatus
 from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import Row
-from services.buffer.store.prepared import driver_of
+from services.buffer.store.prepared import driver_of, execute
 
 Adapter = Callable[[object], object]
 
@@ -38,17 +39,33 @@ _TYPE_NAMES: dict[type[object], str] = {
 _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 
-async def copy_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert rows of the same columns within the transaction, in their order; none is fine."""
+async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Add rows of the same columns to a table, in their order; none is fine.
+
+    They are streamed, or within `unanswered`, where that cannot be, inserted one by one.
+    """
     if not rows:
         return
+    if driver_of(connection).pgconn.pipeline_status != PipelineStatus.OFF:
+        for row in rows:
+            await execute(connection, _insert(table, tuple(row)), row)
+        return
+    await _copy(connection, table, rows)
+
+
+@lru_cache(maxsize=1024)
+def _insert(table: sa.Table, names: tuple[str, ...]) -> sa.Insert:
+    values = {name: sa.bindparam(name, type_=table.c[name].type) for name in names}
+    return sa.insert(table).values(values)
+
+
+async def _copy(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
-    driver = driver_of(connection)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
         sql.Identifier(table.name), sql.SQL(", ").join(map(sql.Identifier, names))
     )
-    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+    async with driver_of(connection).cursor() as cursor, cursor.copy(statement) as copy:
         copy.set_types(types)
         for row in rows:
             values = [row[name] for name in names]

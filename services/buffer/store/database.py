@@ -65,8 +65,8 @@ class Database:
 async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
     """Statements of the block whose answers nobody reads take one way to the database and back.
 
-    Only for statements without RETURNING; COPY is none of them. What one of them raises, the
-    block's end raises, as an error of the driver.
+    An answer that is read takes a way of its own; COPY cannot be among them. What one of them
+    raises, the next reader or the block's end raises, as an error of the driver.
     """
     async with driver_of(connection).pipeline() as pipeline:
         yield

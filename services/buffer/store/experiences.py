@@ -11,7 +11,7 @@ from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
 from services.buffer.domain.states import ExperienceState
 from services.buffer.store.arrays import BOOLEANS, FLOATS, UUIDS
-from services.buffer.store.copying import copy_rows
+from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     among,
     among_given,
@@ -40,8 +40,8 @@ async def insert_experiences(
     key: StageKey,
     segment_id: int,
     stored: Sequence[tuple[Result, ExperienceState]],
-) -> int:
-    """Store the samples of results with their wire bytes; answers how many."""
+) -> None:
+    """Store the samples of results with their wire bytes."""
     rows, payloads = [], []
     for result, state in stored:
         for one in result.experiences:
@@ -71,9 +71,8 @@ async def insert_experiences(
                     "content_hash": one.content_hash,
                 }
             )
-    await copy_rows(connection, payloads_of(segment_id), payloads)
-    await copy_rows(connection, experience, rows)
-    return len(rows)
+    await add_rows(connection, payloads_of(segment_id), payloads)
+    await add_rows(connection, experience, rows)
 
 
 _RAW_SAMPLES = (

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
-from services.buffer.store.copying import copy_rows
+from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     among,
@@ -100,7 +100,7 @@ async def store_reward(connection: AsyncConnection, stage: Stage, one: Rewarded)
         "schema_version": SCHEMA_VERSION,
         "body": one.body,
     }
-    await copy_rows(connection, payloads_of(stage.segment_id), [own])
+    await add_rows(connection, payloads_of(stage.segment_id), [own])
     await grow_segment(connection, stage.key, stage.segment_id, 1, len(one.body))
     await connection.execute(
         sa.update(experience)

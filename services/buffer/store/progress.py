@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.events import KINDS, Event
-from services.buffer.store.database import encode_numbers, notify, progress_topic
+from services.buffer.store.database import encode_numbers, key_columns, notify, progress_topic
+from services.buffer.store.prepared import execute
 from services.buffer.store.tables import progress
 from trinity.types import JsonValue, StageKey
 
@@ -24,29 +25,37 @@ class LoggedEvent:
     body: Mapping[str, JsonValue]
 
 
+_OF_EXPERIMENT = (
+    progress.c.tenant == sa.bindparam("tenant"),
+    progress.c.experiment_id == sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
+)
+_LOCK = sa.select(
+    sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(sa.bindparam("topic", type_=sa.Text), 0))
+)
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(progress.c.number), 0)).where(*_OF_EXPERIMENT)
+_APPEND = (
+    sa.insert(progress)
+    .values(
+        tenant=sa.bindparam("tenant"),
+        experiment_id=sa.bindparam("experiment_id", type_=progress.c.experiment_id.type),
+        number=_NEWEST.scalar_subquery() + 1,
+        stage=sa.bindparam("stage"),
+        kind=sa.bindparam("kind"),
+        body=sa.bindparam("body", type_=progress.c.body.type),
+    )
+    .inline()  # it need not answer the number
+)
+
+
 async def log_event(connection: AsyncConnection, key: StageKey, event: Event) -> None:
     """Append an event; whoever reads number n has everything before it."""
-    topic = progress_topic(key.tenant, key.experiment_id)
-    await connection.execute(
-        sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(topic, 0)))
-    )
-    mine = sa.and_(progress.c.tenant == key.tenant, progress.c.experiment_id == key.experiment_id)
-    newest = sa.select(sa.func.coalesce(sa.func.max(progress.c.number), 0)).where(mine)
     body = dataclasses.asdict(event)
     if "metrics" in body and isinstance(body["metrics"], dict):
         body["metrics"] = encode_numbers(body["metrics"])
-    await connection.execute(
-        sa.insert(progress)
-        .values(
-            tenant=key.tenant,
-            experiment_id=key.experiment_id,
-            number=newest.scalar_subquery() + 1,
-            stage=key.stage,
-            kind=KINDS[type(event)],
-            body=body,
-        )
-        .inline()  # it need not answer the number
-    )
+    own = {**key_columns(key), "kind": KINDS[type(event)], "body": body}
+    topic = progress_topic(key.tenant, key.experiment_id)
+    await execute(connection, _LOCK, {"topic": topic})
+    await execute(connection, _APPEND, own)
     await notify(connection, topic)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
-from services.buffer.store.copying import copy_rows
+from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     CHANNEL,
     among_numbers,
@@ -172,7 +172,7 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
     ]
     if not rows:
         return
-    await copy_rows(connection, dead_letter, rows)
+    await add_rows(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
     await connection.execute(
         sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)

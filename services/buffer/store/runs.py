@@ -19,7 +19,7 @@ from services.buffer.domain.states import (
     RunState,
 )
 from services.buffer.store.arrays import BIGINTS
-from services.buffer.store.copying import copy_rows
+from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     among_given,
     decode_numbers,
@@ -133,7 +133,7 @@ async def insert_attempts(
         }
         for verdict in verdicts
     ]
-    await copy_rows(connection, run_attempt, rows)
+    await add_rows(connection, run_attempt, rows)
 
 
 # The ids find the rows through the index, the places choose among them.

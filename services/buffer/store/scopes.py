@@ -1,6 +1,7 @@
 """Statements on scopes: what the pipeline works on at once."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,13 +19,12 @@ from services.buffer.store.database import (
     decode_numbers,
     given,
     in_given_stage,
-    in_stage,
     key_from_row,
     notify,
     of_given_stage,
     one_of,
 )
-from services.buffer.store.prepared import execute, fetch
+from services.buffer.store.prepared import execute, fetch, fetch_column
 from services.buffer.store.tables import NOW, STAGE_KEY, assignment, pipeline_scope, stage
 from trinity.types import StageKey
 
@@ -72,13 +72,14 @@ async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
+_UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)).where(
+    one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
+)
+
+
 async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
     """When the next claim of anybody is over, unless it is renewed or its work done."""
-    left = sa.extract("epoch", sa.func.min(C.claimed_until) - NOW)
-    statement = sa.select(left).where(
-        one_of(C.state, OPEN_SCOPE), C.state == ScopeState.CLAIMED, C.claimed_until > NOW
-    )
-    seconds = (await connection.execute(statement)).scalar()
+    seconds = (await fetch_column(connection, _UNTIL_CLAIMS_END))[0]
     return None if seconds is None else float(seconds)
 
 
@@ -95,6 +96,20 @@ async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[
     return [(row.explore_step, row.position) for row in rows]
 
 
+@lru_cache
+def _take_figures(is_bounded: bool) -> sa.Update:
+    own = [in_given_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
+    if is_bounded:
+        last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("last_step", "last_position"))
+        own.append(sa.tuple_(C.explore_step, C.position) <= sa.tuple_(*last))
+    return (
+        sa.update(pipeline_scope)
+        .where(*own, C.batched_step.is_(None))
+        .values(batched_step=sa.bindparam("taken_by", type_=C.batched_step.type))
+        .returning(C.metrics)
+    )
+
+
 async def take_figures(
     connection: AsyncConnection, key: StageKey, step: int, up_to: Place | None
 ) -> list[dict[str, float]]:
@@ -102,13 +117,7 @@ async def take_figures(
 
     With `up_to` those of groups that come later stay for a later batch.
     """
-    own = [in_stage(pipeline_scope, key), one_of(C.state, [ScopeState.DONE])]
-    if up_to is not None:
-        own.append(sa.tuple_(C.explore_step, C.position) <= up_to)
-    statement = (
-        sa.update(pipeline_scope)
-        .where(*own, C.batched_step.is_(None))
-        .values(batched_step=step)
-        .returning(C.metrics)
-    )
-    return [decode_numbers(one) for one in (await connection.execute(statement)).scalars()]
+    bound = {} if up_to is None else {"last_step": up_to[0], "last_position": up_to[1]}
+    values = given(key, taken_by=step, **bound)
+    found = await fetch_column(connection, _take_figures(up_to is not None), values)
+    return [decode_numbers(one) for one in found]

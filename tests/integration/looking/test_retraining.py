@@ -40,6 +40,7 @@ class Again:
         await run.execute()
 
 
+@pytest.mark.thorough
 async def test_stored_batches_give_the_same_weights_without_an_explorer(tmp_path: Path) -> None:
     again = Again(await ended_run(tmp_path))
     job = again.plan.job_path

@@ -42,6 +42,7 @@ def taking(
     return experiment_plan(root, name="taker", **sections)
 
 
+@pytest.mark.thorough
 async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
     tmp_path: Path,
 ) -> None:

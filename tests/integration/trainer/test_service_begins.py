@@ -101,6 +101,7 @@ async def test_the_weights_that_a_run_begins_with_are_the_former_ones(
     assert await first_stage(unmoving(plan_of(tmp_path / "run", model, path))) == weights
 
 
+@pytest.mark.thorough
 async def test_a_rank_that_dies_begins_with_them_again(
     tmp_path: Path, model: Path, former: tuple[Path, bytes]
 ) -> None:
