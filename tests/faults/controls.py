@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+NUM_STEPS = 3
 UNIQUE_WINNER = "run_attempt_winner_uq"
 """The database's own guard of one winner a run; it hides what the service's judgement lets pass."""
 
@@ -13,6 +14,7 @@ class Control:
     off: str
     checks: tuple[str, ...]
     dies: str = ""
+    num_steps: int = NUM_STEPS
     zombie: bool = False
     drops: str = ""
     """A constraint that would hide it."""
@@ -45,6 +47,7 @@ CONTROLS = (
     Control(
         off="known-results",
         dies="buffer.results-committed",
+        num_steps=24,  # so long that the broker brings again what was not acknowledged
         drops=UNIQUE_WINNER,
         checks=("stored_once",),
     ),

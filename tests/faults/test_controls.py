@@ -13,14 +13,13 @@ import pytest_asyncio
 
 from tests.faults.arena import Arena, arena_in
 from tests.faults.checks import findings
-from tests.faults.controls import CONTROLS, Control
+from tests.faults.controls import CONTROLS, NUM_STEPS, Control
 from tests.faults.crash import DEATHS
 from tests.faults.zombie import Zombie
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 
-NUM_STEPS = 3
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 
 
@@ -80,7 +79,7 @@ async def test_without_its_protection_each_check_finds_something(
         running = asyncio.create_task(
             arena.run(
                 name,
-                num_steps=NUM_STEPS,
+                num_steps=control.num_steps,
                 visited=control.visited,
                 measured=control.measured,
                 buffer={"keep_steps": None} if control.keeps_all else None,
