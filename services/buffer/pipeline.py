@@ -31,6 +31,8 @@ CLAIM_SECONDS = 3.0
 LOOK_SECONDS = 3.0
 """How often an idle worker looks for what others left."""
 MARGIN_SECONDS = 0.01
+LINGER_SECONDS = 0.05
+"""Where nothing more is waiting: the trainer, who may wait for what was shaped, goes first."""
 RETRY_SECONDS = 0.5
 MAX_CLAIMS = 512
 """Groups that are shaped together; more would hold the stage's lock for long."""
@@ -60,19 +62,18 @@ class Pipeline:
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
             while True:
                 try:
-                    busy = await self.work_once()
-                    pause_seconds = 0.0 if busy else await self._seconds_to_look()
+                    found = await self._work_once()
+                    pause_seconds = await self._seconds_to_look() if found is None else found
                 except Unavailable as error:
                     logger.warning("the pipeline waits", extra={"why": str(error)})
                     self._waits.set(WAIT, waits_for="database", reason=f"to shape groups: {error}")
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 self._waits.clear(WAIT)
-                if not busy:
-                    await changes.wait(pause_seconds)
+                await changes.wait(pause_seconds)
 
-    async def work_once(self) -> bool:
-        """Shape some groups of one stage; false when there was none."""
+    async def _work_once(self) -> float | None:
+        """Shape some groups of one stage; answers when to look for more, None if there was none."""
         await self._give_up_claims()
         async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
@@ -85,8 +86,9 @@ class Pipeline:
             if claims := await self._claim(stage, chain):
                 self._unfinished = list(claims)
                 if await self._worked_on(stage, chain, claims):
-                    return True
-        return False
+                    may_be_more = len(stages) > 1 or len(claims) >= _most_claims(chain)
+                    return 0.0 if may_be_more else LINGER_SECONDS
+        return None
 
     async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> bool:
         """Whether it was done; what an operator asks may not answer, and others can go on."""
@@ -111,9 +113,8 @@ class Pipeline:
         async with self._database.transaction() as connection:
             if chain.needs.whole_step:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
-            limit = MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
             return await claim_groups(
-                connection, stage.key, limit=limit, claim_seconds=CLAIM_SECONDS
+                connection, stage.key, limit=_most_claims(chain), claim_seconds=CLAIM_SECONDS
             )
 
     @asynccontextmanager
@@ -175,6 +176,12 @@ class Pipeline:
             if one.outcome.error:
                 extra = {"assignment": one.claim.assignment_id, "why": one.outcome.error}
                 logger.warning("a group cannot be shaped", extra=extra)
+
+
+def _most_claims(chain: Chain) -> int:
+    if chain.needs.whole_step:
+        return 1  # whatever the step has: there may be another one
+    return MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
 
 
 def _failed(claim: Claim, error: Exception) -> Shaped:
