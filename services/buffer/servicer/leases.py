@@ -125,19 +125,19 @@ def _response(
 ) -> pb.LeaseAssignmentsResponse:
     match answer:
         case Granted(grants):
-            return Response(
-                state=Response.STATE_GRANTED,
-                assignments=[_assignment(grant, leased(grant)) for grant in grants],
-                remaining_seconds=lease_seconds,
-            )
+            response = Response(state=Response.STATE_GRANTED, remaining_seconds=lease_seconds)
+            for grant in grants:
+                _add(response, grant, leased(grant))
+            return response
         case Waiting(reason, _):
             return Response(state=Response.STATE_WAITING, reason=reason)
         case Ended(state, reason):
             return Response(state=ENDED_STATES[state], reason=reason)
 
 
-def _assignment(grant: Grant, traceparent: str) -> pb.Assignment:
-    return pb.Assignment(
+def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) -> None:
+    """Made in place: a message that is put into another one is copied with all its bytes."""
+    response.assignments.add(
         id=grant.assignment_id,
         kind=KINDS[grant.kind],
         explore_step=grant.explore_step,
