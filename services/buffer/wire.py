@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from services.buffer.domain.samples import storable
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
 from trinity.message_check import check_experience_message
+from trinity.name_uuid import CANONICAL_UUID
 from trinity.subjects import runs_subject
 from trinity.types import StageKey, experience_id
 
@@ -27,7 +27,6 @@ MAX_SUFFIX_BYTES = 500
 """A suffix stands in an index."""
 MAX_REASON_LENGTH = 4_000
 SHA256_BYTES = 32
-CANONICAL_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 COUNTED_BYTES = 1024 * 1024
 """What is larger was uploaded, up to 64 MiB: its parts are counted before it is parsed."""

@@ -1,6 +1,5 @@
 """What requests say, checked and in the domain's words."""
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -10,6 +9,7 @@ from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
+from trinity.name_uuid import CANONICAL_UUID
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 
@@ -61,12 +61,9 @@ def sentence_of(text: str) -> str:
     return text.replace("\x00", "")[:MAX_TEXT_LENGTH]
 
 
-_IS_CANONICAL = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
-
-
 def uuid_of(text: str, name: str) -> str:
     """Raises: InvalidRequest when it is no UUID."""
-    if _IS_CANONICAL(text):  # as our own clients write them, thousands in a request
+    if CANONICAL_UUID.fullmatch(text):
         return text
     try:
         return str(uuid.UUID(text))
