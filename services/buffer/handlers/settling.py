@@ -85,25 +85,37 @@ class Settler:
         verdicts = [judge.judge(result) for result in results]
         new = [verdict for verdict in verdicts if verdict.state is not None]
         touched = [views[one] for one in {verdict.result.assignment_id: None for verdict in new}]
-        ended = [view for view in touched if _has_ended(view)]
-        samples = [part for verdict in new for part in _samples(stage, verdict, views)]
-        are_few = len(new) + sum(len(one.experiences) for one, _ in samples) <= FEW_ROWS
-        async with AsyncExitStack() as following:
-            # Many rows are streamed, and what follows from them goes together; few go with it.
-            if are_few:
-                await following.enter_async_context(unanswered(connection))
-            await insert_attempts(connection, key, new)
-            await insert_experiences(connection, key, stage.segment_id, samples)
-            if not are_few:
-                await following.enter_async_context(unanswered(connection))
-            await _store_runs(connection, stage, new, touched)
-            await _close(connection, stage, ended)
-            held = await _grow(connection, stage, samples)
+        held = await _store(connection, stage, new, touched)
         if held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes:
             segment_id = await open_segment(connection, key)
             await update_stage(connection, key, segment_id=segment_id)
-        await _end_evaluations(connection, stage, ended)
+        await _end_evaluations(connection, stage, [one for one in touched if _has_ended(one)])
         return verdicts
+
+
+async def _store(
+    connection: AsyncConnection,
+    stage: Stage,
+    new: Sequence[Verdict],
+    touched: Sequence[AssignmentView],
+) -> Held:
+    """Store attempts with their samples, and what follows from them; answers the segment's fill.
+
+    Many rows are streamed, and what follows goes together; few rows go with it.
+    """
+    views = {view.assignment_id: view for view in touched}
+    samples = [part for verdict in new for part in _samples(stage, verdict, views)]
+    are_few = len(new) + sum(len(one.experiences) for one, _ in samples) <= FEW_ROWS
+    async with AsyncExitStack() as together:
+        if are_few:
+            await together.enter_async_context(unanswered(connection))
+        await insert_attempts(connection, stage.key, new)
+        await insert_experiences(connection, stage.key, stage.segment_id, samples)
+        if not are_few:
+            await together.enter_async_context(unanswered(connection))
+        await _store_runs(connection, stage, new, touched)
+        await _close(connection, stage, [view for view in touched if _has_ended(view)])
+        return await _grow(connection, stage, samples)
 
 
 def _samples(
