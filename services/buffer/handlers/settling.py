@@ -42,7 +42,7 @@ from services.buffer.store.stages import lock_stages, update_stage
 from trinity.types import StageKey
 
 FEW_ROWS = 8
-"""Of attempts and samples; so many are inserted in the time that streaming takes to begin."""
+"""Of attempts and samples: for so few no stream is begun, which takes ways to the database."""
 KEPT_AS = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
