@@ -1,5 +1,6 @@
 """Work as the explorer holds it."""
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,12 +26,17 @@ class Assignment:
     position: int
     taskset: str
     task_index: int
-    row: JsonObject
+    task_json: str
     runs: tuple[int, ...]
     first_attempt: int
     lease_token: str
     required: Requirement
     traceparent: str = ""
+
+    def new_task(self) -> JsonObject:
+        """The task's row, for one run: what its workflow changes there reaches no other."""
+        row: JsonObject = json.loads(self.task_json)
+        return row
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The buffer as the explorer calls it: domain values in and out."""
 
 import hashlib
-import json
 from collections.abc import AsyncIterator, Iterable
 
 import grpc
@@ -165,7 +164,7 @@ def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
         position=message.position,
         taskset=message.taskset,
         task_index=message.task_index,
-        row=json.loads(message.task_json),
+        task_json=message.task_json,
         runs=tuple(message.runs),
         first_attempt=message.first_attempt,
         lease_token=message.lease_token,

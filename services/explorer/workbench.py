@@ -56,7 +56,7 @@ class Workbench:
     ) -> Workflow:
         """A new instance for one attempt, over models that were made for it."""
         taskset = self._tasksets[attempt.assignment.taskset]
-        row = attempt.assignment.row
+        row = attempt.assignment.new_task()
         name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
         task = Task(
             raw_task=row,

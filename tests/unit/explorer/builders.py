@@ -180,7 +180,7 @@ def build_assignment(**changes: object) -> Assignment:
         "position": 0,
         "taskset": "taskset",
         "task_index": 0,
-        "row": {"question": "1+1=", "answer": "2"},
+        "task_json": '{"question": "1+1=", "answer": "2"}',
         "runs": (0, 1),
         "first_attempt": 0,
         "lease_token": "token",

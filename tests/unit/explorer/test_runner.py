@@ -83,6 +83,17 @@ class Gap(Workflow):
         return [replace(experience, version_spans=(replace(span, end=span.end - 1),), reward=0.0)]
 
 
+class Emptying(Workflow):
+    """Takes what it needs out of its task."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        question = str(self.task.raw_task.pop("question"))
+        experiences = await self.model.chat_async([{"role": "user", "content": question}])
+        return [replace(experience, reward=1.0) for experience in experiences]
+
+
 class Nothing(Workflow):
     """A workflow that forgets to answer."""
 
@@ -103,6 +114,7 @@ def registered() -> None:
     WORKFLOWS.register("test_stubborn", Stubborn)
     WORKFLOWS.register("test_leaving", Leaving)
     WORKFLOWS.register("test_gap", Gap)
+    WORKFLOWS.register("test_emptying", Emptying)
     REWARDS.register("test_failing", failing_reward)
 
 
@@ -266,6 +278,15 @@ async def test_what_the_buffer_would_refuse_is_a_failure_here(tmp_path: Path) ->
     assert "version_spans end at 2, the response has 3 tokens" in outcome.failure
 
 
+async def test_what_a_run_does_to_its_task_reaches_no_other_run(tmp_path: Path) -> None:
+    assignment = build_assignment()
+    for _ in assignment.runs:
+        outcome = await outcome_of(
+            tmp_path, assignment=assignment, default_workflow_type="test_emptying"
+        )
+        assert outcome.failure == ""
+
+
 async def test_a_dead_engine_is_no_fault_of_the_run(tmp_path: Path) -> None:
     engine = ArithmeticEngine(died=EngineDied("gone"))
     with pytest.raises(EngineDied):
@@ -273,7 +294,7 @@ async def test_a_dead_engine_is_no_fault_of_the_run(tmp_path: Path) -> None:
 
 
 async def test_a_row_without_its_prompt_column_is_named(tmp_path: Path) -> None:
-    outcome = await outcome_of(tmp_path, assignment=build_assignment(row={"query": "1+1="}))
+    outcome = await outcome_of(tmp_path, assignment=build_assignment(task_json='{"query": "1+1="}'))
     assert "no column 'question'; its columns are query" in outcome.failure
 
 
