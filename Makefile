@@ -80,9 +80,8 @@ SIZE ?= 0.5b
 bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limits (SIZE=0.5b, 1.5b, 3b or tiny)
 	$(BIN)/python -m benchmarks.gpu --size $(SIZE)
 
-CORES ?= 2,3
-bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES (an hour; the peers get build/peers)
-	$(BIN)/python -m benchmarks.buffer --cores $(CORES)
+bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES, or the last two (an hour; peers go into build/peers)
+	$(BIN)/python -m benchmarks.buffer $(if $(CORES),--cores $(CORES))
 
 check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
 	@echo "check: all good"

@@ -34,7 +34,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--cores", default="2,3", help="which cores all of it runs on")
+    parser.add_argument(
+        "--cores", default=last_cores(), help="which cores all of it runs on (%(default)s)"
+    )
     parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/buffer.json")
     arguments = parser.parse_args()
@@ -53,6 +55,11 @@ def main() -> None:
         record |= {"load_before": load, "load_after": os.getloadavg()[0]}
         arguments.json.write_text(json.dumps(record, indent=2) + "\n")
     print_table(record, list(peers))
+
+
+def last_cores() -> str:
+    """The last two that this process may use: the first ones have the system's own work."""
+    return ",".join(str(core) for core in sorted(os.sched_getaffinity(0))[-2:])
 
 
 async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from services.buffer.background import BackgroundJobs
 from services.buffer.broker import ResultsClient
+from services.buffer.depths import Depths
 from services.buffer.features import FeatureLibrary
 from services.buffer.functions import Functions
 from services.buffer.handlers.composing import Composer
@@ -152,6 +153,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
                 loops.create_task(keep_small(parts.database), name="upkeep")
+                loops.create_task(Depths(parts.database, parts.stream).run(), name="depths")
                 loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
                 stragglers = end_waits_for_stragglers(parts.database)
                 loops.create_task(stragglers, name="stragglers")

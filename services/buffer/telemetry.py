@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 
-from services.buffer.domain.admission import Load, credit_rows
 from services.buffer.domain.judgement import Verdict
-from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind
 from services.buffer.handlers.grouping import Shaped
 from services.buffer.store.assignments import NewAssignment, assignment_id
@@ -33,19 +31,10 @@ def leased(grant: Grant, begun_ns: int) -> str:
     )
 
 
-def loaded(stage: Stage, load: Load) -> None:
-    """How much is on its way to a batch, and how much more may be."""
-    about = {names.STAGE: stage.key.stage}
-    instruments.CREDIT.set(credit_rows(stage) - load.total, about)
-    instruments.OUTSTANDING.set(load.num_outstanding, about)
-    instruments.READY.set(load.num_ready, about)
-
-
 def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) -> None:
     """Results are committed: each in the trace of its task, each message in its sender's."""
     if metrics.is_on():
         instruments.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
-        instruments.STREAM_PENDING.set(messages[-1].metadata.num_pending)
         for verdict in verdicts:
             instruments.STORED.add(1, {names.FATE: verdict.fate.value})
     if not tracing.is_on():

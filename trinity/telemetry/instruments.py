@@ -46,10 +46,10 @@ TRANSFERS = Counter(
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 
 LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
-CREDIT = Gauge("trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready")
-OUTSTANDING = Gauge("trinity.rows.outstanding", "{row}", "Runs and rows on their way to a batch")
-READY = Gauge("trinity.rows.ready", "{row}", "Rows that wait for a batch")
-STREAM_PENDING = Gauge("trinity.stream.pending", "{message}", "Messages not stored yet")
+CREDIT = Observed("trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready")
+OUTSTANDING = Observed("trinity.rows.outstanding", "{row}", "Runs and rows on their way to a batch")
+READY = Observed("trinity.rows.ready", "{row}", "Rows that wait for a batch")
+STREAM_PENDING = Observed("trinity.stream.pending", "{message}", "Messages not stored yet")
 STORED = Counter("trinity.store.results", "{result}", "Results stored, by what became of them")
 STORE_SECONDS = Histogram(
     "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT

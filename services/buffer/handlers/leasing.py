@@ -122,7 +122,6 @@ async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tupl
             stage, refused = await lack_of_tasks(connection, stage)
         if refused is None:
             load = await current_load(connection, stage)
-            telemetry.loaded(stage, load)
             refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
         if refused is not None:
             if refused.wants_version and not stage.wants_version:

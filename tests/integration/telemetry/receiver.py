@@ -1,7 +1,7 @@
 """An OTLP receiver over gRPC: keeps the spans and figures that processes send."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as trace_grpc
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
@@ -37,6 +38,15 @@ class SeenSpan:
     """Trace and span of each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenFigure:
+    """A counter or gauge as it was told once."""
+
+    name: str
+    value: float
+    attributes: dict[str, Value]
+
+
 @dataclass(slots=True)
 class Receiver:
     """What came so far; use it as `with receiver() as seen`."""
@@ -44,10 +54,18 @@ class Receiver:
     spans: list[SeenSpan] = field(default_factory=list)
     metrics: dict[str, set[str]] = field(default_factory=dict)
     """Names of the services that sent each."""
+    figures: list["SeenFigure"] = field(default_factory=list)
     num_bytes: int = 0
     requests: list[bytes] = field(default_factory=list)
     """Everything that came, as it was sent."""
     address: str = ""
+
+    def newest(self, name: str, wanted: Mapping[str, Value]) -> float | None:
+        """What a counter or gauge with these attributes came to."""
+        for one in reversed(self.figures):
+            if one.name == name and wanted.items() <= one.attributes.items():
+                return one.value
+        return None
 
     def named(self, name: str) -> list[SeenSpan]:
         """Spans of a name."""
@@ -101,6 +119,7 @@ class _Metrics(metrics_grpc.MetricsServiceServicer):
             for scope in part.scope_metrics:
                 for metric in scope.metrics:
                     self._seen.metrics.setdefault(metric.name, set()).add(service)
+                    self._seen.figures += _figures(metric)
         return metrics_pb.ExportMetricsServiceResponse()
 
 
@@ -117,6 +136,19 @@ def receiver() -> Iterator[Receiver]:
         yield seen
     finally:
         server.stop(1).wait()
+
+
+def _figures(metric: Metric) -> list[SeenFigure]:
+    kind = metric.WhichOneof("data")
+    points = getattr(metric, str(kind)).data_points if kind in ("sum", "gauge") else []
+    return [
+        SeenFigure(
+            name=metric.name,
+            value=getattr(point, point.WhichOneof("value")),
+            attributes=_values(point.attributes),
+        )
+        for point in points
+    ]
 
 
 def _span(resource: dict[str, Value], span: SpanMessage) -> SeenSpan:

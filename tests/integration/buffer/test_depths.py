@@ -1,0 +1,102 @@
+"""Metrics tell how much waits, of each experiment, as long as it waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.infra_fixtures import RestartablePostgres
+from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.plans import rollout_plan
+from tests.integration.buffer.process import BufferProcess
+from tests.integration.telemetry.receiver import Receiver, receiver
+from trinity.telemetry import instruments, names
+from trinity.telemetry.metrics import Instrument
+
+SECONDS = 20.0
+
+
+@pytest.fixture
+def seen() -> Iterator[Receiver]:
+    with receiver() as seen:
+        yield seen
+
+
+@pytest.fixture
+async def told_of(
+    buffer_dsn: str, nats_url: str, tmp_path: Path, seen: Receiver
+) -> AsyncIterator[BufferProcess]:
+    """A buffer that sends its metrics."""
+    log = tmp_path / "buffer.log"
+    async with BufferProcess(buffer_dsn, nats_url, log, extra=seen.environment()) as process:
+        yield process
+
+
+async def begin(buffer: Buffer, folder: Path) -> None:
+    await buffer.open(rollout_plan(folder))
+    await buffer.begin()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not is_so():  # noqa: ASYNC110  # it is sent
+            await asyncio.sleep(0.05)
+
+
+def told(seen: Receiver, one: Instrument, of: Buffer) -> float | None:
+    about = {names.RL_RUN: of.key.experiment_id, names.STAGE: of.key.stage}
+    return seen.newest(one.name, about)
+
+
+async def test_two_experiments_may_call_a_stage_by_the_same_name(
+    told_of: BufferProcess, seen: Receiver, tmp_path: Path
+) -> None:
+    async with talk_to(told_of) as explored, talk_to(told_of) as waiting:
+        await begin(explored, tmp_path)
+        await begin(waiting, tmp_path)
+        await explored.record(0)
+        assignments = (await explored.lease()).assignments
+        num_runs = sum(len(one.runs) for one in assignments)
+        await until(lambda: told(seen, instruments.OUTSTANDING, explored) == num_runs)
+        assert told(seen, instruments.OUTSTANDING, waiting) == 0
+        credits = [told(seen, instruments.CREDIT, one) for one in (explored, waiting)]
+        assert credits[0] is not None and credits[1] == credits[0] + num_runs
+
+
+async def test_what_is_ready_is_told_until_the_trainer_takes_it(
+    told_of: BufferProcess, seen: Receiver, tmp_path: Path
+) -> None:
+    """No explorer asks for work meanwhile."""
+    async with talk_to(told_of) as buffer:
+        await begin(buffer, tmp_path)
+        await buffer.record(0)
+        await buffer.finish_all((await buffer.lease()).assignments)
+        await until(lambda: (told(seen, instruments.READY, buffer) or 0) > 0)
+        await buffer.batch(1)
+        await until(lambda: told(seen, instruments.READY, buffer) == 0)
+
+
+async def test_what_the_database_cannot_take_is_told_of(
+    restartable_postgres: RestartablePostgres, nats_url: str, tmp_path: Path, seen: Receiver
+) -> None:
+    """Nothing is known of rows meanwhile, and nothing is said of them."""
+    process = BufferProcess(
+        restartable_postgres.server.dsn("buffer"),
+        nats_url,
+        tmp_path / "buffer.log",
+        extra=seen.environment(),
+    )
+    async with process, talk_to(process) as buffer:
+        await begin(buffer, tmp_path)
+        await buffer.record(0)
+        first, *_ = (await buffer.lease()).assignments
+        await until(lambda: told(seen, instruments.OUTSTANDING, buffer) is not None)
+        restartable_postgres.stop()
+        await buffer.publish(buffer.complete(first, 0))
+        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 1)
+        seen.figures.clear()
+        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 1)
+        assert told(seen, instruments.OUTSTANDING, buffer) is None
+        await restartable_postgres.start()
+        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 0)
