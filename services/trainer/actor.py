@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PretrainedConfig
 
 from services.trainer.adapter import ADAPTER_DIRECTORY, adapter_of, check_kind
 from services.trainer.calls import Calls, as_array, on_device
@@ -58,6 +59,12 @@ class Actor:
         self.worker = build_actor(plan, model_directory)
         self.adapter = adapter_of(self.worker.engine.module)
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
+
+    @property
+    def model_config(self) -> PretrainedConfig:
+        """The model's, with what the user laid over it."""
+        config: PretrainedConfig = self.worker.engine.model_config.hf_config
+        return config
 
     def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
         """What it says of each token, [B, T], by name."""

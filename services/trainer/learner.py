@@ -18,6 +18,7 @@ from services.trainer.ranks import Ranks
 from services.trainer.roles import Roles
 from services.trainer.row_statistics import RowStatistics, off_policy_figures, row_statistics
 from services.trainer.rows import TrainBatch
+from services.trainer.utilization import Utilization
 from services.trainer.worker import packs_rows
 from trinity.config.plan import StagePlan
 from trinity.config.start_checkpoint import StartCheckpoint
@@ -74,6 +75,11 @@ class Learner:
             calls=Calls(splitter=splitter, packed=packs_rows(plan), on_part=on_part),
         )
         self._preparation = Preparation(plan=plan, roles=self._roles)
+        self._utilization = Utilization(
+            config=self._roles.actor.model_config,
+            num_ranks=ranks.num_ranks,
+            num_passes=plan.config.trainer.ppo_epochs,
+        )
         if former is not None and former.num_ranks is not None:
             self._begin_with(former)
 
@@ -92,6 +98,8 @@ class Learner:
             )
             metrics |= update.metrics
         metrics |= self._observe_kl(prepared, metrics.get("actor/kl_loss"))
+        lengths = [row.prompt_length + row.response_length for row in batch.rows]
+        metrics |= self._utilization.figures(lengths, metrics)
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:

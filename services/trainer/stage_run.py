@@ -82,6 +82,7 @@ class StageRun:
         self._step = self._reported = parts.life.step
         self._published = -1
         self._saved = parts.life.step if parts.life.checkpoint else -1
+        self._save_seconds: float | None = None
 
     def run(self) -> StageEnded:
         """Train until the steps or the data end.
@@ -175,7 +176,9 @@ class StageRun:
             waited_seconds=waited_seconds,
             train_seconds=trained - started,
             busy_seconds=time.perf_counter() - started,
+            save_seconds=self._save_seconds,
         )
+        self._save_seconds = None
         self._follow_up.begin(lambda: self._follow(done))
         if (
             plan.config.trainer.save_interval
@@ -247,6 +250,7 @@ class StageRun:
 
     def _save(self) -> None:
         self._say("saving a checkpoint")
+        started = time.perf_counter()
         with self._parts.telemetry.saving(self._step):
             written = self._parts.checkpoints.write(
                 self._parts.learner, step=self._step, incarnation=self._parts.life.number
@@ -255,6 +259,7 @@ class StageRun:
             if self._parts.ranks.is_first:
                 removable = self._parts.buffer.commit_checkpoint(written)
                 self._parts.checkpoints.remove(removable)
+        self._save_seconds = time.perf_counter() - started
 
     def _finish(self) -> None:
         self._follow_up.wait()

@@ -1,6 +1,8 @@
 """What the first rank tells of train steps: a trace a step, linked to the tasks it learned from."""
 
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from services.trainer.rows import TrainBatch
@@ -54,18 +56,22 @@ class StepTelemetry:
             },
         )
 
-    def publishing(
-        self, version: int, *, begins_trace: bool = False
-    ) -> AbstractContextManager[Span]:
+    @contextmanager
+    def publishing(self, version: int, *, begins_trace: bool = False) -> Iterator[None]:
         """Weights on their way out, in the trace of the step that made them.
 
         A version that this life trained no step for begins its trace.
         """
+        begun = time.perf_counter()
         about = {names.VERSION: version, names.INCARNATION: self.incarnation}
         place = self._place(version)
-        if begins_trace:
-            return tracing.span(names.SYNC, own=place, attributes=about)
-        return tracing.span(names.SYNC, parent=place, attributes=about)
+        parent, own = (None, place) if begins_trace else (place, None)
+        with tracing.span(names.SYNC, parent=parent, own=own, attributes=about):
+            yield
+        instruments.SYNC_SECONDS.record(
+            time.perf_counter() - begun,
+            {names.STAGE: self.key.stage, "trinity.sync": "publish"},
+        )
 
     def saving(self, step: int) -> AbstractContextManager[Span]:
         """A checkpoint."""
@@ -80,9 +86,6 @@ class StepTelemetry:
         instruments.LOOP_SECONDS.record(figures["time/step"], about)
         instruments.TRAIN_SECONDS.record(figures["time/train_step"], about)
         instruments.BATCH_WAIT_SECONDS.record(figures["time/read_experience"], about)
-        instruments.SYNC_SECONDS.record(
-            figures["time/sync_weight"], {**about, "trinity.sync": "publish"}
-        )
         instruments.TRAINED_TOKENS.add(figures["perf/total_num_tokens"], about)
         instruments.TRAINED_STEP.set(batch.step, about)
         for row in batch.rows:

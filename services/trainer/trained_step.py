@@ -1,5 +1,6 @@
 """A train step between the optimizer's and its report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.trainer.batch_metrics import batch_metrics
@@ -8,6 +9,9 @@ from services.trainer.rows import TrainBatch
 from services.trainer.weights import Exported
 from trinity.config.plan import StagePlan
 from trinity.telemetry.tracing import Span
+
+
+PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class TrainedStep:
     train_seconds: float
     busy_seconds: float
     """From the batch until the next step could begin but for what is still to go out."""
+    save_seconds: float | None = None
+    """Of a checkpoint that was written after the step before."""
 
     def figures(
         self, plan: StagePlan, *, publish_seconds: float, is_beside: bool
@@ -40,6 +46,18 @@ class TrainedStep:
         figures["time/read_experience"] = self.waited_seconds
         figures["time/train_step"] = self.train_seconds
         figures["time/sync_weight"] = publish_seconds
-        figures["time/step"] = step_seconds
-        figures["perf/throughput"] = figures["perf/total_num_tokens"] / step_seconds
-        return figures
+        if self.save_seconds is not None:
+            figures["time/save_checkpoint"] = self.save_seconds
+        figures["time/step"] = figures["perf/time_per_step"] = step_seconds
+        num_tokens = figures["perf/total_num_tokens"]
+        figures["perf/throughput"] = num_tokens / step_seconds
+        return figures | _per_token(figures, num_tokens)
+
+
+def _per_token(figures: Mapping[str, float], num_tokens: float) -> dict[str, float]:
+    """Milliseconds of the parts, for each token of the batch."""
+    return {
+        f"timing_per_token_ms/{part}": 1000 * figures[f"time/{part}"] / num_tokens
+        for part in PER_TOKEN
+        if f"time/{part}" in figures and num_tokens
+    }

@@ -66,11 +66,13 @@ def tokens_per_second(stage: StageView) -> float | None:
 
 def time_shares(stage: StageView) -> list[tuple[str, float]]:
     """Where the trainer's time goes: parts and their share of the latest steps, largest first."""
-    means = {label: recent_mean(stage.steps, name) or 0.0 for name, label in TIME_PARTS.items()}
-    total = sum(means.values())
-    if total <= 0:
-        return []
-    shares = [(label, mean / total) for label, mean in means.items() if mean > 0]
+    recent = [stage.steps[step] for step in sorted(stage.steps)[-SMOOTHED_STEPS:]]
+    sums = {
+        label: sum(metrics.get(name, 0.0) for metrics in recent)
+        for name, label in TIME_PARTS.items()
+    }
+    total = sum(sums.values())
+    shares = [(label, seconds / total) for label, seconds in sums.items() if seconds > 0]
     return sorted(shares, key=lambda part: -part[1])
 
 

@@ -25,7 +25,7 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.prepared import execute, fetch
-from services.buffer.store.runs import won_metrics
+from services.buffer.store.runs import won_runs
 from services.buffer.store.segments import payloads_of
 from services.buffer.store.tables import experience
 from trinity.types import StageKey
@@ -254,8 +254,8 @@ async def run_scores(
             own.setdefault(name, []).append(value)
         if row.reward is not None:
             own.setdefault("reward", []).append(row.reward)
-    for place, metrics in (await won_metrics(connection, key, assignment_ids)).items():
-        values.setdefault(place, {}).update({name: [one] for name, one in metrics.items()})
+    for place, run in (await won_runs(connection, key, assignment_ids)).items():
+        values.setdefault(place, {}).update({name: [one] for name, one in run.metrics.items()})
     return [
         RunScore(
             assignment_id=place[0],

@@ -21,13 +21,15 @@ from services.buffer.store.database import (
     one_of,
 )
 from services.buffer.store.prepared import Row, fetch, fetch_column
-from services.buffer.store.runs import won_metrics
+from services.buffer.store.runs import WonRun, won_runs
 from services.buffer.store.tables import experience
 from trinity.types import StageKey
 
 C = experience.c
 Place = tuple[int, int]
 """Explore step and position of a group."""
+RUN_SECONDS = "time/run_execution"
+"""Among a run's metrics, by the name that Trinity-RFT's charts have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 async def _measured(
     connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
 ) -> list[ReadyRow]:
-    run_metrics = await won_metrics(connection, key, {row.assignment_id for row in rows})
+    runs = await won_runs(connection, key, {row.assignment_id for row in rows})
     return [
         ReadyRow(
             experience_id=row.experience_id,
@@ -171,8 +173,12 @@ async def _measured(
                 response_length=row.response_length,
                 version_min=row.version_min,
                 metrics=decode_numbers(row.metrics),
-                run_metrics=run_metrics.get((row.assignment_id, row.run), {}),
+                run_metrics=_of_run(runs.get((row.assignment_id, row.run))),
             ),
         )
         for row in rows
     ]
+
+
+def _of_run(won: WonRun | None) -> dict[str, float]:
+    return {} if won is None else {**won.metrics, RUN_SECONDS: won.duration_seconds}

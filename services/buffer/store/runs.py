@@ -245,8 +245,21 @@ async def oldest_open_work(
     )
 
 
-_WON_METRICS = (
-    sa.select(run_attempt.c.assignment_id, run_attempt.c.run, run_attempt.c.metrics)
+@dataclass(frozen=True, slots=True)
+class WonRun:
+    """What is known of a run from the attempt that won."""
+
+    metrics: dict[str, float]
+    duration_seconds: float
+
+
+_WON_RUNS = (
+    sa.select(
+        run_attempt.c.assignment_id,
+        run_attempt.c.run,
+        run_attempt.c.metrics,
+        run_attempt.c.duration_seconds,
+    )
     .where(
         in_given_stage(run_attempt),
         among_given(run_attempt.c.assignment_id),
@@ -256,9 +269,12 @@ _WON_METRICS = (
 )
 
 
-async def won_metrics(
+async def won_runs(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
-) -> dict[tuple[str, int], dict[str, float]]:
-    """Metrics of the attempts that won, by assignment and run."""
-    rows = await fetch(connection, _WON_METRICS, given(key, ids=list(assignment_ids)))
-    return {(row.assignment_id, row.run): decode_numbers(row.metrics) for row in rows}
+) -> dict[tuple[str, int], WonRun]:
+    """By assignment and run."""
+    rows = await fetch(connection, _WON_RUNS, given(key, ids=list(assignment_ids)))
+    return {
+        (row.assignment_id, row.run): WonRun(decode_numbers(row.metrics), row.duration_seconds)
+        for row in rows
+    }

@@ -1,6 +1,7 @@
 """A whole run with a monitor: it has two runs there, and one that is away holds nothing up."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,37 @@ from trinity.progress.summary import RunSummary
 pytest.importorskip("wandb")
 
 STEPS = 3
+OF_TRAINER = (
+    "sample/task_count",
+    *(
+        f"sample/{what}/{figure}"
+        for what in ("model_version", "model_version_drift")
+        for figure in ("mean", "max", "min")
+    ),
+    *(f"time/{part}" for part in ("read_experience", "train_step", "sync_weight", "step")),
+    "time/save_checkpoint",
+    *(
+        f"{what}_length/{figure}"
+        for what in ("prompt", "response")
+        for figure in ("mean", "max", "min", "clip_ratio")
+    ),
+    *(f"perf/{figure}" for figure in ("total_num_tokens", "time_per_step", "throughput")),
+)
+OF_EXPLORER = (
+    "rollout/model_version",
+    "rollout/finished_task_count",
+    *(
+        f"rollout/{what}/{figure}"
+        for what in ("reward", "time/run_execution")
+        for figure in ("mean", "max", "min")
+    ),
+    "experience_pipeline/experience_count",
+    *(
+        f"experience_pipeline/group_advantages/{what}/{figure}"
+        for what in ("reward_mean", "reward_std")
+        for figure in ("mean", "max", "min")
+    ),
+)
 RUN_SECONDS = 240
 KEY = "0123456789abcdef" * 2 + "01234567"
 pytestmark = pytest.mark.timeout(300)
@@ -27,6 +59,7 @@ async def run(root: Path, said: list[str], **arguments: JsonValue) -> RunSummary
     plan = experiment_plan(
         root,
         buffer={"total_steps": STEPS},
+        trainer={"save_interval": 1},
         monitor={"monitor_type": "wandb", "monitor_args": arguments},
     )
     reporter = LineReporter(said.append)
@@ -44,12 +77,20 @@ async def test_a_run_leaves_an_explorers_and_a_trainers_run(
     files = job.glob("monitor/wandb/offline-run-*/*.wandb")
     runs = {run_of(file).display_name: file for file in files}
     assert set(runs) == {"run_explorer", "run_trainer"}
+    check_names(runs)
     trained = [row["train_step"] for row in history(runs["run_trainer"]) if "time/step" in row]
     explored = history(runs["run_explorer"])
     rewarded = [row["train_step"] for row in explored if "rollout/reward/mean" in row]
     assert trained == rewarded == [1, 2, 3]
     kept = [path for path in job.rglob("*") if path.is_file() and path.name != "postmaster.pid"]
     assert not [path for path in kept if KEY.encode() in path.read_bytes()]
+
+
+def check_names(runs: Mapping[str, Path]) -> None:
+    """The charts of Trinity-RFT that a learner which computes nothing has figures for."""
+    for run, names in (("run_trainer", OF_TRAINER), ("run_explorer", OF_EXPLORER)):
+        told = {name for row in history(runs[run]) for name in row}
+        assert not [name for name in names if name not in told]
 
 
 async def test_a_run_ends_though_its_monitor_never_answers(

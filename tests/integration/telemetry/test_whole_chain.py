@@ -15,10 +15,27 @@ from tests.model_free.experiment import experiment_plan, start_experiment, wait_
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan import ExperimentPlan
+from trinity.telemetry import instruments as i
 from trinity.telemetry import names, places
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 STEPS, GROUPS, RUNS = 3, 4, 2
+METRICS = {
+    "explorer": (
+        *(i.SAMPLE_SECONDS, i.REWARD, i.GENERATE_SECONDS, i.GENERATE_TOKENS, i.SYNC_SECONDS),
+        *(i.RUNS_GOING_ON, i.UNCONFIRMED, i.UNCONFIRMED_SECONDS, i.CONFIRM_SECONDS),
+        *(i.GATE_SECONDS, i.LOADED_VERSION, i.CLIENT_SECONDS),
+    ),
+    "buffer": (
+        *(i.LEASED, i.STREAM_PENDING, i.STORED),
+        *(i.STORE_SECONDS, i.SHAPED, i.SHAPE_SECONDS, i.BATCH_ROWS, i.SERVER_SECONDS),
+    ),
+    "trainer": (
+        *(i.LOOP_SECONDS, i.TRAIN_SECONDS, i.SYNC_SECONDS, i.BATCH_WAIT_SECONDS, i.STALENESS),
+        *(i.TRAINED_TOKENS, i.TRAINED_STEP, i.CLIENT_SECONDS),
+    ),
+    "synchronizer": (i.SERVER_SECONDS,),
+}
 PUBLISH = "trinity.api.v1.SynchronizerService/PublishVersion"
 
 
@@ -84,6 +101,7 @@ async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) 
         }
     check_messages(seen)
     check_steps(seen, tasks)
+    check_metrics(seen)
 
 
 def check_messages(seen: Receiver) -> None:
@@ -91,6 +109,18 @@ def check_messages(seen: Receiver) -> None:
     sent = {span.span_id for span in seen.named(names.SEND)}
     taken = [span.parent_id for span in seen.named(names.PROCESS)]
     assert set(taken) == sent and len(taken) == len(sent)
+
+
+def check_metrics(seen: Receiver) -> None:
+    """Each service tells what a person would look for; counters come to what was done."""
+    for service, told in METRICS.items():
+        of_service = f"trinity-{service}"
+        assert not [one.name for one in told if of_service not in seen.metrics.get(one.name, ())]
+    counted = {one: seen.newest(one.name, {}) for one in (i.LEASED, i.SHAPED, i.BATCH_ROWS)}
+    rows = STEPS * GROUPS * RUNS
+    assert counted == {i.LEASED: STEPS * GROUPS, i.SHAPED: STEPS * GROUPS, i.BATCH_ROWS: rows}
+    assert seen.newest(i.STORED.name, {names.FATE: "committed"}) == rows
+    assert seen.newest(i.TRAINED_STEP.name, {names.STAGE: "rft"}) == STEPS
 
 
 def check_steps(seen: Receiver, tasks: dict[str, list[SeenSpan]]) -> None:
@@ -122,6 +152,10 @@ def check_steps(seen: Receiver, tasks: dict[str, list[SeenSpan]]) -> None:
         assert sync.attributes[names.VERSION] == step
     first = {span.span_id for span in seen.named(names.TASK)}
     assert set(used) == first and len(used) == len(first)
+    for checkpoint in seen.named(names.CHECKPOINT):
+        assert checkpoint.parent_id == loops[checkpoint.attributes[names.STEP]].span_id
+    loaded = {span.attributes[names.VERSION]: span.parent_id for span in seen.named(names.LOAD)}
+    assert {loops[step].span_id for step in loops if step in loaded} <= set(loaded.values())
     made = {(loop.trace_id, loop.span_id): step for step, loop in loops.items()}
     for span in (span for spans in tasks.values() for span in spans if span.name == names.SAMPLE):
         (link,) = span.links
@@ -131,6 +165,7 @@ def check_steps(seen: Receiver, tasks: dict[str, list[SeenSpan]]) -> None:
 async def test_a_killed_explorer_leaves_whole_traces(tmp_path: Path, seen: Receiver) -> None:
     await run(plan_of(tmp_path), seen, kills_explorer=True)
     assert len({span.process for span in seen.named(names.LOAD)}) == 2
+    assert "trinity-trainer" in seen.metrics[i.WAIT_SECONDS.name]
     for task in seen.named(names.TASK):
         spans = seen.traces()[task.trace_id]
         leases = [span for span in spans if span.name == names.LEASE]

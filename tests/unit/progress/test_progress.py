@@ -44,6 +44,17 @@ def test_time_shares_are_of_parts_that_do_not_overlap() -> None:
     assert shares == [("waiting for a batch", 0.75), ("training", 0.25)]
 
 
+def test_a_checkpoint_counts_in_the_step_that_had_one() -> None:
+    view = finished_view()
+    steps = view.stages["rft"].steps
+    steps[max(steps)]["time/save_checkpoint"] = 2.0 * len(steps)
+    assert figures.time_shares(view.stages["rft"]) == [
+        ("checkpoint", pytest.approx(0.5)),
+        ("waiting for a batch", pytest.approx(0.375)),
+        ("training", pytest.approx(0.125)),
+    ]
+
+
 def test_the_time_left_follows_the_latest_pace() -> None:
     view = empty_view()
     for event in whole_run()[:11]:
