@@ -155,6 +155,7 @@ def _problems(made: Path, name: str) -> Problems:
 def _formatter(model: Path, schema: RowSchema, columns: Mapping[str, str]) -> Formatter:
     return load_formatter(
         model,
+        name="problems",
         schema=schema,
         chat_template=None,
         row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **columns}),

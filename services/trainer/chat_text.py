@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from services.trainer.answer_places import find_answers
+from services.trainer.chat_template import ChatTemplate, Conversation, Message
 from trinity.errors import UserError
-
-Message = dict[str, object]
-Tools = list[object]
 
 
 class Encoded(NamedTuple):
@@ -24,7 +23,7 @@ class Encoded(NamedTuple):
 class ChatText:
     """A tokenizer with the tokens that end an answer, and the template's switches.
 
-    tokens, prompt_length, _ = chat.encode(messages[:-1], messages[-1:], index=0)
+    tokens, prompt_length, _ = chat.encode(prompt, messages[-1:])
     """
 
     def __init__(
@@ -35,60 +34,52 @@ class ChatText:
     ) -> None:
         self._tokenizer = tokenizer
         self._end_tokens = end_tokens
-        self._switches = dict(switches or {})
+        self._template = ChatTemplate(tokenizer, switches or {})
 
-    def encode(
-        self,
-        prompt: Sequence[Message],
-        answer: Sequence[Message],
-        *,
-        index: int,
-        tools: Tools | None = None,
-    ) -> Encoded:
+    def encode(self, prompt: Conversation, answer: Sequence[Message]) -> Encoded:
         """The prompt ends where the answer begins.
 
         Raises: UserError when the template does not let them be told apart.
         """
-        before = self._render(prompt, tools, with_answer_to_come=True)
-        text = self._render([*prompt, *answer], tools, with_answer_to_come=False)
+        before = self._template.text(prompt, with_answer_to_come=True)
+        text = self._template.text(prompt.followed_by(answer))
+        if not text.startswith(before):
+            raise UserError(
+                f"row {prompt.index} cannot be split into prompt and answer: the chat template "
+                "writes the prompt otherwise once the answer follows: set "
+                "`format.enable_thinking` as the answers were written, or `format.chat_template`"
+            )
         prompt_tokens = self._tokens(before)
-        trained, _ = self._cut_after_end(self._tokens(_rest(text, before, index)))
+        trained, _ = self._cut_after_end(self._tokens(text[len(before) :]))
         return Encoded(prompt_tokens + trained, len(prompt_tokens))
 
-    def encode_turns(
-        self, messages: Sequence[Message], *, index: int, tools: Tools | None = None
-    ) -> Encoded:
-        """All answers of a conversation, with everything between them masked.
+    def encode_turns(self, conversation: Conversation) -> Encoded:
+        """All answers of a conversation that has some, with everything between them masked.
 
-        Raises: UserError when there is none, or the template does not let them be told apart.
+        Tokens are those of the text of the whole, up to the last answer, and trained on is each
+        answer as it stands there: a template that leaves thoughts out of earlier turns leaves them
+        out here, as it does where the model is asked for the last answer.
+
+        Raises: UserError when the template does not let them be told apart.
         """
+        last = conversation.answers[-1]
+        text, spans = find_answers(self._template, conversation.until(last + 1))
         tokens: list[int] = []
         mask: list[bool] = []
-        text, after_end = "", list[int]()
-        for place in (i for i, one in enumerate(messages) if one.get("role") == "assistant"):
-            before = self._render(messages[:place], tools, with_answer_to_come=True)
-            untrained = after_end + self._tokens(_rest(before, text, index))
-            text = self._render(messages[: place + 1], tools, with_answer_to_come=False)
-            trained, after_end = self._cut_after_end(self._tokens(_rest(text, before, index)))
+        done, after_end = 0, list[int]()
+        for start, end in spans:
+            untrained = after_end + self._tokens(text[done:start])
+            trained, after_end = self._cut_after_end(self._tokens(text[start:end]))
             tokens += untrained + trained
             mask += [False] * len(untrained) + [True] * len(trained)
+            done = end
         if True not in mask:
-            raise UserError(f"row {index} of the training data has no answer of the assistant")
+            raise UserError(
+                f"row {conversation.index}: the chat template marks nothing of it as generated: "
+                "set `format.chat_template`"
+            )
         first = mask.index(True)
         return Encoded(tokens, first, mask[first:])
-
-    def _render(
-        self, messages: Sequence[Message], tools: Tools | None, *, with_answer_to_come: bool
-    ) -> str:
-        text = self._tokenizer.apply_chat_template(
-            list(messages),
-            tools=tools,
-            tokenize=False,
-            add_generation_prompt=with_answer_to_come,
-            **self._switches,
-        )
-        assert isinstance(text, str)
-        return text
 
     def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -99,12 +90,3 @@ class ChatText:
         ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
         end = ends[-1] + 1 if ends else len(answer)
         return answer[:end], answer[end:]
-
-
-def _rest(text: str, beginning: str, index: int) -> str:
-    if not text.startswith(beginning):
-        raise UserError(
-            f"row {index} of the training data cannot be split into prompt and answer: the "
-            "chat template writes the prompt otherwise once the answer follows"
-        )
-    return text[len(beginning) :]

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from services.trainer.chat_text import ChatText, Encoded, Message, Tools
+from services.trainer.chat_template import Conversation, Message, Tools
+from services.trainer.chat_text import ChatText, Encoded
 from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
@@ -28,14 +29,22 @@ class AnswerEncoder:
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
         form = self._format
-        if form.prompt_type == "messages":
-            messages = _messages(row, form.messages_key, index)
-            tools = tools_of(row, form, index)
-            if form.enable_concatenated_multi_turn:
-                return [self._chat.encode_turns(messages, index=index, tools=tools)]
-            return [self._chat.encode(messages[:-1], messages[-1:], index=index, tools=tools)]
-        answer = _text_message("assistant", _column(row, form.response_key, index))
-        return [self._chat.encode(prompt_of(row, form, index), [answer], index=index)]
+        if form.prompt_type == "plaintext":
+            prompt = Conversation(index=index, messages=prompt_of(row, form, index))
+            answer = _text_message("assistant", _text(row, form.response_key, index))
+            return [self._chat.encode(prompt, [answer])]
+        conversation = Conversation(
+            index=index,
+            messages=_messages(row, form.messages_key, index),
+            tools=tools_of(row, form, index),
+        )
+        where = f"row {index}, column {form.messages_key!r}"
+        if form.enable_concatenated_multi_turn:
+            _check_turns(conversation, where)
+            return [self._chat.encode_turns(conversation)]
+        _check_last(conversation, where)
+        prompt = conversation.until(len(conversation.messages) - 1)
+        return [self._chat.encode(prompt, conversation.messages[-1:])]
 
 
 class PairEncoder:
@@ -49,12 +58,12 @@ class PairEncoder:
         """Raises: UserError naming the row and what it lacks."""
         form = self._format
         if form.prompt_type == "messages":
-            prompt = _messages(row, form.messages_key, index)
+            messages = _messages(row, form.messages_key, index)
         else:
-            prompt = prompt_of(row, form, index)
+            messages = prompt_of(row, form, index)
         answers = [_answer(row, key, index) for key in (form.chosen_key, form.rejected_key)]
-        tools = tools_of(row, form, index)
-        return [self._chat.encode(prompt, one, index=index, tools=tools) for one in answers]
+        prompt = Conversation(index=index, messages=messages, tools=tools_of(row, form, index))
+        return [self._chat.encode(prompt, one) for one in answers]
 
 
 class TextEncoder:
@@ -66,7 +75,7 @@ class TextEncoder:
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
         """Raises: UserError naming the row and what it lacks."""
-        tokens: list[int] = self._tokenizer(str(_column(row, self._key, index)))["input_ids"]
+        tokens: list[int] = self._tokenizer(_text(row, self._key, index))["input_ids"]
         end = self._tokenizer.eos_token_id
         if end is not None and tokens[-1:] != [end]:
             tokens = [*tokens, end]
@@ -78,7 +87,7 @@ def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
     system = form.system_prompt
     if form.system_prompt_key is not None:
         system = str(_column(row, form.system_prompt_key, index))
-    user = _text_message("user", _column(row, form.prompt_key, index))
+    user = _text_message("user", _text(row, form.prompt_key, index))
     return [_text_message("system", system), user] if system else [user]
 
 
@@ -90,10 +99,7 @@ def tools_of(row: JsonObject, form: FormatConfig, index: int) -> Tools | None:
     found = row.get(form.tools_key)
     if not found:
         return None
-    try:
-        tools = json.loads(found) if isinstance(found, str) else found
-    except ValueError as error:
-        raise UserError(f"row {index}, column {form.tools_key!r}: no JSON ({error})") from error
+    tools = _parsed(found, form.tools_key, index)
     if not (isinstance(tools, list) and all(isinstance(one, dict) for one in tools)):
         raise UserError(f"row {index}, column {form.tools_key!r}: not a list of JSON schemas")
     return list(tools)
@@ -112,17 +118,80 @@ def _answer(row: JsonObject, key: str, index: int) -> list[Message]:
 
 
 def _messages(row: JsonObject, key: str, index: int) -> list[Message]:
-    found = _column(row, key, index)
-    parsed = json.loads(found) if isinstance(found, str) else found
+    where = f"row {index}, column {key!r}"
+    parsed = _parsed(_column(row, key, index), key, index)
     if not isinstance(parsed, list) or not parsed:
-        raise UserError(f"row {index}, column {key!r}: not a list of messages")
+        raise UserError(f"{where}: not a list of messages: correct the row or leave it out")
+    for place, message in enumerate(parsed):
+        if not _is_message(message):
+            raise UserError(
+                f"{where}: message {place} has no `role`, or neither `content` nor `tool_calls`: "
+                "correct the row or leave it out"
+            )
     return parsed
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    return value.get("content") is not None or bool(value.get("tool_calls"))
+
+
+def _check_last(conversation: Conversation, where: str) -> None:
+    """The one answer has a prompt before it."""
+    role = conversation.messages[-1]["role"]
+    if role != "assistant":
+        raise UserError(
+            f"{where}: its last message is by {role!r}, no answer of the assistant to train on: "
+            "correct the row or leave it out"
+        )
+    if len(conversation.messages) == 1:
+        raise _without_prompt(where)
+
+
+def _check_turns(conversation: Conversation, where: str) -> None:
+    """There are answers, each with a prompt before it."""
+    if not conversation.answers:
+        raise UserError(
+            f"{where}: it has no answer of the assistant to train on: "
+            "correct the row or leave it out"
+        )
+    if conversation.answers[0] == 0:
+        raise _without_prompt(where)
+
+
+def _without_prompt(where: str) -> UserError:
+    return UserError(
+        f"{where}: it begins with the assistant, which answers nothing then: put a message before "
+        "it, or leave the row out"
+    )
+
+
+def _parsed(found: object, key: str, index: int) -> object:
+    """A list, or the JSON text of one."""
+    if not isinstance(found, str):
+        return found
+    try:
+        return json.loads(found)
+    except ValueError as error:
+        raise UserError(
+            f"row {index}, column {key!r}: no JSON ({error}): correct the row or leave it out"
+        ) from error
+
+
+def _text(row: JsonObject, key: str, index: int) -> str:
+    found = _column(row, key, index)
+    if found is None or isinstance(found, list | dict):
+        raise UserError(
+            f"row {index}, column {key!r}: it holds no text: correct the row or leave it out"
+        )
+    return str(found)
 
 
 def _column(row: JsonObject, key: str, index: int) -> object:
     if key not in row:
         raise UserError(
-            f"row {index} of the training data has no column {key!r}; "
-            f"it has {', '.join(sorted(row))}"
+            f"row {index} has no column {key!r}; it has {', '.join(sorted(row))}: "
+            "correct the row or leave it out"
         )
     return row[key]

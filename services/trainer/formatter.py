@@ -21,8 +21,9 @@ PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 class Formatter:
     """Gives one row to train on, or the two of a pair, for each row of data."""
 
-    def __init__(self, encoder: Encoder, *, max_length: int) -> None:
+    def __init__(self, encoder: Encoder, *, name: str, max_length: int) -> None:
         self._encoder = encoder
+        self._name = name
         self._max_length = max_length
         self._cache: dict[int, Sequence[Encoded]] = {}
 
@@ -31,11 +32,11 @@ class Formatter:
     ) -> Sequence[TrainRow]:
         """The row's tokens, cut at the longest length.
 
-        Raises: UserError naming the row and what it lacks.
+        Raises: UserError naming the data, the row and what it lacks.
         """
         encoded = self._cache.get(index)
         if encoded is None:
-            encoded = self._encoder(row, index)
+            encoded = self._encode(row, index)
             if len(self._cache) < MAX_CACHED_ROWS:
                 self._cache[index] = encoded
         sides = PAIR if len(encoded) == len(PAIR) else (None,)
@@ -43,6 +44,14 @@ class Formatter:
             self._row(one, side=side, position=position, weight=weight)
             for one, side in zip(encoded, sides, strict=True)
         ]
+
+    def _encode(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        try:
+            return self._encoder(row, index)
+        except UserError as error:
+            raise UserError(
+                f"training data `{self._name}`: {error} (rows and messages count from 0)"
+            ) from error
 
     def _row(
         self, encoded: Encoded, *, side: PairSide | None, position: int, weight: float
@@ -68,6 +77,7 @@ class Formatter:
 def load_formatter(
     model_directory: Path,
     *,
+    name: str,
     schema: RowSchema,
     chat_template: str | None,
     row_format: FormatConfig,
@@ -75,6 +85,8 @@ def load_formatter(
     enable_thinking: bool | None = None,
 ) -> Formatter:
     """A formatter with the model's tokenizer; training data among rollouts is formatted as for sft.
+
+    The name is the data's own, for what is said of its rows.
 
     Raises: UserError when the model has no tokenizer or no chat template.
     """
@@ -85,7 +97,7 @@ def load_formatter(
             f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
         ) from error
     if schema == "cpt":
-        return Formatter(TextEncoder(tokenizer, row_format), max_length=max_length)
+        return Formatter(TextEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
     if not tokenizer.chat_template:
         raise UserError(
@@ -97,7 +109,7 @@ def load_formatter(
     switches = {} if thinking is None else {"enable_thinking": thinking}
     chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer), switches)
     encoder = PairEncoder(chat, row_format) if schema == "dpo" else AnswerEncoder(chat, row_format)
-    return Formatter(encoder, max_length=max_length)
+    return Formatter(encoder, name=name, max_length=max_length)
 
 
 def _end_tokens(model_directory: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

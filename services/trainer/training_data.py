@@ -4,8 +4,8 @@ from pathlib import Path
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.formatter import load_formatter
-from trinity.config.data_format import FormatConfig
 from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer
 
 
 def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
@@ -13,23 +13,21 @@ def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
 
     Raises: UserError when the tokenizer cannot be used.
     """
-    row_format = training_data_format(plan)
+    data = _training_data(plan)
     formatter = None
-    if row_format is not None:
+    if data is not None:
         formatter = load_formatter(
             model_directory,
+            name=data.name,
             schema=plan.algorithm.row_schema,
             chat_template=plan.chat_template,
-            row_format=row_format,
+            row_format=data.format,
             max_length=plan.max_model_len,
             enable_thinking=plan.config.model.enable_thinking,
         )
     return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
 
 
-def training_data_format(plan: StagePlan) -> FormatConfig | None:
-    """How its rows are to be read; None where there are rollouts alone."""
-    if not plan.has_rollouts:
-        return plan.experience_buffer.format
-    buffer = plan.expert_buffer
-    return None if buffer is None else buffer.format
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """The buffer that holds it; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

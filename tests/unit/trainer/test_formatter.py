@@ -1,74 +1,23 @@
 """Rows of training data become tokens whose mask covers the answer and its end, nothing else."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import Formatter, load_formatter
-from services.trainer.rows import TrainRow
-from trinity.algorithm.algorithm_type import RowSchema
+from services.trainer.formatter import load_formatter
+from tests.unit.trainer.formatting import (
+    TEMPLATE,
+    Load,
+    answer_of,
+    decoded,
+    messages_of,
+    only_row,
+)
 from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject, JsonValue
-
-TEMPLATE = (
-    "{% for message in messages %}"
-    "<{{ message['role'] }}>{{ message['content'] }}<end>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    specials = ["<end>", "<system>", "<user>", "<assistant>"]
-    characters = sorted(set("0123456789+= \nabcdefghijklmnopqrstuvwxyz"))
-    vocabulary = {token: number for number, token in enumerate([*specials, *characters])}
-    raw = Tokenizer(models.WordLevel(vocabulary, unk_token=" "))
-    raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    fast = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>")
-    fast.add_special_tokens({"additional_special_tokens": specials[1:]})
-    fast.chat_template = TEMPLATE
-    return fast
-
-
-Load = Callable[..., Formatter]
-
-
-@pytest.fixture(scope="module")
-def formatter_of(
-    tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory
-) -> Load:
-    directory = tmp_path_factory.mktemp("tokenizer")
-    tokenizer.save_pretrained(directory)
-
-    def load(schema: RowSchema = "sft", max_length: int = 64, **row_format: object) -> Formatter:
-        return load_formatter(
-            directory,
-            schema=schema,
-            chat_template=None,
-            row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
-            max_length=max_length,
-        )
-
-    return load
-
-
-def only_row(formatter: Formatter, row: JsonObject, index: int = 0) -> TrainRow:
-    (found,) = formatter(row, index=index, position=0, weight=1.0)
-    return found
-
-
-def answer_of(tokenizer: PreTrainedTokenizerFast, row: TrainRow) -> str:
-    return decoded(tokenizer, row.tokens[row.prompt_length :])
-
-
-def decoded(tokenizer: PreTrainedTokenizerFast, tokens: object) -> str:
-    return "".join(tokenizer.convert_ids_to_tokens(list(tokens)))  # type: ignore[call-overload]
 
 
 def test_the_mask_covers_exactly_the_answer_and_its_end(
@@ -130,7 +79,7 @@ def test_a_conversation_without_an_answer_is_named(formatter_of: Load) -> None:
     formatter = formatter_of(
         prompt_type="messages", messages_key="messages", enable_concatenated_multi_turn=True
     )
-    with pytest.raises(UserError, match=r"row 5 .* no answer of the assistant"):
+    with pytest.raises(UserError, match=r"row 5, column 'messages': .* no answer of the assistant"):
         only_row(formatter, {"messages": messages_of(("user", "1"))}, index=5)
 
 
@@ -152,6 +101,7 @@ def test_data_may_have_its_own_template_and_switch(
     tokenizer.save_pretrained(tmp_path)
     formatter = load_formatter(
         tmp_path,
+        name="rows",
         schema="sft",
         chat_template=TEMPLATE,
         row_format=FormatConfig.model_validate(
@@ -190,10 +140,6 @@ def test_tools_of_a_row_are_offered_in_its_prompt(
     assert decoded(tokenizer, plain.tokens) == "<user>1<end>\n<assistant>2<end>"
     with pytest.raises(UserError, match="row 2, column 'offered': no JSON"):
         only_row(formatter, {"messages": messages, "offered": "x"}, index=2)
-
-
-def messages_of(*turns: tuple[str, str]) -> list[JsonValue]:
-    return [{"role": role, "content": content} for role, content in turns]
 
 
 def test_a_row_that_is_too_long_is_cut_and_counted(formatter_of: Load) -> None:
@@ -270,5 +216,10 @@ def test_an_empty_text_teaches_nothing(formatter_of: Load) -> None:
 def test_a_directory_without_a_tokenizer_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tokenizer"):
         load_formatter(
-            tmp_path, schema="sft", chat_template=None, row_format=FormatConfig(), max_length=8
+            tmp_path,
+            name="rows",
+            schema="sft",
+            chat_template=None,
+            row_format=FormatConfig(),
+            max_length=8,
         )

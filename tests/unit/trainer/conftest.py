@@ -1,0 +1,43 @@
+"""A tokenizer of characters, and formatters with it; most tests beside need neither."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.data_format import FormatConfig
+
+if TYPE_CHECKING:  # it imports torch
+    from transformers import PreTrainedTokenizerFast
+
+    from services.trainer.formatter import Formatter
+    from tests.unit.trainer.formatting import Load
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> "PreTrainedTokenizerFast":
+    from tests.unit.trainer.formatting import make_tokenizer
+
+    return make_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def formatter_of(
+    tokenizer: "PreTrainedTokenizerFast", tmp_path_factory: pytest.TempPathFactory
+) -> "Load":
+    from services.trainer.formatter import load_formatter
+
+    directory = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(directory)
+
+    def load(schema: RowSchema = "sft", max_length: int = 64, **row_format: object) -> "Formatter":
+        return load_formatter(
+            directory,
+            name="rows",
+            schema=schema,
+            chat_template=None,
+            row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
+            max_length=max_length,
+        )
+
+    return load
