@@ -1,84 +1,100 @@
-"""Tracing while it is on: the only place, with `exporting`, that knows OpenTelemetry's tracing."""
+"""Tracing while it is on: the only place, with `exporting`, that knows OpenTelemetry's tracing.
 
-from collections.abc import Sequence
+A run writes several spans while others wait for their turn on the loop. So a span is a few values
+here until the exporter's thread makes OpenTelemetry's form of it
+(docs/decisions/0051-spans-are-made-where-they-are-sent.md).
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from functools import lru_cache
 
-from opentelemetry import context as contexts
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.sdk.trace.sampling import ParentBased, Sampler
+from opentelemetry.trace import SpanContext, TraceFlags
 
 from trinity.telemetry.places import KEPT, Place
-from trinity.telemetry.tracing import Attributes, Kind, Span, Value
+from trinity.telemetry.spans import Attributes, Kind, Span, Value
 
-KINDS: dict[Kind, SpanKind] = {
-    "internal": SpanKind.INTERNAL,
-    "producer": SpanKind.PRODUCER,
-    "consumer": SpanKind.CONSUMER,
-    "client": SpanKind.CLIENT,
-    "server": SpanKind.SERVER,
-}
-_chosen: ContextVar[Place | None] = ContextVar("chosen", default=None)
-
-
-class ChosenIds(RandomIdGenerator):
-    """Random ids, except for a span whose place was known beforehand."""
-
-    def generate_trace_id(self) -> int:
-        """Of a span without a parent."""
-        place = _chosen.get()
-        return super().generate_trace_id() if place is None else place.trace_id
-
-    def generate_span_id(self) -> int:
-        """Of every span."""
-        place = _chosen.get()
-        return super().generate_span_id() if place is None else place.span_id
+Record = Callable[["OpenTelemetrySpan"], None]
+_current: ContextVar["OpenTelemetrySpan | None"] = ContextVar("current", default=None)
 
 
 class OpenTelemetrySpan:
-    """A `Span`."""
+    """A `Span`; what is said after its end is not written."""
 
-    __slots__ = ("context", "span")
+    __slots__ = (
+        "_record",
+        "attributes",
+        "begun_ns",
+        "ended_ns",
+        "failure",
+        "kind",
+        "links",
+        "name",
+        "parent",
+        "place",
+    )
 
-    def __init__(self, span: trace.Span, context: Context) -> None:
-        self.span = span
-        self.context = context
-
-    @property
-    def place(self) -> Place:
-        """Where it is."""
-        own = self.span.get_span_context()
-        return Place(own.trace_id, own.span_id, own.trace_flags.sampled)
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        parent: Place | None,
+        kind: Kind,
+        attributes: Attributes,
+        links: Sequence[Place],
+        begun_ns: int,
+        record: Record,
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.parent = parent
+        self.kind = kind
+        self.attributes = dict(attributes)
+        self.links = links
+        self.begun_ns = begun_ns
+        self.ended_ns = 0
+        self.failure: str | None = None
+        self._record = record
 
     @property
     def traceparent(self) -> str:
         """How others name it."""
         return self.place.traceparent
 
+    @property
+    def context(self) -> SpanContext:
+        """What a span processor asks for."""
+        return context_of(self.place)
+
     def set(self, name: str, value: Value) -> None:
         """Say something about it."""
-        self.span.set_attribute(name, value)
+        if not self.ended_ns:
+            self.attributes[name] = value
 
     def fail(self, reason: str) -> None:
         """Say that it went wrong."""
-        self.span.set_status(Status(StatusCode.ERROR, reason))
+        if not self.ended_ns:
+            self.failure = reason
 
     def end(self) -> None:
         """It is over."""
-        if self.span.is_recording():
-            self.span.end()
+        if not self.ended_ns:
+            self.ended_ns = time.time_ns()
+            if self.place.is_sampled:
+                self._record(self)
 
 
 class OpenTelemetryBackend:
-    """A `Backend`."""
+    """A `Backend`: gives each span that ends, and that the sampler wants, to `record`."""
 
-    def __init__(self, provider: TracerProvider) -> None:
-        self._tracer = provider.get_tracer("trinity")
-        self._sampler = provider.sampler
-        self._named = lru_cache(maxsize=KEPT)(self._name)
+    def __init__(self, sampler: Sampler, record: Record) -> None:
+        self._follows_parents = isinstance(sampler, ParentBased)
+        self._sampler = sampler
+        self._is_wanted = lru_cache(maxsize=KEPT)(self._ask_sampler)
+        self._record = record
 
     def begin(
         self,
@@ -92,51 +108,46 @@ class OpenTelemetryBackend:
         begun_ns: int,
     ) -> OpenTelemetrySpan:
         """Start a span."""
-        context = self._context(parent, own)
-        token: Token[Place | None] | None = None if own is None else _chosen.set(own)
-        try:
-            span = self._tracer.start_span(
-                name,
-                context=context,
-                kind=KINDS[kind],
-                attributes=attributes,
-                links=[trace.Link(self._named(one)) for one in links],
-                start_time=begun_ns,
-            )
-        finally:
-            if token is not None:
-                _chosen.reset(token)
-        return OpenTelemetrySpan(span, trace.set_span_in_context(span, context))
+        if own is None and parent is None and (around := _current.get()) is not None:
+            parent = around.place
+        if own is not None:
+            parent = None
+            trace_id, span_id = own.trace_id, own.span_id
+        else:
+            trace_id = random.getrandbits(128) if parent is None else parent.trace_id
+            span_id = random.getrandbits(64)
+        place = Place(trace_id or 1, span_id or 1, self._is_sampled(trace_id, parent))
+        return OpenTelemetrySpan(
+            name, place, parent, kind, attributes, links, begun_ns, self._record
+        )
 
-    def enter(self, span: Span) -> Token[Context]:
+    def enter(self, span: Span) -> Token[OpenTelemetrySpan | None]:
         """Make a span of this backend the current one."""
         assert isinstance(span, OpenTelemetrySpan)
-        return contexts.attach(span.context)
+        return _current.set(span)
 
     def leave(self, token: object) -> None:
         """Have the one before it be the current one."""
         assert isinstance(token, Token)
-        contexts.detach(token)
+        _current.reset(token)
 
     def current(self) -> Place | None:
         """The current span, if it is written."""
-        now = trace.get_current_span().get_span_context()
-        if not now.is_valid or not now.trace_flags.sampled:
-            return None
-        return Place(now.trace_id, now.span_id, True)
+        span = _current.get()
+        return span.place if span is not None and span.place.is_sampled else None
 
-    def _context(self, parent: Place | None, own: Place | None) -> Context:
-        if own is not None:
-            return Context()
-        if parent is None:
-            return contexts.get_current()
-        return trace.set_span_in_context(trace.NonRecordingSpan(self._named(parent)), Context())
+    def _is_sampled(self, trace_id: int, parent: Place | None) -> bool:
+        """As the parent where that is known and counts, else as the sampler finds for the trace."""
+        if self._follows_parents and parent is not None and parent.is_sampled is not None:
+            return parent.is_sampled
+        return self._is_wanted(trace_id)
 
-    def _name(self, place: Place) -> SpanContext:
-        """Where it is not said, the sampler decides as it would for the trace's first span."""
-        is_sampled = place.is_sampled
-        if is_sampled is None:
-            decided = self._sampler.should_sample(None, place.trace_id, "")
-            is_sampled = decided.decision.is_sampled()
-        flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-        return SpanContext(place.trace_id, place.span_id, is_remote=True, trace_flags=flags)
+    def _ask_sampler(self, trace_id: int) -> bool:
+        """By the trace's id alone, so that every process and every span of it decides alike."""
+        return bool(self._sampler.should_sample(None, trace_id, "").decision.is_sampled())
+
+
+def context_of(place: Place, *, is_remote: bool = False) -> SpanContext:
+    """As OpenTelemetry has it."""
+    flags = TraceFlags(TraceFlags.SAMPLED if place.is_sampled else TraceFlags.DEFAULT)
+    return SpanContext(place.trace_id, place.span_id, is_remote=is_remote, trace_flags=flags)

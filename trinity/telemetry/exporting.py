@@ -3,9 +3,10 @@
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, ExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import (
@@ -14,14 +15,15 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.backend import ChosenIds, OpenTelemetryBackend
+from trinity.telemetry.backend import OpenTelemetryBackend, OpenTelemetrySpan, Record
 from trinity.telemetry.environment import Signal, Wanted
 from trinity.telemetry.meters import OpenTelemetryMeters
+from trinity.telemetry.readable import ReadableExporter
 
 NAMESPACE = "trinity"
 STOP_MILLIS = 2_000
@@ -56,20 +58,30 @@ def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Runni
     if wanted.traces.exporters:
         # Of its own figures only the queue's are wanted: how long it is, and what was dropped.
         os.environ.setdefault("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
-        provider = TracerProvider(
-            resource=resource, id_generator=ChosenIds(), shutdown_on_exit=False
-        )
-        for one in wanted.traces.exporters:
-            processor = BatchSpanProcessor(
-                _span_exporter(one, wanted.traces), meter_provider=meters
+        processors = [
+            BatchSpanProcessor(
+                ReadableExporter(_span_exporter(one, wanted.traces), resource),
+                meter_provider=meters,
             )
-            provider.add_span_processor(processor)
-            running.stops.append(partial(_stop_spans, processor))
-        tracing.use(OpenTelemetryBackend(provider))
+            for one in wanted.traces.exporters
+        ]
+        running.stops += [partial(_stop_spans, one) for one in processors]
+        sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables say
+        tracing.use(OpenTelemetryBackend(sampler, recorder(processors)))
     if wanted.metrics.exporters:
         metrics.use(OpenTelemetryMeters(meters.get_meter("trinity")))
         running.stops.append(lambda: meters.shutdown(timeout_millis=STOP_MILLIS))
     return running
+
+
+def recorder(processors: Sequence[SpanProcessor]) -> Record:
+    """Gives a span to each of them; they keep it as it is until its exporter takes it."""
+
+    def record(span: OpenTelemetrySpan) -> None:
+        for processor in processors:
+            processor.on_end(cast(ReadableSpan, span))
+
+    return record
 
 
 def _exemplar_filter() -> ExemplarFilter | None:

@@ -3,22 +3,21 @@
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 
 from trinity.telemetry import tracing
-from trinity.telemetry.backend import ChosenIds, OpenTelemetryBackend
+from trinity.telemetry.backend import OpenTelemetryBackend
+from trinity.telemetry.exporting import recorder
+from trinity.telemetry.readable import ReadableExporter
 
 
 def _switched_on(root: Sampler) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider(
-        id_generator=ChosenIds(), sampler=ParentBased(root), shutdown_on_exit=False
-    )
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.use(OpenTelemetryBackend(provider))
+    processor = SimpleSpanProcessor(ReadableExporter(exporter, Resource({})))
+    tracing.use(OpenTelemetryBackend(ParentBased(root), recorder([processor])))
     return exporter
 
 
