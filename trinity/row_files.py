@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import BinaryIO
 from uuid import UUID
 
+from trinity.arrow_files import arrow_batches
 from trinity.errors import UserError
 
 ARROW_BATCH_ROWS = 1024
@@ -143,8 +144,9 @@ def _arrow(stream: BinaryIO, name: str) -> Iterator[object]:
     import pyarrow
 
     try:
-        with pyarrow.ipc.open_stream(stream) as batches:
-            for batch in batches:
-                yield from batch.to_pylist()
+        for batch in arrow_batches(stream):
+            # A file may be one batch of all its rows.
+            for first in range(0, batch.num_rows, ARROW_BATCH_ROWS):
+                yield from batch.slice(first, ARROW_BATCH_ROWS).to_pylist()
     except pyarrow.ArrowException as error:
         raise UserError(f"{name} is not a readable Arrow file: {error}") from error

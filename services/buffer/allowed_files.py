@@ -18,8 +18,8 @@ KINDS = {
 }
 
 
-def check_place(path: str, roots: Sequence[str]) -> None:
-    """Whether data may be read from there at all, links followed.
+def check_place(path: str, roots: Sequence[str]) -> str:
+    """Whether data may be read from there at all; answers where links lead it, for what opens it.
 
     Raises: UserError when it is outside of the roots, or neither a file nor a directory.
     """
@@ -34,6 +34,7 @@ def check_place(path: str, roots: Sequence[str]) -> None:
         raise UserError(f"{path} leads to {real}, which holds no data: give a file of rows")
     if Path(real).exists():
         _check_kind(path, Path(real).stat().st_mode)
+    return real
 
 
 def _is_inside(real: str, root: str) -> bool:
@@ -51,8 +52,7 @@ def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
 
     Raises: UserError as `check_place`; OSError when it cannot be read.
     """
-    check_place(str(file), roots)
-    real = os.path.realpath(file)
+    real = check_place(str(file), roots)
     # A FIFO put in its place in between would block, and a link would lead anywhere.
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     stream = os.fdopen(descriptor, "rb")
@@ -60,5 +60,10 @@ def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
     opened = os.path.realpath(f"/proc/self/fd/{descriptor}")
     if not stat.S_ISREG(mode) or opened != real:
         stream.close()
-        raise UserError(f"{file} changed while it was opened: give a file of rows that stays")
+        raise changed(str(file))
     return stream
+
+
+def changed(file: str) -> UserError:
+    """What is said of a file that is no longer the one that was checked."""
+    return UserError(f"{file} changed while it was opened: give a file of rows that stays")

@@ -1,10 +1,10 @@
 """Datasets on the Hugging Face hub: which revision is the newest, and its files here."""
 
-import os
 from pathlib import Path
 
 from services.buffer.row_source import RowSource
 from trinity.config.data_files import SUFFIXES
+from trinity.config.hub_names import is_offline
 from trinity.errors import UserError
 
 ANSWER_SECONDS = 10.0
@@ -27,7 +27,7 @@ def newest_revision(name: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     try:
-        if not os.environ.get("HF_HUB_OFFLINE"):
+        if not is_offline():
             return str(HfApi().dataset_info(name, timeout=ANSWER_SECONDS).sha)
     except RepositoryNotFoundError as error:
         raise UserError(
@@ -47,21 +47,32 @@ def newest_revision(name: str) -> str:
 
 
 def download(source: RowSource) -> str:
-    """Fetch the data files unless they are here; answers their directory.
+    """Fetch the data files of the source's commit unless they are here; answers their directory.
 
     Raises: UserError when they cannot be had.
     """
     from httpx import HTTPError
-    from huggingface_hub import snapshot_download
 
     try:
-        return str(
-            snapshot_download(
-                source.place,
-                repo_type="dataset",
-                allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
-            )
-        )
+        newest = _fetched(source.place, None)
+        # Asked without a commit, the hub's client notes which one is the newest, for when the hub
+        # is out of reach; somebody may have committed since the source's one was the newest.
+        if Path(newest).name == source.revision:
+            return newest
+        return _fetched(source.place, source.revision)
     except (HTTPError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"dataset {source.place} cannot be fetched: {reason}") from error
+
+
+def _fetched(name: str, revision: str | None) -> str:
+    from huggingface_hub import snapshot_download
+
+    return str(
+        snapshot_download(
+            name,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
+        )
+    )

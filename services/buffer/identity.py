@@ -13,22 +13,33 @@ from trinity.errors import PreconditionFailed, UserError
 
 
 def source_of(needed: NeededTaskset, place: str, roots: Sequence[str]) -> RowSource:
-    """What the reader is told."""
-    kind = "file"
+    """What the reader is told; of a dataset on the hub, the commit that is the newest now.
+
+    Raises: PreconditionFailed naming the taskset when there is no such dataset.
+    """
+    kind, revision = "file", None
     if needed.table is not None:
         kind = "sql"
     elif is_hub_name(place):
-        kind = "hub"
+        kind, revision = "hub", _newest_revision(needed.name, place)
     return RowSource.model_validate(
         {
             "kind": kind,
             "place": place,
+            "revision": revision,
             "split": needed.split,
             "subset_name": needed.subset_name,
             "table": needed.table,
             "roots": tuple(roots),
         }
     )
+
+
+def _newest_revision(name: str, place: str) -> str:
+    try:
+        return newest_revision(place)
+    except UserError as error:
+        raise PreconditionFailed(f"taskset {name}: {error}") from error
 
 
 def identity(name: str, source: RowSource, experiment_id: str) -> str:
@@ -44,7 +55,8 @@ def identity(name: str, source: RowSource, experiment_id: str) -> str:
             case "sql":
                 return f"{without_password(source.place)}|{source.table}|{experiment_id}"
             case "hub":
-                stamp = newest_revision(source.place)
+                assert source.revision is not None
+                stamp = source.revision
             case _:
                 stamp = _stamp(source)
     except (UserError, OSError) as error:

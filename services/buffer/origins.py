@@ -39,7 +39,9 @@ async def origin_of_files(
     Raises: PreconditionFailed naming the taskset when there is no such data, or none to be read.
     """
     further = needed.pipeline.further_paths if needed.pipeline else ()
-    sources = [source_of(needed, path, roots) for path in (place, *further)]
+    sources = [
+        await asyncio.to_thread(source_of, needed, path, roots) for path in (place, *further)
+    ]
     contents = [
         await asyncio.to_thread(identity, needed.name, one, experiment_id) for one in sources
     ]

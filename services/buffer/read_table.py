@@ -1,5 +1,6 @@
 """Reads the rows of a database's table, in the order of its key."""
 
+import contextlib
 import os
 import sqlite3
 import urllib.parse
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from services.buffer.allowed_files import check_place
+from services.buffer.allowed_files import changed, check_place
 from services.buffer.row_source import RowSource
 from trinity.errors import UserError
 
@@ -51,12 +52,34 @@ def _engine(source: RowSource) -> sa.Engine:
 
 
 def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
-    check_place(file, source.roots)
-    if not Path(file).is_file():
+    real = check_place(file, source.roots)
+    if not Path(real).is_file():
         raise UserError(f"there is no database {file}: correct the path")
-    # What was checked is what is opened: SQLite decodes an address, and a link may change.
-    address = f"file:{urllib.parse.quote(os.path.realpath(file))}?mode=ro"
-    return sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(address, uri=True))
+    return sa.create_engine("sqlite://", creator=lambda: _opened(file, real))
+
+
+def _opened(file: str, real: str) -> sqlite3.Connection:
+    """SQLite opens by name, and a link may change: no row is read before it is seen what it did."""
+    before = _open_files()
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(real)}?mode=ro", uri=True)
+    try:
+        connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if it has one
+        places = {place for _, place in _open_files() - before}
+        if real not in places or not places <= {real, f"{real}-wal", f"{real}-shm"}:
+            raise changed(file)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_files() -> set[tuple[str, str]]:
+    """Descriptors of this process, and where what they have open lies."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one of this listing is closed again
+            found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
+    return found
 
 
 def _reflected(connection: sa.Connection, name: str) -> sa.Table:

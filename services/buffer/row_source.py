@@ -13,6 +13,8 @@ class RowSource(BaseModel):
     kind: Literal["file", "hub", "sql"]
     place: str
     """A path, `owner/name`, or a database's address."""
+    revision: str | None = None
+    """Of a dataset on the hub: the commit whose rows are meant."""
     split: str = "train"
     subset_name: str | None = None
     table: str | None = None

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from trinity.arrow_files import arrow_batches
 from trinity.errors import UserError
 from trinity.row_files import read_rows
 
@@ -105,8 +106,8 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1):
                 yield from batch.to_pylist()
             return
-        with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
-            for batch in stream:
+        with pyarrow.memory_map(str(file)) as source:
+            for batch in arrow_batches(source):
                 yield from batch.to_pylist()
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise UserError(f"{file} cannot be read ({error}): write it again") from error
@@ -118,5 +119,5 @@ def _count_arrow(file: Path) -> int:
 
     if file.suffix == ".parquet":
         return int(pyarrow.parquet.ParquetFile(file).metadata.num_rows)
-    with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
-        return sum(batch.num_rows for batch in stream)
+    with pyarrow.memory_map(str(file)) as source:
+        return sum(batch.num_rows for batch in arrow_batches(source))

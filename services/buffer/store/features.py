@@ -1,6 +1,8 @@
 """Statements on features: columns of numbers that selectors go by, kept apart from the rows."""
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.store.prepared import fetch_binary
 from services.buffer.store.tables import task, task_feature
 from trinity.errors import PreconditionFailed
+from trinity.types import JsonValue
 
 FloatVector = npt.NDArray[np.float64]
+T = TypeVar("T")
 READ_AT_ONCE = 5_000
+PARSE_AT_ONCE = 20
 PART_BYTES = 1024 * 1024
 STORED_BYTES = 2 * 1024 * 1024
 C = task_feature.c
@@ -74,21 +79,59 @@ async def read_features(
     """
     numbers = np.empty(num_rows, dtype="<f8")
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+    own = sa.and_(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
     for first in range(0, num_rows, READ_AT_ONCE):
-        text = sa.cast(task.c.body, sa.JSON)[name].as_string()
-        statement = (
-            sa.select(task.c.index.label("row_number"), text.label("text"))
-            .where(
-                task.c.tenant == tenant,
-                task.c.taskset_id == taskset_id,
-                task.c.index >= first,
-                task.c.index < first + READ_AT_ONCE,
-            )
-            .order_by(task.c.index)
-        )
-        for row in await connection.execute(statement):
-            numbers[row.row_number] = _number(row.text, name, row.row_number)
+        some = range(first, min(first + READ_AT_ONCE, num_rows))
+        try:
+            async with connection.begin_nested():
+                texts = await _texts(connection, own, some, name)
+        except sa.exc.DataError:  # JSON may hold null characters and halves of surrogate pairs
+            texts = await _parsed(connection, own, some, name)
+        for row, text in texts:
+            numbers[row] = _number(text, name, row)
     return numbers
+
+
+async def _texts(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+) -> list[tuple[int, str | None]]:
+    """What the rows hold there.
+
+    Raises: DataError when one of them holds anywhere what no text in a database can.
+    """
+    text = sa.cast(task.c.body, sa.JSON)[name].as_string()
+    return await _select(connection, own, rows, text)
+
+
+async def _parsed(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+) -> list[tuple[int, str | None]]:
+    """The same, whatever they hold; few whole rows at a time, as they may be large."""
+    texts = []
+    for first in range(0, len(rows), PARSE_AT_ONCE):
+        some = rows[first : first + PARSE_AT_ONCE]
+        for row, body in await _select(connection, own, some, task.c.body):
+            texts.append((row, _as_text(json.loads(body).get(name))))
+    return texts
+
+
+async def _select(
+    connection: AsyncConnection,
+    own: sa.ColumnElement[bool],
+    rows: range,
+    column: sa.ColumnElement[T],
+) -> list[tuple[int, T]]:
+    statement = (
+        sa.select(task.c.index, column)
+        .where(own, task.c.index >= rows.start, task.c.index < rows.stop)
+        .order_by(task.c.index)
+    )
+    return [(row, value) for row, value in await connection.execute(statement)]
+
+
+def _as_text(value: JsonValue) -> str | None:
+    """As the database gives it."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def _number(text: str | None, name: str, row: int) -> float:

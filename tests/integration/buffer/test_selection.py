@@ -162,3 +162,31 @@ async def test_a_row_without_the_number_that_is_asked_for_is_named(
     with pytest.raises(grpc.aio.AioRpcError, match="tasks_0, row 1: column strong") as error:
         await buffer.open(plan)
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null \x00",
+        "half a pair \ud83d",
+        "the other half \ude00",
+        "a whole one \U0001f600 and half a one \ud83d\x00",
+        r"no character: \u0000, \ud83d",
+    ],
+)
+async def test_a_row_is_ranked_whatever_characters_it_holds(
+    buffer: Buffer, tmp_path: Path, text: str
+) -> None:
+    """JSON may hold what no text in a database may."""
+    column = "how hard \U0001f600"
+    easy_first = {"selector_type": "offline_easy2hard", "feature_keys": [column]}
+    plan = plan_with(tmp_path, easy_first)
+    rows = [{"prompt": "a", "response": "", column: 2.0}, {"prompt": text, column: "1"}]
+    file = tmp_path / "tasks_0.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    granted = (await buffer.lease()).assignments
+    assert [one.task_index for one in granted[:2]] == [0, 1]
+    assert json.loads(granted[1].task_json)["prompt"] == text

@@ -12,13 +12,15 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
+from tests.stub_hub import StubHub, hub
 from tests.unit.config.builders import stage
 from trinity.cli.taskset import RowFile
 from trinity.client import AsyncTasksets
 from trinity.config.plan import StagePlan
 
 MANY = 52_000
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT, LATER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
+__all__ = ["hub"]
 
 
 def plan_of(**taskset: object) -> StagePlan:
@@ -154,6 +156,37 @@ async def test_a_dataset_of_the_hub_is_read_from_the_cache_where_the_hub_is_out_
             with pytest.raises(grpc.aio.AioRpcError, match="not in the hub's cache"):
                 await buffer.open(plan_of(path="people/products"))
             await _assert_places_are_refused(buffer, allowed, tmp_path)
+
+
+async def test_a_dataset_of_the_hub_is_stored_once_for_each_of_its_commits(
+    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
+) -> None:
+    hub.commits[COMMIT] = {"README.md": b"sums", "train.jsonl": b'{"prompt": "1+1="}\n'}
+    hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
+    hub.newest = COMMIT
+    extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    plan = plan_of(path=hub.dataset)
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
+        for commit, task in ((COMMIT, '{"prompt": "1+1="}'), (LATER, '{"prompt": "2+2="}')):
+            hub.newest = commit
+            async with talk_to(process) as buffer:
+                assert await tasks_of(buffer, plan) == [task]
+    extra["HF_HUB_OFFLINE"] = "1"
+    offline = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    async with offline as process, talk_to(process) as buffer:
+        assert await tasks_of(buffer, plan) == ['{"prompt": "2+2="}']
+
+
+async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_under(
+    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
+) -> None:
+    hub.commits[COMMIT] = {"train.jsonl": b'{"prompt": "1+1="}\n'}
+    hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
+    hub.newest, hub.by_now = COMMIT, LATER
+    extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    async with started as process, talk_to(process) as buffer:
+        assert await tasks_of(buffer, plan_of(path=hub.dataset)) == ['{"prompt": "1+1="}']
 
 
 async def _assert_places_are_refused(buffer: Buffer, allowed: Path, outside: Path) -> None:

@@ -3,55 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
-import pytest
 import yaml
 
 from tests.e2e.conftest import REPOSITORY
+from tests.stub_hub import StubHub, hub
 from tests.unit.config.builders import GRPO
 from trinity.config.merging import deep_merge
 from trinity.local.ports import free_port
 
-
-class Hub(BaseHTTPRequestHandler):
-    """Knows one model, and says of everything else that there is none."""
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] == "/api/models/some/model":
-            self._answer(200, b'{"id": "some/model"}')
-        else:
-            self._answer(404, b"{}")
-
-    do_HEAD = do_GET
-
-    def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if status == 404:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
-
-
-@pytest.fixture
-def hub() -> Iterator[str]:
-    """The address of a hub."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+__all__ = ["hub"]
 
 
 def dry_run(folder: Path, hub: str, model: str, tasks: str) -> "subprocess.CompletedProcess[str]":
@@ -73,16 +35,16 @@ def dry_run(folder: Path, hub: str, model: str, tasks: str) -> "subprocess.Compl
 
 
 def test_what_the_hub_does_not_know_is_a_mistake_and_all_of_it_is_told(
-    hub: str, tmp_path: Path
+    hub: StubHub, tmp_path: Path
 ) -> None:
-    done = dry_run(tmp_path, hub, "no-such/model", "no-such/tasks")
+    done = dry_run(tmp_path, hub.address, "no-such/model", "no-such/tasks")
     assert done.returncode == 2
     assert "`model.model_path: no-such/model` is not here and no public model" in done.stderr
     assert "`path: no-such/tasks` is not here and no public dataset" in done.stderr
 
 
-def test_what_the_hub_knows_is_taken(hub: str, tmp_path: Path) -> None:
-    done = dry_run(tmp_path, hub, "some/model", "no-such/tasks")
+def test_what_the_hub_knows_is_taken(hub: StubHub, tmp_path: Path) -> None:
+    done = dry_run(tmp_path, hub.address, "some/model", "no-such/tasks")
     assert done.returncode == 2
     assert "some/model" not in done.stderr and "no-such/tasks" in done.stderr
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pyarrow import feather
 
 from services.buffer.domain.samples import data_sample, storable
 from services.buffer.read_rows import MAX_ROW_BYTES, main
 from services.buffer.row_source import RowSource
 from trinity.config.data_format import FormatConfig
+from trinity.config.data_rows import count_rows, first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,34 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path: Path, read: Read) -> No
         assert done.stdout.isascii()
 
 
+def write_feather(file: Path) -> None:
+    feather.write_feather(TABLE, file, chunksize=2)
+
+
+def write_ipc_file(file: Path) -> None:
+    """With the types of polars: texts as views, categories by number."""
+    texts = TABLE["prompt"].cast(pa.string_view())
+    categories = TABLE["kind"].dictionary_encode()
+    table = pa.table({"prompt": texts, "kind": categories, "n": TABLE["n"]})
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+TABLE = pa.table({"prompt": ["a", "b", "c"], "kind": ["x", "y", "x"], "n": [1, 2, None]})
+
+
+@pytest.mark.parametrize("write", [write_feather, write_ipc_file])
+def test_arrow_files_are_read_as_arrow_streams_are(
+    tmp_path: Path, read: Read, write: Callable[[Path], None]
+) -> None:
+    file = tmp_path / "a.arrow"
+    write(file)
+    done = read(file)
+    assert done.code == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == TABLE.to_pylist()
+    assert (count_rows((file,)), first_row((file,))) == (3, TABLE.to_pylist()[0])
+
+
 def test_a_table_of_texts_gives_texts(tmp_path: Path, read: Read) -> None:
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfprompt,n\n"two\nlines, one cell",07\n')
     done = read(tmp_path / "a.csv")
@@ -78,6 +108,7 @@ def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     ("name", "content", "sentence"),
     [
         ("a.parquet", b"PAR1 no", "not a readable parquet file"),
+        ("a.arrow", b"ARROW1\0\0 no", "not a readable Arrow file"),
         ("a.jsonl", b'{"a": NaN}\n', "row 0"),
         ("a.jsonl", b"\xff\xfe\n", "not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),

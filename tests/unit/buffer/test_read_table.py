@@ -1,10 +1,15 @@
 """Files of SQLite: the one that was named and is allowed is read, whatever its name looks like."""
 
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from services.buffer import allowed_files
+from services.buffer import read_table as reading
+from services.buffer.allowed_files import check_place, open_allowed
 from services.buffer.read_table import read_table
 from services.buffer.row_source import RowSource
 from trinity.errors import UserError
@@ -44,6 +49,89 @@ def test_a_file_elsewhere_or_behind_a_link_is_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "secret.db", tmp_path / "allowed" / "link.db"):
         with pytest.raises(UserError, match="lies outside of"):
             read(file, tmp_path / "allowed")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """A database in a directory that is allowed, and one of the same name elsewhere."""
+    write(tmp_path / "elsewhere" / "a.db", "hidden")
+    write(tmp_path / "allowed" / "here" / "a.db", "shown")
+    return tmp_path / "allowed" / "here" / "a.db"
+
+
+def lead_elsewhere(asked: Path) -> None:
+    root = asked.parents[2]
+    asked.parent.rename(root / "before")
+    asked.parent.symlink_to(root / "elsewhere")
+
+
+def test_a_link_that_changes_once_it_was_checked_leads_nowhere(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(path: str, roots: Sequence[str]) -> str:
+        real = check_place(path, roots)
+        lead_elsewhere(asked)
+        return real
+
+    monkeypatch.setattr(reading, "check_place", checked)
+    with pytest.raises(UserError, match="changed while it was opened"):
+        read(asked, asked.parents[1])
+
+
+def test_a_link_that_changes_while_the_database_is_opened_leads_nowhere(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def late(address: str, *, uri: bool) -> sqlite3.Connection:
+        lead_elsewhere(asked)
+        return connect(address, uri=uri)
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    with pytest.raises(UserError, match="changed while it was opened"):
+        read(asked, asked.parents[1])
+
+
+def test_a_log_that_lies_elsewhere_is_not_read(asked: Path, tmp_path: Path) -> None:
+    """A write-ahead log holds rows that its database does not have yet."""
+    with closing(sqlite3.connect(tmp_path / "elsewhere" / "a.db")) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE train SET prompt = 'hidden, and newer'")
+        writer.commit()
+        with closing(sqlite3.connect(asked)) as own:
+            own.execute("PRAGMA journal_mode = WAL")
+        for end in ("-wal", "-shm"):
+            asked.with_name(f"a.db{end}").symlink_to(tmp_path / "elsewhere" / f"a.db{end}")
+        with pytest.raises(UserError, match="unable to open database file"):
+            read(asked, asked.parents[1])
+
+
+def test_rows_that_are_only_in_the_log_are_read(asked: Path) -> None:
+    with closing(sqlite3.connect(asked)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("INSERT INTO train (prompt) VALUES ('newer')")
+        writer.commit()
+        rows = read(asked, asked.parents[1])
+    assert rows == [{"id": 1, "prompt": "shown"}, {"id": 2, "prompt": "newer"}]
+
+
+def test_a_plain_file_that_changes_once_it_was_checked_leads_nowhere(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checked(path: str, roots: Sequence[str]) -> str:
+        real = check_place(path, roots)
+        lead_elsewhere(asked)
+        return real
+
+    monkeypatch.setattr(allowed_files, "check_place", checked)
+    with pytest.raises(UserError, match="changed while it was opened"):
+        open_allowed(asked, [str(asked.parents[1])])
+
+
+def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("no database, but a text that is long enough" * 50)
+    with pytest.raises(UserError, match="table train cannot be read: file is not a database"):
+        read(tmp_path / "a.db", tmp_path)
 
 
 def test_a_table_is_never_written(tmp_path: Path) -> None:
