@@ -3,18 +3,30 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
 
 INTERVAL_SECONDS = 10.0
+MAX_BURSTS = 1_000
+NOBODY: Mapping[str, str] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Burst:
-    """Events of one kind since the last line about them."""
+    """Events of one kind about one party since the last line about them."""
 
+    kind: str
+    about: Mapping[str, str]
     level: int
     until: float
     count: int = 0
+
+    @property
+    def key(self) -> _Key:
+        return self.kind, *self.about.values()
 
 
 class LimitedLog:
@@ -23,43 +35,56 @@ class LimitedLog:
     log = LimitedLog(logging.getLogger(__name__))
     log.warning("refused a request", reason="a is missing")  # a line
     log.warning("refused a request", reason="b is missing")  # counted
+    log.warning("refused a request", {"subject": "b"})  # a line: it is about somebody else
     # ten seconds after the first: "refused a request again" times=1
 
-    Used from asyncio code only. A kind is a constant text, so there are few of them.
+    Used from asyncio code only. A kind is a constant text, so there are few of them. Whom events
+    are about may be of a stranger's choice: beyond `max_bursts` they are counted together.
     """
 
-    def __init__(self, logger: logging.Logger, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_seconds: float = INTERVAL_SECONDS,
+        max_bursts: int = MAX_BURSTS,
+    ) -> None:
         self._logger = logger
         self._interval_seconds = interval_seconds
-        self._bursts: dict[str, _Burst] = {}
+        self._max_bursts = max_bursts
+        self._bursts: dict[_Key, _Burst] = {}
 
-    def warning(self, kind: str, **extra: object) -> None:
+    def warning(self, kind: str, about: Mapping[str, str] = NOBODY, /, **extra: object) -> None:
         """Something that a caller did wrong."""
-        if self._begins(kind, logging.WARNING):
-            self._logger.warning(kind, extra=extra)
+        if self._begins(kind, about, logging.WARNING):
+            self._logger.warning(kind, extra={**about, **extra})
 
     def error(self, kind: str, error: BaseException, **extra: object) -> None:
         """Something that went wrong here, with its traceback."""
-        if self._begins(kind, logging.ERROR):
+        if self._begins(kind, NOBODY, logging.ERROR):
             self._logger.error(kind, extra=extra, exc_info=error)
 
-    def _begins(self, kind: str, level: int) -> bool:
+    def _begins(self, kind: str, about: Mapping[str, str], level: int) -> bool:
         """Whether nothing of this kind was said lately; otherwise count it."""
-        burst = self._bursts.get(kind)
+        new = _Burst(kind, about, level, time.monotonic() + self._interval_seconds)
+        if new.key not in self._bursts and len(self._bursts) >= self._max_bursts:
+            new.about = NOBODY
+        burst = self._bursts.get(new.key)
         if burst is not None and time.monotonic() < burst.until + self._interval_seconds:
             burst.count += 1
             return False
         # Older than two intervals: the loop that should have ended it is gone.
-        self._begin(kind, level)
+        self._begin(new)
         return True
 
-    def _begin(self, kind: str, level: int) -> None:
-        self._bursts[kind] = _Burst(level, time.monotonic() + self._interval_seconds)
-        asyncio.get_running_loop().call_later(self._interval_seconds, self._end, kind)
+    def _begin(self, burst: _Burst) -> None:
+        self._bursts[burst.key] = burst
+        asyncio.get_running_loop().call_later(self._interval_seconds, self._end, burst.key)
 
-    def _end(self, kind: str) -> None:
+    def _end(self, key: _Key) -> None:
         """Say how many there were; a burst that goes on is told of once an interval."""
-        burst = self._bursts.pop(kind, None)
+        burst = self._bursts.pop(key, None)
         if burst is not None and burst.count:
-            self._logger.log(burst.level, "%s again", kind, extra={"times": burst.count})
-            self._begin(kind, burst.level)
+            extra = {**burst.about, "times": burst.count}
+            self._logger.log(burst.level, "%s again", burst.kind, extra=extra)
+            until = time.monotonic() + self._interval_seconds
+            self._begin(_Burst(burst.kind, burst.about, burst.level, until))

@@ -12,7 +12,7 @@ from tests.faults.table import write_between
 from tests.hosts.deployment import Deployment, deployed
 from tests.hosts.network import Slowness, why_not
 from tests.hosts.outage import LINKS, WAYS, Link, Outage, cut_for, wait_for_step
-from tests.hosts.table import Slow, is_good, table_of
+from tests.hosts.table import Slow, shortcomings, table_of
 from tests.hosts.trial import Trials
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ async def _campaign(arguments: argparse.Namespace) -> tuple[list[Outage], list[S
 
 
 def main() -> int:
-    """0 when everything was noticed and overcome in time and nothing found, 1 otherwise."""
+    """0 when all was noticed and overcome in time and nothing found, else 1 and what it was."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long each cut lasts")
     parser.add_argument("--long-seconds", type=float, default=0.0, help="once each, both ways")
@@ -112,7 +112,9 @@ def main() -> int:
     sys.stdout.write(table + "\n")
     if arguments.docs:
         write_between(arguments.docs, table)
-    return 0 if is_good(outages, slow) else 1
+    said = shortcomings(outages, slow)
+    sys.stderr.writelines(f"{one}\n" for one in said)
+    return 1 if said else 0
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ LINKS: tuple[Link, ...] = (
 )
 """Who opens connections to whom."""
 ONLY_TOLD: Link = ("buffer", "synchronizer")
-"""Carries nothing but signs of life: the experiment goes on without it."""
+"""Carries nothing but signs of life: the experiment goes on, so `trinity why` names nothing."""
 TITLES = {"nats": "broker", "postgres": "database"}
 """What people read for these parts, beside their own names."""
 COMPLAINTS = (" WARNING ", " ERROR ")
@@ -69,7 +69,8 @@ class Outage:
     @property
     def detected_after(self) -> float | None:
         """Until either said so."""
-        return min((one for one in (self.told_after, self.logged_after) if one), default=None)
+        said = [one for one in (self.told_after, self.logged_after) if one is not None]
+        return min(said, default=None)
 
 
 WAYS = ("both", "out", "back")

@@ -1,11 +1,11 @@
 """What a campaign came to, as a table of a document."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from tests.hosts.outage import Link, Outage
+from tests.hosts.outage import ONLY_TOLD, Link, Outage
 
 DETECTED_SECONDS = 10.0
 HEALED_SECONDS = 2.0
@@ -22,15 +22,37 @@ class Slow:
     findings: dict[str, list[str]] = field(default_factory=dict)
 
 
-def is_good(outages: Sequence[Outage], slow: Sequence[Slow]) -> bool:
-    """Whether all of them were noticed and overcome in time, and nothing was found."""
-    in_time = all(
-        (one.told_after or DETECTED_SECONDS + 1) <= DETECTED_SECONDS
-        and (one.healed_after or HEALED_SECONDS + 1) <= HEALED_SECONDS
+def shortcomings(outages: Sequence[Outage], slow: Sequence[Slow]) -> list[str]:
+    """What was not noticed or not overcome in time, and what was found, a sentence each."""
+    said = [
+        f"{' - '.join(one.link)} ({WAYS[one.way]}, {one.seconds:.0f} s): {what}"
         for one in outages
-    )
-    found = chain((one.findings for one in outages), (one.findings for one in slow))
-    return in_time and not any(found)
+        for what in chain(_delays(one), _found(one.findings))
+    ]
+    said += [
+        f"{one.kind} of the {one.place}'s host: {what}"
+        for one in slow
+        for what in _found(one.findings)
+    ]
+    return said
+
+
+def _delays(outage: Outage) -> Iterator[str]:
+    if outage.detected_after is None:
+        yield "never noticed"
+    elif outage.detected_after > DETECTED_SECONDS:
+        yield f"noticed after {outage.detected_after:.1f} s"
+    elif outage.told_after is None and outage.link != ONLY_TOLD:
+        yield "never named by `trinity why`"
+    if outage.healed_after is None:
+        yield "never at work again"
+    elif outage.healed_after > HEALED_SECONDS:
+        yield f"at work again after {outage.healed_after:.1f} s"
+
+
+def _found(findings: dict[str, list[str]]) -> Iterator[str]:
+    for check, sentences in findings.items():
+        yield from (f"{check}: {sentence}" for sentence in sentences)
 
 
 def table_of(outages: Sequence[Outage], slow: Sequence[Slow], undisturbed_seconds: float) -> str:

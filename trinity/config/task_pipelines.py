@@ -15,6 +15,7 @@ from trinity.config.section import Args
 from trinity.config.service import ServiceConfig
 from trinity.config.taskset import TasksetConfig
 from trinity.config.taskset_storage import located_file
+from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
@@ -164,6 +165,7 @@ def _server_url(service: ServiceConfig) -> str:
             f"`{KEY}` sends tasks to Data-Juicer, which needs a server: start "
             "`python -m trinity.data_juicer.server` and give `service.data_juicer.server_url`"
         )
+    check_address(url)
     return url
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from trinity.data_juicer.address import check_address
 from trinity.errors import Unavailable, UserError
 from trinity.json_values import JsonObject
 
@@ -22,6 +23,8 @@ class _NoSession(Exception):
 class DataJuicer:
     """One pipeline of a server; a session that it has forgotten is opened again.
 
+    Raises: UserError for an address beyond this machine that has no TLS.
+
     juicer = DataJuicer("http://127.0.0.1:8005", {"operators": [{"text_length_filter": {}}]})
     stream = juicer.process(stream)
     """
@@ -31,6 +34,9 @@ class DataJuicer:
     """What /create is told."""
     limit_seconds: float = 120.0
     _session: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        check_address(self.url)
 
     def process(self, stream: bytes) -> bytes:
         """An Arrow stream through all operators.

@@ -6,8 +6,8 @@
 GET /health; POST /create (JSON) opens a session with operators, POST /process_experience (a form
 with `session_id` and `arrow_data`, an Arrow stream) answers an Arrow stream and figures in the
 header X-Metrics, POST /close ends the session. 400 is a wrong request, 404 an unknown session, 500
-what an operator raised. It imports nothing of ours but this package, and has no password: it
-listens on this machine alone unless it is told otherwise.
+what an operator raised. It imports next to nothing of ours, and has neither TLS nor a password: it
+listens on this machine alone, for who runs beside it or a proxy that asks who comes.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from trinity.data_juicer.processing import BadRequest, Session, load
+from trinity.security.loopback import is_loopback
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_SESSIONS = 64
@@ -145,6 +146,12 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8005)
     arguments = parser.parse_args()
+    if not is_loopback(arguments.host):
+        parser.exit(
+            2,
+            f"refusing to listen on {arguments.host}, where other machines reach it without TLS "
+            "or a password: use 127.0.0.1, beside the buffer or behind a proxy that has both\n",
+        )
     try:
         load()  # takes up to minutes, for which a first call would not wait
     except ImportError as error:

@@ -4,7 +4,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ServedRun
 from trinity.errors import UserError
 from trinity.security.folder import VARIABLE, Security
-from trinity.security.places import is_loopback
+from trinity.security.loopback import is_loopback
 
 SUFFIX = "-serve"
 

@@ -2,6 +2,7 @@
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.data_juicer import rows as juiced
+from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.operators.rollouts import Changes, Rollouts
@@ -10,9 +11,10 @@ NUMBER = "sample"
 
 
 def _needs(arguments: Arguments) -> Needs:
-    """Raises: UserError where it is not said what shall be done."""
+    """Raises: UserError where it is not said what shall be done, or the server may not be asked."""
     if (arguments.get("operators") is None) == (arguments.get("config_path") is None):
         raise UserError("give either `operators` or `config_path`")
+    check_address(str(arguments["server_url"]))
     return Needs(content=True)
 
 

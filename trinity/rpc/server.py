@@ -17,7 +17,7 @@ from trinity.rpc.guard import GuardedServer
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, LEAST_PING_MILLISECONDS, SERVER_SIZES
 from trinity.security.folder import VARIABLE, Security
-from trinity.security.places import is_loopback
+from trinity.security.loopback import is_loopback
 from trinity.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)

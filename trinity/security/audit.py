@@ -17,13 +17,21 @@ _limited = LimitedLog(logger)
 
 
 def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: str = "") -> None:
-    """A call that was turned away; `why` is one of a few constant texts."""
+    """A call that was turned away; `why` is one of a few constant texts.
+
+    Who is refused again and again hides nobody else: each caller's refusals are counted apart.
+    """
+    host, port = _host_and_port(peer)
+    about = {
+        "method": method,
+        "peer": host,
+        "subject": shown(caller.subject) if caller else "",
+        "tenant": caller.tenant if caller else "",
+    }
     _limited.warning(
         f"refused: {why}",
-        method=method,
-        peer=peer,
-        subject=shown(caller.subject) if caller else "",
-        tenant=caller.tenant if caller else "",
+        about,
+        **({"port": port} if port else {}),
         **({"asked": shown(asked)} if asked else {}),
     )
 
@@ -37,6 +45,14 @@ def steered(*, method: str, peer: str, caller: Caller, request: Message) -> None
 def shown(text: str) -> str:
     """Short enough for a line."""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _host_and_port(peer: str) -> tuple[str, str]:
+    """Each connection has a port of its own, which gRPC names with the host."""
+    if not peer.startswith(("ipv4:", "ipv6:")):
+        return peer, ""
+    host, _, port = peer.rpartition(":")
+    return host, port
 
 
 def _what(request: Message) -> dict[str, object]:

@@ -1,22 +1,12 @@
 """Which addresses may be spoken to plainly: those that do not leave this machine."""
 
-import ipaddress
 import urllib.parse
 
 from trinity.errors import UserError
 from trinity.security.folder import VARIABLE
+from trinity.security.loopback import is_loopback
 
 CHECKED_BY_NAME = ("verify-ca", "verify-full")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether nothing outside this machine is meant; a name may be anything, but for localhost."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def refuse_plain_service(address: str) -> None:

@@ -12,7 +12,7 @@ from trinity.errors import Unauthenticated, UserError
 from trinity.security import audit
 from trinity.security.caller import Caller
 from trinity.security.folder import CERTIFICATE, KEY, VARIABLE, Security
-from trinity.security.places import is_loopback
+from trinity.security.loopback import is_loopback
 from trinity.security.scopes import Scope
 
 if TYPE_CHECKING:

@@ -134,7 +134,6 @@ async def test_garbage_is_an_invalid_argument(buffer: Buffer) -> None:
         ),
         ({"TRINITY_BUFFER_NATS_URL": "nats://127.0.0.1:1"}, "broker at 127.0.0.1:1"),
         ({"TRINITY_BUFFER_MIGRATE_ON_START": "false"}, "python -m services.buffer migrate"),
-        ({"TRINITY_BUFFER_LISTEN": "0.0.0.0:0"}, "loopback"),
     ],
 )
 async def test_a_mistake_in_the_settings_is_one_sentence(

@@ -142,10 +142,5 @@ def test_an_address_that_is_none_is_refused_without_showing_it() -> None:
     assert "secret" not in line
 
 
-def test_an_address_outside_this_machine_is_refused(synchronizer_dsn: str) -> None:
-    line = refusal(LISTEN="0.0.0.0:0", POSTGRES_DSN=synchronizer_dsn, MIGRATE_ON_START="true")
-    assert "loopback" in line
-
-
 def test_unknown_arguments_are_refused() -> None:
     assert "migrate" in refusal("upgrade")

@@ -12,7 +12,7 @@ from trinity.rpc.server import serve
 from trinity.security.broker import client_options
 from trinity.security.folder import PLAIN, Security
 from trinity.security.issuing import Issuer, Part
-from trinity.security.places import is_loopback
+from trinity.security.loopback import is_loopback
 from trinity.settings import ServiceSettings
 
 SERVER_FILES = ("ca.crt", "tls.crt", "tls.key", "token-keys.pem")

@@ -1,0 +1,138 @@
+"""The dashboard shows every figure that is measured, under the name that Prometheus has for it."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.deploy.manifests import SHIPPED
+from trinity.telemetry import instruments, names
+from trinity.telemetry.metrics import INSTRUMENTS, Instrument
+
+Panel = dict[str, Any]
+OBSERVABILITY = SHIPPED / "observability"
+DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "trinity.json"
+UNITS = {"s": "_seconds", "1": ""}
+SERIES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+PROMETHEUS_OWN = {"up"}
+LABELS = {
+    *("job", "le", "service_name", "service_instance_id"),
+    *("trinity_outcome", "trinity_sync", "trinity_wait_owner", "trinity_wait_for"),
+}
+"""Beside the attributes of `trinity.telemetry.names`: what others add, and what one figure has."""
+KEYWORDS = {"and", "or", "unless", "bool"}
+COLUMNS = 24
+
+
+def in_prometheus(one: Instrument) -> set[str]:
+    """The series of an instrument, as the collector's exporter `prometheus` names them.
+
+    What is no letter or digit becomes `_`; a unit in braces is left out, others are spelled out; a
+    gauge of unit 1 would be a `_ratio`.
+    """
+    unit = "" if one.unit.startswith("{") else UNITS[one.unit]
+    if one.unit == "1" and one.kind in ("gauge", "observed"):
+        unit = "_ratio"
+    base = re.sub(r"[^a-zA-Z0-9:]+", "_", one.name) + unit
+    return {base + end for end in SERIES.get(one.kind, ("",))}
+
+
+def panels() -> Iterator[Panel]:
+    yield from json.loads(DASHBOARD.read_text())["panels"]
+
+
+def figures() -> list[Panel]:
+    return [one for one in panels() if one["type"] != "row"]
+
+
+def expressions(panel: Panel) -> list[str]:
+    return [target["expr"] for target in panel["targets"]]
+
+
+def metrics_of(expression: str) -> set[str]:
+    """Its names that are neither functions, labels nor words of the language."""
+    bare = re.sub(r"\{[^}]*\}|\b(by|without|on|ignoring)\s*\([^)]*\)", " ", expression)
+    bare = re.sub(r"\b[a-zA-Z_]\w*\s*\(", " ", bare)
+    return set(re.findall(r"\b[a-zA-Z_:][\w:]*", bare)) - KEYWORDS
+
+
+def labels_of(expression: str) -> set[str]:
+    """Those by which it groups or chooses."""
+    grouped = re.findall(r"\b(?:by|without)\s*\(([^)]*)\)", expression)
+    chosen = re.findall(r"\{([^}]*)\}", expression)
+    words = re.findall(r"\w+", " ".join(grouped))
+    return {*words, *re.findall(r"(\w+)\s*(?:=|!)", " ".join(chosen))}
+
+
+@pytest.mark.parametrize(
+    ("instrument", "series"),
+    [
+        (instruments.LEASED, {"trinity_lease_assignments_total"}),
+        (instruments.READY, {"trinity_rows_ready"}),
+        (instruments.UNCONFIRMED_SECONDS, {"trinity_explorer_unconfirmed_age_seconds"}),
+        (
+            instruments.REWARD,
+            {"rl_reward_value_bucket", "rl_reward_value_sum", "rl_reward_value_count"},
+        ),
+    ],
+)
+def test_names_are_those_of_the_collectors_exporter(
+    instrument: Instrument, series: set[str]
+) -> None:
+    assert in_prometheus(instrument) == series
+
+
+def test_the_collector_adds_suffixes_and_no_namespace() -> None:
+    exporter = yaml.safe_load((OBSERVABILITY / "collector.yaml").read_text())["exporters"]
+    assert exporter["prometheus"].keys() == {"endpoint", "resource_to_telemetry_conversion"}
+
+
+def test_everything_measured_is_in_a_panel() -> None:
+    shown = {name for one in figures() for text in expressions(one) for name in metrics_of(text)}
+    assert [one.name for one in INSTRUMENTS.values() if not in_prometheus(one) & shown] == []
+
+
+def test_every_metric_and_label_of_a_panel_exists() -> None:
+    known = PROMETHEUS_OWN.union(*map(in_prometheus, INSTRUMENTS.values()))
+    attributes = {value for key, value in vars(names).items() if key.isupper()}
+    labels = LABELS | {re.sub(r"\W", "_", one) for one in attributes}
+    for panel in figures():
+        for text in expressions(panel):
+            assert metrics_of(text) <= known, panel["title"]
+            assert metrics_of(text), panel["title"]
+            assert labels_of(text) <= labels, panel["title"]
+        legends = " ".join(target["legendFormat"] for target in panel["targets"])
+        assert set(re.findall(r"\{\{(\w+)\}\}", legends)) <= labels, panel["title"]
+
+
+def test_counters_are_rates_and_histograms_quantiles_or_means() -> None:
+    of_kind = {name: one.kind for one in INSTRUMENTS.values() for name in in_prometheus(one)}
+    for panel in figures():
+        for text in expressions(panel):
+            growing = [n for n in metrics_of(text) if of_kind.get(n) in ("counter", "histogram")]
+            for name in growing:
+                assert re.search(rf"\b(rate|increase|delta)\({name}\b", text), panel["title"]
+
+
+def test_panels_have_a_title_a_unit_and_a_place_of_their_own() -> None:
+    all_panels = list(panels())
+    assert len({one["id"] for one in all_panels}) == len(all_panels)
+    assert len({one["title"] for one in all_panels}) == len(all_panels)
+    for panel in figures():
+        assert panel["description"] and panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["datasource"]["uid"] == "prometheus"
+    for one, other in combinations([panel["gridPos"] for panel in all_panels], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+    assert all(one["gridPos"]["x"] + one["gridPos"]["w"] <= COLUMNS for one in all_panels)
+
+
+def test_names_in_expressions_are_found() -> None:
+    text = 'sum by (le, a) (rate(b_bucket{c!="d"}[5m])) / (sum(rate(e_count[5m])) > 0) and f'
+    assert metrics_of(text) == {"b_bucket", "e_count", "f"}
+    assert labels_of(text) == {"le", "a", "c"}

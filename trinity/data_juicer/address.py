@@ -1,0 +1,21 @@
+"""Where a Data-Juicer server may be: it asks nobody who they are, so nobody else may reach it."""
+
+from urllib.parse import urlsplit
+
+from trinity.errors import UserError
+from trinity.security.loopback import is_loopback
+
+
+def check_address(url: str) -> None:
+    """Raises: UserError when it is none, or rows would leave this machine without TLS."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UserError(
+            f"Data-Juicer's server_url {url!r} is no address like http://127.0.0.1:8005"
+        )
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise UserError(
+            f"refusing to speak to Data-Juicer at {parts.hostname} without TLS: run its server "
+            "beside the buffer and give http://127.0.0.1:PORT, or give the https:// address of a "
+            "proxy that asks who comes"
+        )
