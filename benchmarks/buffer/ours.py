@@ -141,16 +141,23 @@ def _resident_mb(process: psutil.Process) -> float:
 
 async def growth(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
     """Rate of 2 KiB rows with a million stored over the rate with ten thousand."""
-    steps = sizes.few_steps
+    steps, parts = sizes.few_steps, sizes.few_parts
+    begun = steps * (1 + parts)
     key = await stack.open(
-        rollout_plan(folder, num_steps=2 * steps * (sizes.copies + 2), steps_ahead=steps)
+        rollout_plan(folder, num_steps=begun * (sizes.copies + 2), steps_ahead=steps)
     )
     await _next_rate(stack, key, 0, steps)
-    few = await _next_rate(stack, key, steps, steps)
+    few = await _median_rate(stack, key, steps, sizes)
     rows = await grow(stack.admin_dsn, StageKey(**key), sizes.copies)
-    done = 2 * steps * (sizes.copies + 1)
-    many = await _next_rate(stack, key, done, steps)
+    many = await _median_rate(stack, key, begun * (sizes.copies + 1), sizes)
     return {"growth": many / few, "few_rate": few, "many_rate": many, "stored_rows": rows}
+
+
+async def _median_rate(stack: Stack, key: dict[str, str], done: int, sizes: Sizes) -> float:
+    """Of the parts that come next."""
+    steps = sizes.few_steps
+    firsts = range(done, done + steps * sizes.few_parts, steps)
+    return statistics.median([await _next_rate(stack, key, first, steps) for first in firsts])
 
 
 async def _next_rate(stack: Stack, key: dict[str, str], done: int, steps: int) -> float:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +18,10 @@ from trinity.threads import in_daemon_thread
 
 MODULE = "trinity.operators.worker"
 LOAD_SECONDS = 30.0
+TURN_SECONDS = 1.0
+"""How long a function is called for groups of one stage before it is another one's turn."""
+
+NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
 
 
 class FunctionFailed(Exception):
@@ -78,35 +83,41 @@ class Functions:
         """
         if operator.is_built_in:
             return _needs(operator)
+        if known := self._known_needs(operator):
+            return known
         async with self._turn:
             return await self._ask_needs(operator)
 
     async def compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
-        """Call the function once for each part, in their order; a text is why a call gave nothing.
+        """Call the function for each part, in their order; a text is why a call gave nothing.
 
-        A part that ends the process, or takes too long, has that as its error and is the last one
-        in the answer: those after it were not tried.
+        What is not in the answer was not tried: parts after one that ends the process or takes too
+        long, which has that as its error, and those that a turn has no time for.
 
         Raises: ServiceAway.
         """
         if operator.is_built_in:
-            return [await in_daemon_thread(partial(_call, operator, part)) for part in parts]
+            calls = (partial(_call, operator, part) for part in _in_turn(parts))
+            return [await in_daemon_thread(call) for call in calls]
         if not parts:
             return []
         async with self._turn:
             try:
-                await self._ask_needs(operator)
+                needs = await self._ask_needs(operator)
             except FunctionFailed as error:
                 return [str(error) for _ in parts]
+            if needs != operator.needs:
+                # Its process was lost before it had said so: these may not be all of its samples.
+                return [NEEDS_UNKNOWN for _ in parts]
             return await self._compute(operator, parts)
 
     async def _compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
         kind = KINDS[operator.kind]
         computed: list[Any] = []
-        given = await asyncio.to_thread(lambda: [kind.given_to_json(part) for part in parts])
-        await self._worker.send({**_request(operator), "parts": given})
         try:
-            for _ in parts:
+            for part in _in_turn(parts):
+                given = await asyncio.to_thread(kind.given_to_json, part)
+                await self._worker.send({**_request(operator), "parts": [given]})
                 answer = await self._worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
@@ -117,20 +128,37 @@ class Functions:
         return computed
 
     async def _ask_needs(self, operator: Operator) -> Needs:
+        if known := self._known_needs(operator):
+            return known
+        request = _request(operator)
+        await self._worker.send({**request, "parts": None})
+        try:
+            answer = await self._worker.receive(LOAD_SECONDS)
+        except WorkerFailed as error:
+            raise FunctionFailed(str(error)) from error
+        if "error" in answer:
+            raise FunctionFailed(sentence_of(answer["error"]))
+        needs = self._needs[_asked(operator)] = Needs.from_json(answer)
+        return needs
+
+    def _known_needs(self, operator: Operator) -> Needs | None:
+        """What the process that runs now has said; another one may load other files."""
         if not self._worker.is_running:
             self._needs.clear()
-        request = _request(operator)
-        asked = json.dumps(request, sort_keys=True)
-        if asked not in self._needs:
-            await self._worker.send({**request, "parts": None})
-            try:
-                answer = await self._worker.receive(LOAD_SECONDS)
-            except WorkerFailed as error:
-                raise FunctionFailed(str(error)) from error
-            if "error" in answer:
-                raise FunctionFailed(sentence_of(answer["error"]))
-            self._needs[asked] = Needs.from_json(answer)
-        return self._needs[asked]
+        return self._needs.get(_asked(operator))
+
+
+def _in_turn(parts: Sequence[Samples]) -> Iterator[Samples]:
+    """The first one, and others for as long as a turn lasts."""
+    ends = time.monotonic() + TURN_SECONDS
+    for place, part in enumerate(parts):
+        if place and time.monotonic() >= ends:
+            return
+        yield part
+
+
+def _asked(operator: Operator) -> str:
+    return json.dumps(_request(operator), sort_keys=True)
 
 
 def _request(operator: Operator) -> dict[str, Any]:

@@ -1,50 +1,45 @@
-"""The pipeline's worker: claims groups that are complete, shapes them, commits what came of it."""
+"""The pipeline: stages with groups that are complete take turns at having some of them shaped."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
-from services.buffer import telemetry
 from services.buffer.away import AwayServices
-from services.buffer.domain.group import Outcome
+from services.buffer.claim_sizes import ClaimSizes
 from services.buffer.domain.operator import Chain
-from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.functions import Functions, ServiceAway
-from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
+from services.buffer.group_work import CLAIM_SECONDS, GroupWork
+from services.buffer.handlers.grouping import hand_back
 from services.buffer.shaping import Shaper
-from services.buffer.store.claims import Claim, claim_groups, claim_step, renew_claims
+from services.buffer.store.claims import Claim, claim_groups, claim_step
 from services.buffer.store.database import SCOPES_TOPIC, Database
 from services.buffer.store.scopes import seconds_until_claims_end, stages_with_work
 from services.buffer.store.stages import get_stage
 from trinity.errors import Unavailable
-from trinity.notifications import Listener
-from trinity.telemetry import tracing
+from trinity.notifications import Listener, Subscription
+from trinity.types import StageKey
 from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 
 WAIT = "pipeline"
-CLAIM_SECONDS = 3.0
-"""What a worker claimed is free after that, unless it says that it works on it."""
 LOOK_SECONDS = 3.0
 """How often an idle worker looks for what others left."""
 MARGIN_SECONDS = 0.01
 LINGER_SECONDS = 0.05
 """Where nothing more is waiting: the trainer, who may wait for what was shaped, goes first."""
 RETRY_SECONDS = 0.5
-MAX_CLAIMS = 512
-"""Groups that are shaped together; more would hold the stage's lock for long."""
-MAX_READ_CLAIMS = 16
-"""The same where an operator reads what samples say, all of which is in memory then."""
+MAX_AT_ONCE = 4
+"""Stages whose groups are shaped at the same time, each with a connection or two."""
 
 
 class Pipeline:
     """One worker; any number of them, in any replica, share the work.
 
-    Whatever goes wrong with a group counts as an attempt at it; after the last one it is left out
-    and a person is told. Nothing that a group does ends the worker.
+    Each stage with work is worked on beside the others, a claim at a time. Where there are more
+    than may be worked on at once, one whose turn is over comes again after all that wait: whatever
+    a stage's functions take, the others get their turn. Nothing that a group does ends the worker.
     """
 
     def __init__(
@@ -53,55 +48,113 @@ class Pipeline:
         self._database = database
         self._listener = listener
         self._shaper = Shaper(database=database, functions=functions, waits=waits)
+        self._work = GroupWork(database=database, shaper=self._shaper)
         self._waits = waits
-        self._unfinished: list[Claim] = []
+        self._sizes = ClaimSizes()
         self._away = AwayServices(waits)
+        self._places = asyncio.Semaphore(MAX_AT_ONCE)  # first come, first served
+        self._turns: dict[StageKey, asyncio.Task[None]] = {}
+        self._wanted: set[StageKey] = set()  # seen with further work during their turn
+        self._unfinished: list[Sequence[Claim]] = []
 
     async def run(self) -> None:
         """Work until cancelled; a claim of a worker that died is soon free."""
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
-            while True:
-                try:
-                    found = await self._work_once()
-                    pause_seconds = await self._seconds_to_look() if found is None else found
-                except Unavailable as error:
-                    logger.warning("the pipeline waits", extra={"why": str(error)})
-                    self._waits.set(WAIT, waits_for="database", reason=f"to shape groups: {error}")
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                self._waits.clear(WAIT)
-                await changes.wait(pause_seconds)
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    try:
+                        await self._begin_turns(tasks, changes)
+                        await self._let_work()
+                        pause_seconds = await self._seconds_to_look()
+                    except Unavailable as error:
+                        logger.warning("the pipeline waits", extra={"why": str(error)})
+                        why = f"to shape groups: {error}"
+                        self._waits.set(WAIT, waits_for="database", reason=why)
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
+                    self._waits.clear(WAIT)
+                    await changes.wait(pause_seconds)
 
-    async def _work_once(self) -> float | None:
-        """Shape some groups of one stage; answers when to look for more, None if there was none."""
+    async def _begin_turns(self, tasks: asyncio.TaskGroup, changes: Subscription) -> None:
+        """One for each stage with work that has none yet."""
         await self._give_up_claims()
         async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
-            stages = [await get_stage(connection, key) for key in keys]
         self._away.keep(keys)
-        for stage in stages:
-            if self._away.is_away(stage.key):
-                continue
-            chain = await self._shaper.chain_of(stage)
-            if claims := await self._claim(stage, chain):
-                self._unfinished = list(claims)
-                if await self._worked_on(stage, chain, claims):
-                    may_be_more = len(stages) > 1 or len(claims) >= _most_claims(chain)
-                    return 0.0 if may_be_more else LINGER_SECONDS
-        return None
+        self._sizes.keep({*keys, *self._turns})
+        for key in keys:
+            if key in self._turns:
+                self._wanted.add(key)
+            elif not self._away.is_away(key):
+                turn = self._take_turn(key, changes)
+                self._turns[key] = tasks.create_task(turn, name="pipeline turn")
 
-    async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> bool:
-        """Whether it was done; what an operator asks may not answer, and others can go on."""
+    async def _let_work(self) -> None:
+        """Most of what is heard now is of stages that are at work: look less often."""
+        if self._turns:
+            await asyncio.wait(
+                list(self._turns.values()),
+                timeout=LINGER_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+
+    async def _take_turn(self, key: StageKey, changes: Subscription) -> None:
+        """Shape some groups of a stage when there is a place, and say when to look for more."""
         try:
-            async with self._renewed(claims):
-                await self._work_on(stage, chain, claims)
+            async with self._places:
+                pause_seconds = await self._shape_some(key)
+        except Unavailable as error:
+            logger.warning("groups of a stage wait", extra={"stage": key.stage, "why": str(error)})
+            changes.notice()
+            await asyncio.sleep(RETRY_SECONDS)
+            pause_seconds = 0.0
+        del self._turns[key]
+        if pause_seconds == 0 or key in self._wanted:
+            self._wanted.discard(key)
+            changes.notice()
+        elif pause_seconds is not None:
+            asyncio.get_running_loop().call_later(pause_seconds, changes.notice)
+
+    async def _shape_some(self, key: StageKey) -> float | None:
+        """Answers when to look for more, None if there was nothing that could be done."""
+        async with self._database.autocommit() as connection:
+            stage = await get_stage(connection, key)
+        if not stage.is_open:
+            return None
+        chain = await self._shaper.chain_of(stage)
+        most = self._sizes.most(key, chain)
+        claims = await self._claim(stage, chain, most)
+        if not claims:
+            return None
+        num_tried = await self._worked_on(stage, chain, claims)
+        if num_tried is None:
+            return None
+        self._sizes.learn(key, num_claimed=len(claims), num_tried=num_tried)
+        is_all = num_tried == len(claims) < most and not chain.needs.whole_step
+        return LINGER_SECONDS if is_all else 0.0
+
+    async def _claim(self, stage: Stage, chain: Chain, most: int) -> list[Claim]:
+        async with self._database.transaction() as connection:
+            if chain.needs.whole_step:  # whatever the step has: there may be another one
+                return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
+            return await claim_groups(
+                connection, stage.key, limit=most, claim_seconds=CLAIM_SECONDS
+            )
+
+    async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int | None:
+        """How many were tried; none when what an operator asks does not answer."""
+        try:
+            num_tried = await self._work.do(stage, chain, claims)
+        except Unavailable:
+            self._unfinished.append(claims)
+            raise
         except ServiceAway as error:
-            self._away.note(stage.key, str(error))
+            self._unfinished.append(claims)
             await self._give_up_claims()
-            return False
+            self._away.note(stage.key, str(error))
+            return None
         self._away.forget(stage.key)
-        self._unfinished = []
-        return True
+        return num_tried
 
     async def _seconds_to_look(self) -> float:
         """A worker that died says nothing: its claims are looked for when they end."""
@@ -109,83 +162,13 @@ class Pipeline:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
-    async def _claim(self, stage: Stage, chain: Chain) -> list[Claim]:
-        async with self._database.transaction() as connection:
-            if chain.needs.whole_step:
-                return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
-            return await claim_groups(
-                connection, stage.key, limit=_most_claims(chain), claim_seconds=CLAIM_SECONDS
-            )
-
-    @asynccontextmanager
-    async def _renewed(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
-        """Hold claims for as long as they are worked on."""
-
-        async def renew() -> None:
-            while True:
-                await asyncio.sleep(CLAIM_SECONDS / 3)
-                async with self._database.transaction() as connection:
-                    await renew_claims(connection, claims, CLAIM_SECONDS)
-
-        renewing = asyncio.create_task(renew())
-        try:
-            yield
-        finally:
-            renewing.cancel()
-            # A database that is away takes no commit either: whoever claims next does the work.
-            await asyncio.gather(renewing, return_exceptions=True)
-
     async def _give_up_claims(self) -> None:
         """Hand back what the database did not take when it went away."""
-        if not self._unfinished:
-            return
-        async with self._database.transaction() as connection:
-            await hand_back(connection, self._unfinished)
-        self._unfinished = []
-
-    async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
-        """Groups together; if something in them cannot be, each half on its own.
-
-        An explore step that is shaped as a whole stays whole.
-        """
-        try:
-            await self._shape_and_commit(stage, chain, claims)
-        except (Unavailable, ServiceAway):
-            raise
-        except Exception as error:  # the loop's edge: one group must not stop all others
-            logger.exception("groups cannot be committed", extra={"groups": len(claims)})
-            if len(claims) > 1 and not chain.needs.whole_step:
-                middle = len(claims) // 2
-                await self._work_on(stage, chain, claims[:middle])
-                await self._work_on(stage, chain, claims[middle:])
-                return
-            async with self._database.transaction() as connection:
-                await commit_shaped(connection, [_failed(claim, error) for claim in claims])
-
-    async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> None:
-        begun_ns = tracing.now_ns()
-        shaped = await self._shaper.shape(stage, chain, claims)
-        tried = {one.claim.assignment_id for one in shaped}
-        async with self._database.transaction() as connection:
-            await commit_shaped(connection, shaped)
-            await hand_back(
-                connection, [claim for claim in claims if claim.assignment_id not in tried]
-            )
-        telemetry.shaped(shaped, begun_ns)
-        for one in shaped:
-            if one.outcome.error:
-                extra = {"assignment": one.claim.assignment_id, "why": one.outcome.error}
-                logger.warning("a group cannot be shaped", extra=extra)
-
-
-def _most_claims(chain: Chain) -> int:
-    if chain.needs.whole_step:
-        return 1  # whatever the step has: there may be another one
-    return MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
-
-
-def _failed(claim: Claim, error: Exception) -> Shaped:
-    """The first line says what is wrong; a database's error goes on with the whole statement."""
-    text = str(error).strip().split("\n")[0]
-    outcome = Outcome(error=storable(f"{type(error).__name__}: {text}"))
-    return Shaped(claim=claim, outcome=outcome)
+        while self._unfinished:
+            claims = self._unfinished.pop()
+            try:
+                async with self._database.transaction() as connection:
+                    await hand_back(connection, claims)
+            except Unavailable:
+                self._unfinished.append(claims)
+                raise

@@ -20,6 +20,10 @@ class PriorityFailed(Exception):
     """The function cannot be used, or not on these samples."""
 
 
+class PriorityDied(PriorityFailed):
+    """The process that called it was killed or was silent; nothing says that it would be again."""
+
+
 class Priorities:
     """One worker process, started when first needed; killed when it does not answer.
 
@@ -59,7 +63,7 @@ class Priorities:
     ) -> list[float | None]:
         """One for each candidate.
 
-        Raises: PriorityFailed.
+        Raises: PriorityFailed, PriorityDied where it may be asked again.
         """
         if name not in BUILT_IN:
             async with self._turn:
@@ -80,7 +84,7 @@ class Priorities:
             await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
             answer = await self._worker.receive(limit_seconds)
         except WorkerFailed as error:
-            raise PriorityFailed(str(error)) from error
+            raise PriorityDied(str(error)) from error
         if "error" in answer:
             raise PriorityFailed(sentence_of(answer["error"]))
         computed: list[float | None] = answer["priorities"]

@@ -90,8 +90,8 @@ ALL = (
     _buffer("tasks-drawn", "handlers.leasing:draw_tasks"),
     _buffer("ranking-kept", "handlers.ranking:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
-    _buffer("groups-claimed", "pipeline:Pipeline._work_on", when="before"),
-    _buffer("groups-shaped", "pipeline:commit_shaped"),
+    _buffer("groups-claimed", "group_work:GroupWork._work_on", when="before"),
+    _buffer("groups-shaped", "group_work:commit_shaped"),
     # A batch: recorded, committed, answered.
     _buffer("batch-recorded", "handlers.composing:_record"),
     _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),

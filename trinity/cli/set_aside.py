@@ -50,7 +50,8 @@ async def _exclude(
     done = "are excluded" if yes else "would be excluded: add --yes to do it"
     print(f"{answer.num_excluded:,} samples {done}")
     if answer.num_batched:
-        print(f"{answer.num_batched:,} further ones are in a batch and stay there")
+        stay = "are in a batch: they stay there, and come into no further one"
+        print(f"{answer.num_batched:,} further ones {stay}")
 
 
 def include(
@@ -80,7 +81,7 @@ async def _include(
     if answer.num_too_late:
         print(
             f"{answer.num_too_late:,} further ones stay excluded: their groups were shaped "
-            "without them, or the stage has ended"
+            "without them, their contents are removed, or the stage has ended"
         )
 
 

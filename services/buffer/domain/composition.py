@@ -37,6 +37,8 @@ class Wait:
     """Rollouts that are there."""
     num_wanted: int = 0
     """Rollouts that the batch is to have; 0 where that is not known."""
+    look_again_seconds: float | None = None
+    """When to ask again although nothing has changed."""
 
 
 @dataclass(frozen=True, slots=True)

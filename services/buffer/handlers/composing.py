@@ -1,8 +1,10 @@
 """Composes the batch of a train step, once."""
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -35,7 +37,7 @@ from services.buffer.handlers.sampling import (
     sampling_figures,
 )
 from services.buffer.handlers.shortage import go_without, supply_of
-from services.buffer.priorities import Priorities, PriorityFailed
+from services.buffer.priorities import Priorities, PriorityDied, PriorityFailed
 from services.buffer.store.assignments import first_open_place
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
 from services.buffer.store.contents import load_bodies
@@ -47,8 +49,13 @@ from services.buffer.store.scopes import open_scope_places, take_figures
 from services.buffer.store.stages import update_stage
 from trinity.errors import PreconditionFailed
 from trinity.telemetry import tracing
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
 
 NUM_SAMPLES = 3
+MAX_TRIES = 3
+"""Of a batch whose priority function loses its process each time."""
 SampleDecoder = Callable[[bytes], Sample]
 
 
@@ -59,10 +66,15 @@ class Composer:
     A batch is a function of the rollouts alone where their order is fixed: no row is taken while
     something that would come before it is still open. Who reads the open work first and the rows
     second sees at worst too few rows, never a wrong order.
+
+    A priority function whose process is killed or silent is called again in a transaction of its
+    own, so that nobody waits for the stage's lock meanwhile for more than one call.
     """
 
     decode_sample: SampleDecoder
     priorities: Priorities
+    num_deaths: Counter[StageKey] = field(default_factory=Counter)
+    """In a row, of the processes that call the priority functions of these stages."""
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
@@ -119,20 +131,14 @@ class Composer:
             return End("drained", f"all {stage.total_train_steps} train steps have their batch")
         begun_ns = tracing.now_ns()
         unfinished = await _first_unfinished(connection, stage)
-        seen: Look | None = None
         try:
-            for before in bounds(stage, step):
-                if before is not None and unfinished is not None and unfinished < before:
-                    break
-                seen = await look(connection, stage, step, before, self.priorities)
-                stage = seen.stage
-                if seen.is_enough:
-                    return await self._take_chosen(connection, step, seen, begun_ns)
+            seen = await self._look(connection, stage, step, unfinished)
         except PriorityFailed as error:
-            assert stage.plan.replay is not None
-            reason = f"`priority_fn: {stage.plan.replay.priority_fn}` cannot be used: {error}"
-            await end_stage(connection, stage, StageState.FAILED, reason)
-            return End("failed", reason)
+            return await self._without_priorities(connection, stage, error)
+        self.num_deaths.pop(stage.key, None)
+        if seen is not None and seen.is_enough:
+            return await self._take_chosen(connection, step, seen, begun_ns)
+        stage = seen.stage if seen else stage
         num_rows = (
             len(seen.choice.taken) if seen else await count_ready(connection, stage, unfinished)
         )
@@ -141,6 +147,40 @@ class Composer:
         if isinstance(decision, Take) and seen is not None:
             return await self._take_chosen(connection, step, seen, begun_ns)
         return await go_without(connection, stage, step, decision, num_rows)
+
+    async def _look(
+        self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
+    ) -> Look | None:
+        """The first choice that is enough, or the last one; None where nothing can be chosen yet.
+
+        Raises: PriorityFailed.
+        """
+        seen: Look | None = None
+        for before in bounds(stage, step):
+            if before is not None and unfinished is not None and unfinished < before:
+                break
+            seen = await look(connection, stage, step, before, self.priorities)
+            stage = seen.stage
+            if seen.is_enough:
+                break
+        return seen
+
+    async def _without_priorities(
+        self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
+    ) -> Wait | End:
+        """Another try where only the process is at fault; what a function does wrong it repeats."""
+        assert stage.plan.replay is not None
+        name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
+        reason = f"{name} cannot be used: {error}"
+        if isinstance(error, PriorityDied):
+            self.num_deaths[stage.key] += 1
+            if self.num_deaths[stage.key] < MAX_TRIES:
+                logger.warning("a batch is composed again", extra={"why": f"{name}: {error}"})
+                return Wait(f"{name} is called again: {error}", look_again_seconds=0.0)
+            reason = f"{reason}, {MAX_TRIES} times"
+        self.num_deaths.pop(stage.key, None)
+        await end_stage(connection, stage, StageState.FAILED, reason)
+        return End("failed", reason)
 
     async def _take_chosen(
         self, connection: AsyncConnection, step: int, seen: Look, begun_ns: int

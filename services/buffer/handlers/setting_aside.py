@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import AssignmentKind, ExperienceState
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.feedback import hold_scopes, release_scopes
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.replay_pool import leave_pool
+from services.buffer.store.replay_pool import leave_pool, return_to_pool, withdraw
+from services.buffer.store.retention import retired_segments
 from services.buffer.store.set_aside import (
     UNTRAINED,
     delete_content,
@@ -57,22 +59,29 @@ async def exclude_experiences(
 ) -> int:
     """Keep samples from being trained on, whatever the pipeline is doing with them.
 
-    Those in a batch stay there, and come into no further one.
+    Those in a batch stay there, and come into no further one; those that would have, keep why.
     """
-    batched = [row.experience_id for row in rows if row.state is ExperienceState.BATCHED]
+    ids = [row.experience_id for row in rows]
     untrained = [row for row in rows if row.state in UNTRAINED]
     if not untrained:
         await lock_stage(connection, key)
-        await leave_pool(connection, key, batched)
+        await withdraw(connection, key, ids, reason)
         return 0
     await revoke_claims(connection, key, {row.assignment_id for row in untrained})
     await lock_stage(connection, key)
-    await leave_pool(connection, key, batched)
+    await withdraw(connection, key, ids, reason)
     num_excluded = await exclude(connection, key, untrained, reason)
     await release_scopes(connection, key, {row.assignment_id for row in untrained})
     # They leave room for further work, and a batch may have waited for their groups.
     await notify(connection, *stage_topics(key))
     return num_excluded
+
+
+def was_excluded(row: StoredExperience) -> bool:
+    """Whether a person took it out, of all batches or, once it was in some, of further ones."""
+    if row.state is ExperienceState.BATCHED:
+        return row.reason != ""
+    return row.state is ExperienceState.EXCLUDED
 
 
 async def include_experiences(
@@ -82,26 +91,38 @@ async def include_experiences(
     *,
     is_dry_run: bool,
 ) -> Included:
-    """Let excluded samples be trained on after all.
+    """Let samples that were excluded be trained on after all.
 
     Advantages belong to a group: where others of it were shaped without a sample, it comes too
-    late, and so it does when the stage has ended.
+    late, and so it does when the stage has ended, or its content need not be kept any more.
     """
-    excluded = [row for row in rows if row.state is ExperienceState.EXCLUDED]
-    ids = {row.assignment_id for row in excluded}
     if not is_dry_run:
-        await revoke_claims(connection, key, ids)
+        await revoke_claims(connection, key, {row.assignment_id for row in rows})
     stage = await lock_stage(connection, key)
-    found = await find_includable(connection, key, excluded) if stage.is_open else []
-    included = Included(num_included=len(found), num_too_late=len(excluded) - len(found))
-    if is_dry_run or not found:
+    there = await _with_content(connection, stage, rows)
+    again = [row.experience_id for row in there if row.state is ExperienceState.BATCHED]
+    found = await find_includable(connection, key, there)
+    num_found = len(found) + len(again)
+    included = Included(num_included=num_found, num_too_late=len(rows) - num_found)
+    if is_dry_run or not num_found:
         return included
-    included.num_included = await take_back(connection, stage, found)
+    included.num_included = await return_to_pool(connection, key, again)
+    included.num_included += await take_back(connection, stage, found)
     unshaped = {row.assignment_id for row in found if row.parent_id is None}
     await reopen_scopes(connection, key, unshaped)
     await hold_scopes(connection, key, unshaped)
     await notify(connection, *stage_topics(key))
     return included
+
+
+async def _with_content(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> list[StoredExperience]:
+    """Those that a stage could still train on."""
+    if not stage.is_open:
+        return []
+    retired = await retired_segments(connection, stage.key)
+    return [row for row in rows if row.segment_id not in retired]
 
 
 async def check_deletable(
@@ -147,6 +168,7 @@ async def delete_experiences(
     await revoke_claims(connection, key, {row.assignment_id for row in there})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, there)
+    await leave_pool(connection, key, [row.experience_id for row in there])
     num_bytes = await delete_content(connection, key, there, reason)
     await release_scopes(connection, key, {row.assignment_id for row in there})
     await notify(connection, *stage_topics(key))

@@ -17,6 +17,7 @@ from services.buffer.handlers.setting_aside import (
     delete_experiences,
     exclude_experiences,
     include_experiences,
+    was_excluded,
 )
 from services.buffer.servicer.convert import few_of, key_of, sentence_of
 from services.buffer.servicer.pages import Pages, Part
@@ -66,13 +67,15 @@ class SteeringCalls:
         key, wanted = _named(request)
         if wanted.states not in ((), (ExperienceState.EXCLUDED,)):
             raise InvalidRequest("filter: only excluded samples can be included: give no state")
-        wanted = replace(wanted, states=(ExperienceState.EXCLUDED,))
+        meant = wanted.states or (ExperienceState.EXCLUDED, ExperienceState.BATCHED)
+        wanted = replace(wanted, states=meant)
         done = Included()
         async for part in self._parts(key, wanted):
+            rows = [row for row in part.rows if was_excluded(row)]
+            if not rows:
+                continue
             async with self.database.transaction() as connection:
-                some = await include_experiences(
-                    connection, key, part.rows, is_dry_run=request.dry_run
-                )
+                some = await include_experiences(connection, key, rows, is_dry_run=request.dry_run)
             done.num_included += some.num_included
             done.num_too_late += some.num_too_late
         return pb.IncludeExperiencesResponse(

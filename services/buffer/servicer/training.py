@@ -51,7 +51,12 @@ class BatchLook:
     """What one look for a batch gave."""
 
     answer: tuple[Stage, Answer]
-    look_again_seconds: float | None = None
+
+    @property
+    def look_again_seconds(self) -> float | None:
+        """When to look again although nothing was heard."""
+        answer = self.answer[1]
+        return answer.look_again_seconds if isinstance(answer, Wait) else None
 
     @property
     def is_final(self) -> bool:

@@ -11,6 +11,7 @@ from services.buffer.domain.replay import Waiting
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState
 from services.buffer.store.database import (
+    among,
     among_given,
     given,
     in_given_stage,
@@ -18,6 +19,7 @@ from services.buffer.store.database import (
     insert_rows,
     key_columns,
     of_given_stage,
+    of_stage,
     one_of,
 )
 from services.buffer.store.prepared import execute, fetch, fetch_column
@@ -105,6 +107,42 @@ async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection
     """Let samples come into no further batch."""
     if ids:
         await execute(connection, _LEAVE, given(key, ids=list(ids)))
+
+
+_LEAVE_FOR_A_REASON = _LEAVE.returning(sa.cast(P.experience_id, sa.Text))
+
+
+async def withdraw(
+    connection: AsyncConnection, key: StageKey, ids: Collection[str], reason: str
+) -> None:
+    """Let samples come into no further batch at a person's word, which they keep."""
+    if not ids:
+        return
+    left = await fetch_column(connection, _LEAVE_FOR_A_REASON, given(key, ids=list(ids)))
+    await connection.execute(sa.update(experience).where(_batched(key, left)).values(reason=reason))
+
+
+async def return_to_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> int:
+    """Take that back for those of the samples that have such a reason; answers how many."""
+    if not ids:
+        return 0
+    statement = (
+        sa.update(experience)
+        .where(_batched(key, ids), E.reason != "")
+        .values(reason="")
+        .returning(ID)
+    )
+    withdrawn = list((await connection.execute(statement)).scalars())
+    await enter_pool(connection, key, withdrawn)
+    return len(withdrawn)
+
+
+def _batched(key: StageKey, ids: Collection[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        of_stage(experience, key),
+        among(E.experience_id, ids),
+        one_of(E.state, [ExperienceState.BATCHED]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

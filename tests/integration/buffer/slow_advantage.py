@@ -7,7 +7,7 @@ from trinity.algorithm.advantage.samples import Advantages, Samples
 SECONDS = 0.5
 
 
-def slow(samples: Samples) -> Advantages:
+def slow(samples: Samples, *, seconds: float = SECONDS) -> Advantages:
     """The reward itself, after a while."""
-    time.sleep(SECONDS)
+    time.sleep(seconds)
     return Advantages(samples.rewards.copy())

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
+import psycopg
 import pytest
 
 from tests.integration.buffer.harness import Buffer
@@ -103,4 +104,18 @@ async def test_nothing_is_included_without_a_condition_or_once_the_stage_has_end
     with pytest.raises(grpc.aio.AioRpcError, match="only excluded samples can be included"):
         await looking.include(pb.ExperienceFilter(states=[READY]))
     await buffer.cancel("enough")
+    assert await looking.include(of_task(1)) == DONE(num_too_late=2)
+
+
+async def test_what_has_no_content_any_more_stays_out(
+    buffer: Buffer, looking: Looking, tmp_path: Path, shared_dsn: str
+) -> None:
+    await buffer.finish_all(await lease_three(buffer, tmp_path))
+    await looking.until(6, pb.ExperienceFilter(states=[READY]))
+    await looking.exclude(of_task(1), "a bad task")
+    with psycopg.connect(shared_dsn) as connection:
+        connection.execute(
+            "UPDATE buffer.segment SET retired_at = now() WHERE experiment_id = %s",
+            [buffer.key.experiment_id],
+        )
     assert await looking.include(of_task(1)) == DONE(num_too_late=2)

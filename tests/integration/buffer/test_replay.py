@@ -22,6 +22,8 @@ from trinity.rpc.channel import open_channel
 
 NUM_STEPS = 4
 SIZE = 9
+DEADLY = "tests.integration.buffer.own_priorities.deadly"
+WAITING = pb.BatchHead.STATE_WAITING
 FILTERED = """
 SELECT count(*), min(reason) FROM buffer.experience
 WHERE experiment_id = %s AND state = 'filtered'
@@ -185,6 +187,49 @@ async def test_a_batch_that_is_asked_for_again_is_the_same_and_counts_once(
     assert [first, second, third] == batches(rolled_out(), rules(num_steps=3))
 
 
+async def test_what_a_person_excludes_is_not_replayed_and_may_come_back(
+    process: BufferProcess, tmp_path: Path
+) -> None:
+    first = query_pb2.ExperienceFilter(train_step=1)
+    words = "a wrong label"
+    async with talk_to(process) as buffer, open_channel(process.address) as channel:
+        looking = Looking.on(channel, buffer.pb_key)
+        await begin(buffer, replay_plan(tmp_path, train_batch_size=3 * ROWS))
+        trained = []
+        for step in (1, 2, 3):
+            await explore(buffer)
+            trained.append(set((await train(buffer, step))[1]))
+            if step == 1:
+                answer = await looking.exclude(first, words)
+                assert (answer.num_excluded, answer.num_batched) == (0, ROWS)
+                shown = {(one.state, one.reason) for one in await looking.list(first)}
+                assert shown == {(query_pb2.EXPERIENCE_STATE_BATCHED, words)}
+            if step == 2:
+                everything = query_pb2.ExperienceFilter(reward_min=0.0)
+                would = await looking.include(everything, dry_run=True)
+                assert (would.num_included, would.num_too_late) == (ROWS, 0)
+                assert await looking.include(everything) == would
+                assert (await looking.include(everything)).num_included == 0
+                assert not any(one.reason for one in await looking.list(first))
+    assert not trained[0] & trained[1]
+    assert trained[0] < trained[2]
+
+
+async def test_what_is_deleted_waits_no_longer(process: BufferProcess, tmp_path: Path) -> None:
+    first = query_pb2.ExperienceFilter(train_step=1)
+    async with talk_to(process) as buffer, open_channel(process.address) as channel:
+        await begin(buffer, replay_plan(tmp_path))
+        await explore(buffer)
+        await train(buffer, 1)
+        await buffer.checkpoint(1)
+        looking = Looking.on(channel, buffer.pb_key)
+        await looking.exclude(query_pb2.ExperienceFilter(task_index=0, train_step=1), "why")
+        assert (await looking.delete(first, "private data")).num_deleted == ROWS
+        assert await looking.include(first) == query_pb2.IncludeExperiencesResponse()
+        [line] = replay_lines(await buffer.stages())
+        assert "; 0 may come again" in line
+
+
 @pytest.mark.thorough
 async def test_a_buffer_that_was_killed_composes_as_if_it_had_not_been(
     own_process: BufferProcess, tmp_path: Path
@@ -298,6 +343,42 @@ async def test_a_users_function_orders_them(process: BufferProcess, tmp_path: Pa
     _, found = await whole(process, replay_plan(tmp_path, priority_fn=name))
     assert found[1] == [place for place, _ in rolled_out()[:SIZE]]
     assert max(Counter(one for rows in found for one in rows).values()) == 2
+
+
+def deadly_plan(folder: Path, deaths: int, how: str = "SIGKILL") -> StagePlan:
+    """It dies in the second train step, whose candidates were used before."""
+    noted = folder / "deaths"
+    noted.mkdir(exist_ok=True)
+    arguments = {"folder": str(noted), "deaths": deaths, "how": how}
+    return replay_plan(folder, priority_fn=DEADLY, priority_fn_args=arguments)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+async def test_a_batch_is_the_same_when_the_process_of_its_function_is_lost_meanwhile(
+    buffer_dsn: str, nats_url: str, tmp_path: Path, how: str
+) -> None:
+    extra = {"TRINITY_BUFFER_PRIORITY_SECONDS": "1"}
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
+        _, found = await whole(process, deadly_plan(tmp_path, deaths=1, how=how))
+        assert len(list((tmp_path / "deaths").iterdir())) == 1
+        assert (await whole(process, deadly_plan(tmp_path, deaths=0)))[1] == found
+
+
+async def test_a_process_of_a_function_that_dies_each_time_ends_the_stage(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await begin(buffer, deadly_plan(tmp_path, deaths=100))
+    await explore(buffer)
+    await train(buffer, 1)
+    await explore(buffer)
+    name, why = f"`priority_fn: {DEADLY}`", "the process that calls it ended"
+    reasons = set()
+    while (head := (await buffer.batch(2, wait_seconds=0))[0]).state == WAITING:
+        reasons.add(head.reason)
+    assert f"{name} is called again: {why}" in reasons
+    assert head.state == pb.BatchHead.STATE_CANCELLED
+    assert head.reason == f"{name} cannot be used: {why}, 3 times"
+    assert len(list((tmp_path / "deaths").iterdir())) == 3
 
 
 async def test_a_function_that_cannot_be_used_ends_the_stage_with_its_words(

@@ -1,0 +1,41 @@
+"""As many groups are claimed as their functions have time for."""
+
+from services.buffer.claim_sizes import MAX_CLAIMS, MAX_READ_CLAIMS, ClaimSizes
+from services.buffer.domain.operator import Chain, Operator
+from trinity.algorithm.advantage.needs import Needs
+from trinity.types import StageKey
+
+KEY = StageKey(tenant="default", experiment_id="one", stage="rft")
+CHAIN = Chain(operators=(), advantage=Operator(name="grpo", arguments={}))
+READING = Chain(
+    operators=(), advantage=Operator(name="grpo", arguments={}, needs=Needs(content=True))
+)
+
+
+def test_a_stage_that_could_not_try_all_gets_fewer_and_more_again_when_it_can() -> None:
+    sizes = ClaimSizes()
+    assert sizes.most(KEY, CHAIN) == MAX_CLAIMS
+    sizes.learn(KEY, num_claimed=MAX_CLAIMS, num_tried=3)
+    assert sizes.most(KEY, CHAIN) == 3
+    sizes.learn(KEY, num_claimed=3, num_tried=3)
+    assert sizes.most(KEY, CHAIN) == 6
+    sizes.learn(KEY, num_claimed=2, num_tried=2)
+    assert sizes.most(KEY, CHAIN) == 6
+    sizes.learn(KEY, num_claimed=6, num_tried=0)
+    assert sizes.most(KEY, CHAIN) == 1
+
+
+def test_samples_that_are_read_whole_stay_few() -> None:
+    sizes = ClaimSizes()
+    assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
+    sizes.learn(KEY, num_claimed=MAX_READ_CLAIMS, num_tried=MAX_READ_CLAIMS)
+    assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
+
+
+def test_stages_without_work_are_forgotten() -> None:
+    sizes = ClaimSizes()
+    sizes.learn(KEY, num_claimed=5, num_tried=1)
+    sizes.keep([KEY])
+    assert sizes.most(KEY, CHAIN) == 1
+    sizes.keep([])
+    assert sizes.most(KEY, CHAIN) == MAX_CLAIMS
