@@ -12,7 +12,8 @@ class SampleStrategy:
     """What a batch may hold beside the explorer's rows, and what it may not."""
 
     max_staleness: int | None = None
-    """Rows whose weights are more train steps older are left out; None leaves out none."""
+    """Rows whose weights are more train steps older are left out; None leaves out none. A row that
+    no weights of the stage made has no age: it stays, and is counted."""
     expert_data_ratio: float = 0.0
     """Share of the batch, rounded up, that comes from the buffer below."""
     expert_buffer: str | None = None
@@ -26,16 +27,32 @@ def default() -> SampleStrategy:
 
 def staleness_control(*, max_staleness: int | None = None) -> SampleStrategy:
     """As `default`, without rows whose weights are more than `max_staleness` train steps older."""
-    if max_staleness is not None and max_staleness < 0:
-        raise UserError(f"`max_staleness: {max_staleness}` must be 0 or more")
+    _check_bound(max_staleness)
     return SampleStrategy(max_staleness=max_staleness)
 
 
-def mix(*, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> SampleStrategy:
-    """ceil(expert_data_ratio B) of the B rows are rows of data, the others the explorer's."""
+def mix(
+    *,
+    expert_data_ratio: float = 0.5,
+    sft_dataset_name: str = "sft_dataset",
+    max_staleness: int | None = None,
+) -> SampleStrategy:
+    """ceil(expert_data_ratio B) of the B rows are rows of data, the others as with
+    `staleness_control`.
+    """
     if not 0 < expert_data_ratio < 1:
         raise UserError(f"`expert_data_ratio: {expert_data_ratio}` must lie between 0 and 1")
-    return SampleStrategy(expert_data_ratio=expert_data_ratio, expert_buffer=sft_dataset_name)
+    _check_bound(max_staleness)
+    return SampleStrategy(
+        max_staleness=max_staleness,
+        expert_data_ratio=expert_data_ratio,
+        expert_buffer=sft_dataset_name,
+    )
+
+
+def _check_bound(max_staleness: int | None) -> None:
+    if max_staleness is not None and max_staleness < 0:
+        raise UserError(f"`max_staleness: {max_staleness}` must be 0 or more")
 
 
 SAMPLE_STRATEGIES: Registry[Callable[..., SampleStrategy]] = Registry(

@@ -97,11 +97,23 @@ def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
 def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
     """A bound below the age that rollouts have by plan costs most of them."""
     most = stage.algorithm.sampling.max_staleness
+    if most is None or stage.is_driven or not stage.needs_training:
+        return
     usual = _usual_staleness(stage)
-    if most is not None and most < usual and not stage.is_driven:
+    if most < usual:
         yield (
             f"rollouts are up to {usual} train steps old when their turn comes, and "
             f"`max_staleness: {most}` leaves those out: {usual} keeps them"
+        )
+
+
+def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
+    """The versions of stored rows are their own stage's."""
+    most = stage.algorithm.sampling.max_staleness
+    if most is not None and stage.stored_rollouts is not None:
+        yield (
+            f"`max_staleness: {most}` leaves out no stored experience: what they were made with "
+            "are no weights of this stage"
         )
 
 
@@ -254,6 +266,7 @@ LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _calls_are_not_recorded,
     _nothing_to_compare,
     _left_out_as_stale,
+    _bound_on_stored,
     _rejected_as_stale,
     _kept_elsewhere,
     _replay,

@@ -28,7 +28,8 @@ class AlgorithmConfig(Section):
     sample_strategy: str | None = None
     """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
     sample_strategy_args: Args = Field(default_factory=dict)
-    """Arguments laid over the strategy's own."""
+    """Arguments laid over the strategy's own, as `max_staleness` of `staleness_control` and of
+    `mix`."""
     advantage_fn: str | None = None
     """By name, or the dotted path of a function of your own."""
     advantage_fn_args: Args = Field(default_factory=dict)

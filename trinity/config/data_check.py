@@ -9,17 +9,15 @@ from trinity.config.chat_template import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import Row, count_rows, first_row
-from trinity.config.hub_names import HubName, refuse_offline
+from trinity.config.hub_names import HubName, Rows, dataset_of, refuse_offline
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
-from trinity.config.taskset_storage import is_hub_name
 from trinity.errors import UserError
 
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
     """Its files and their first row; what lies elsewhere is seen when it is read."""
-    if taskset.storage_type == "file" and taskset.path and is_hub_name(taskset.path):
-        refuse_offline(HubName("dataset", taskset.path, f"`path: {taskset.path}`"))
+    _check_fetchable(taskset)
     files = _files_here(taskset)
     if not files:
         return
@@ -51,10 +49,16 @@ def check_number_of_tasks(stage: StagePlan) -> None:
         _check_size(sum(count_rows(some) for some in files), stage)
 
 
-def _files_here(taskset: ResolvedTaskset) -> tuple[Path, ...]:
-    if taskset.storage_type != "file" or taskset.path is None or is_hub_name(taskset.path):
+def _check_fetchable(rows: Rows) -> None:
+    if name := dataset_of(rows):
+        refuse_offline(HubName("dataset", name, f"`path: {name}`"))
+
+
+def _files_here(rows: Rows) -> tuple[Path, ...]:
+    """None where the buffer reads them from a database or the hub, or somebody sends them."""
+    if rows.storage_type != "file" or rows.path is None or dataset_of(rows):
         return ()
-    return find_data_files(taskset.path, taskset.split, taskset.subset_name)
+    return find_data_files(rows.path, rows.split, rows.subset_name)
 
 
 def _check_feature(row: Row, column: str) -> None:
@@ -74,13 +78,11 @@ def _check_feature(row: Row, column: str) -> None:
 def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
     """Its files, their first row, and whether they are enough for one step.
 
-    What lies in a database is seen when it is read.
+    What lies in a database or on the hub is seen when it is read.
     """
-    if buffer.format.chat_template is not None:
-        check_template(buffer.format.chat_template, "of `format`")
-    if buffer.path is None or buffer.storage_type == "sql":
+    files = _files_to_train_on(buffer)
+    if not files:
         return
-    files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
     _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
     if stage.total_train_steps is None and buffer.task_pipeline is None:
         _check_size(count_rows(files), stage)
@@ -88,13 +90,15 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 
 def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
     """Its files and their first row: expert rows are as those of `sft`."""
-    assert buffer.path is not None
+    if files := _files_to_train_on(buffer):
+        _check_row(first_row(files), buffer.format, "sft")
+
+
+def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     if buffer.format.chat_template is not None:
         check_template(buffer.format.chat_template, "of `format`")
-    if buffer.storage_type == "sql":
-        return
-    files = find_data_files(buffer.path, buffer.split, buffer.subset_name)
-    _check_row(first_row(files), buffer.format, "sft")
+    _check_fetchable(buffer)
+    return _files_here(buffer)
 
 
 def _check_row(row: Row, columns: FormatConfig, schema: RowSchema) -> None:

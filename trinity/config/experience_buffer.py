@@ -31,8 +31,8 @@ class ExperienceBufferConfig(Section):
     """What the explorer makes (mode both), or rows of a file or a database's table (mode train);
     else as the mode has it."""
     path: str | None = None
-    """A jsonl, json or parquet file, a directory of such, or a Hugging Face dataset's directory.
-    For `sql`: a database's address."""
+    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
+    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
     table: str | None = None
     """For `sql`: the table, unless it is called like the buffer."""
     source_run: RunName | None = None

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.taskset_storage import is_hub_name
 from trinity.errors import UserError
 
 Kind = Literal["model", "dataset"]
+Rows = ResolvedTaskset | ResolvedExperienceBuffer
+"""Tasks, or rows to train on."""
 _OFF = {"", "0", "no", "off", "false"}
 
 
@@ -28,6 +31,12 @@ def to_fetch(plan: ExperimentPlan) -> tuple[HubName, ...]:
     """Each that is no directory and not in the cache, once."""
     named = {(one.kind, one.name): one for stage in plan.stages for one in _named(stage)}
     return tuple(one for one in named.values() if newest_snapshot(one.kind, one.name) is None)
+
+
+def dataset_of(rows: Rows) -> str | None:
+    """The name on the hub that rows are read from; None for those that lie elsewhere."""
+    is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
+    return rows.path if is_dataset else None
 
 
 def is_offline() -> bool:
@@ -62,10 +71,17 @@ def _named(stage: StagePlan) -> Iterator[HubName]:
     yield from _model(stage.critic_model_path or "", "model.critic_model_path")
     if stage.external_model is None:
         yield from _model(stage.model_path, "model.model_path")
-    for taskset in (*stage.tasksets, *stage.eval_tasksets):
-        if taskset.storage_type == "file" and taskset.path and is_hub_name(taskset.path):
-            place = f"taskset `{taskset.name}`, `path: {taskset.path}`"
-            yield HubName("dataset", taskset.path, place)
+    for what, rows in _read_rows(stage):
+        if name := dataset_of(rows):
+            yield HubName("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
+
+
+def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
+    """With what users call them; an auxiliary buffer is read where its rows are mixed in."""
+    yield from (("taskset", one) for one in (*stage.tasksets, *stage.eval_tasksets))
+    yield "experience buffer", stage.experience_buffer
+    if stage.expert_buffer is not None:
+        yield "auxiliary buffer", stage.expert_buffer
 
 
 def _model(path: str, key: str) -> Iterator[HubName]:

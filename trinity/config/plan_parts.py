@@ -91,7 +91,7 @@ class ResolvedExperienceBuffer(Derived):
     name: str
     storage_type: Literal["queue", "file", "sql"]
     path: str | None
-    """Absolute, or a database's address; None for what the explorer makes."""
+    """Absolute, `owner/name` on the hub, or a database's address; None for an explorer's."""
     table: str | None = None
     """Of a database."""
     split: str

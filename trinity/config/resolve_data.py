@@ -19,7 +19,7 @@ from trinity.config.root import Config
 from trinity.config.selecting import resolve_selector
 from trinity.config.task_pipelines import has_inputs, piped, with_inputs
 from trinity.config.taskset import TasksetConfig
-from trinity.config.taskset_storage import database_address, resolve_path
+from trinity.config.taskset_storage import database_address, located_file, resolve_path
 from trinity.errors import UserError
 
 FEEDBACK_SECONDS = 30 * 24 * 3600.0
@@ -152,7 +152,7 @@ def _located(given: ExperienceBufferConfig, storage_type: str, key: str) -> str 
     """Experiences of an explorer are in the buffer, wherever a path may point."""
     if not given.path or storage_type == "queue":
         return None
-    return database_address(given.path, key) if storage_type == "sql" else absolute(given.path)
+    return database_address(given.path, key) if storage_type == "sql" else located_file(given.path)
 
 
 def _resolve_buffer(

@@ -30,6 +30,7 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
     """Rewards, lengths, versions, and whatever the workflows measured.
 
     A version's drift is how many train steps older it is than the weights that `step` starts from.
+    Rows that no version made are counted where there are any: `max_staleness` leaves out none.
     """
     rewards = [row.reward for row in rows if row.reward is not None]
     lengths = [float(row.response_length) for row in rows]
@@ -44,6 +45,8 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
         drifts = [step - 1 - version for version in versions]
         figures |= _range("sample/model_version", versions)
         figures |= _range("sample/model_version_drift", drifts)
+    if len(versions) < len(rows):
+        figures["sample/num_unversioned_rows"] = float(len(rows) - len(versions))
     for name, values in sorted(_rollout_values(rows).items()):
         figures |= _range(f"rollout/{name}", values)
     return figures

@@ -89,7 +89,10 @@ async def count_ready(connection: AsyncConnection, stage: Stage, before: Place |
 async def place_of_fresh(
     connection: AsyncConnection, stage: Stage, number: int, *, oldest: int, before: Place | None
 ) -> Place | None:
-    """Place of the `number`-th ready row by order whose weights are `oldest` or newer."""
+    """Place of the `number`-th ready row by order whose weights are not older than `oldest`.
+
+    A row without a version has no age, here as in `filter_stale`.
+    """
     c = experience.c
     statement = (
         sa.select(c.explore_step, c.position)
@@ -113,7 +116,8 @@ async def filter_stale(
 ) -> int:
     """Leave out ready rows with weights older than `oldest`; answers how many.
 
-    Only those of groups up to `before`, and of none after `up_to`.
+    Only those of groups up to `before`, and of none after `up_to`. What no version of the weights
+    made, as another model's answer, is not old: the batch's figures count it.
     """
     c = experience.c
     stale = sa.and_(is_ready(stage.key, before), c.version_min < oldest)

@@ -110,7 +110,12 @@ def fresh_plan(directory: Path, *, max_staleness: int, **sizes: Unpack[Sizes]) -
 
 
 def mixed_plan(
-    directory: Path, *, ratio: float = 0.5, num_expert_rows: int = 10, **sizes: Unpack[Sizes]
+    directory: Path,
+    *,
+    ratio: float = 0.5,
+    num_expert_rows: int = 10,
+    max_staleness: int | None = None,
+    **sizes: Unpack[Sizes],
 ) -> StagePlan:
     """Some of the rows of each batch come from a file, in shuffled order."""
     experts = {
@@ -122,7 +127,7 @@ def mixed_plan(
     mix = {
         "algorithm_type": "mix",
         "repeat_times": REPEAT_TIMES,
-        "sample_strategy_args": {"expert_data_ratio": ratio},
+        "sample_strategy_args": {"expert_data_ratio": ratio, "max_staleness": max_staleness},
     }
     return rollout_plan(
         directory,

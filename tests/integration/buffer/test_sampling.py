@@ -13,6 +13,8 @@ from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan import StagePlan
 
+EXPERT, STALE = "sample/num_expert_rows", "sample/num_stale_rows"
+UNVERSIONED = "sample/num_unversioned_rows"
 LEFT_OUT = """
 SELECT explore_step, count(*), min(reason) FROM buffer.experience
 WHERE experiment_id = %s AND state = 'filtered' GROUP BY 1 ORDER BY 1
@@ -151,6 +153,49 @@ async def test_rows_that_are_too_old_leave_their_place_to_newer_ones(
         "made by weights older than version 1, the oldest that train step 2 takes with "
         "`max_staleness: 0`"
     )
+
+
+async def test_of_a_mixed_batch_only_the_rollouts_can_be_too_old(
+    process: BufferProcess, buffer: Buffer, tmp_path: Path
+) -> None:
+    size = 2 * ROWS
+    plan = mixed_plan(
+        tmp_path, num_expert_rows=size, max_staleness=0, train_batch_size=size, sync_offset=1
+    )
+    await begin(buffer, plan)
+    await explore(buffer)
+    head, rows = await buffer.batch(1)
+    drawn = indexes(rows)
+    assert [head.metrics[name] for name in (EXPERT, STALE)] == [ROWS, 0.0]
+    await buffer.record(1)
+    (head, rows), explored = await explored_batch(buffer, 2)
+    assert {one.required_version for one in explored} == {1}
+    assert {row.experience.eid.explore_step for row in rows[:ROWS]} == {3}
+    assert [head.metrics[name] for name in (EXPERT, STALE)] == [ROWS, ROWS]
+    assert sorted(drawn + indexes(rows)) == list(range(size)), "each row of data once an epoch"
+    assert [(step, count) for step, count, _ in left_out(process.dsn, buffer)] == [(2, ROWS)]
+
+
+async def test_rows_that_no_version_made_are_never_too_old_and_are_counted(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """The second group is another model's; the third stands behind it and is too old."""
+    await begin(buffer, fresh_plan(tmp_path, max_staleness=0, train_batch_size=2, total_steps=2))
+    first, second, third = (await buffer.lease()).assignments
+    foreign = [buffer.complete(second, run) for run in second.runs]
+    for result in foreign:
+        del result.experiences[0].version_spans[:]
+    await buffer.settle(*foreign)
+    await buffer.finish_all([first, third])
+    head, _ = await buffer.batch(1)
+    assert UNVERSIONED not in head.metrics
+    await buffer.record(1)
+    head, rows = await buffer.batch(2)
+    assert texts(rows) == ["1/1/0", "1/1/1"]
+    assert [head.metrics[name] for name in (UNVERSIONED, STALE)] == [2.0, 0.0]
+    await buffer.record(2)
+    (head, _), _ = await explored_batch(buffer, 3)
+    assert head.metrics[STALE] == 2.0 and UNVERSIONED not in head.metrics
 
 
 async def test_stale_rows_are_counted_by_each_batch_and_told_of_once(

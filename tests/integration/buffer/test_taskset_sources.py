@@ -1,4 +1,4 @@
-"""Tasksets from tables and from the hub, and places that must not be read."""
+"""Tasksets from tables, rows from the hub, and places that must not be read."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.stub_hub import StubHub, hub
-from tests.unit.config.builders import stage
+from tests.unit.config.builders import SFT, stage
 from trinity.cli.taskset import RowFile
 from trinity.client import AsyncTasksets
 from trinity.config.plan import StagePlan
@@ -187,6 +187,65 @@ async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_unde
     started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
     async with started as process, talk_to(process) as buffer:
         assert await tasks_of(buffer, plan_of(path=hub.dataset)) == ['{"prompt": "1+1="}']
+
+
+def of_dataset(name: str, kind: str) -> StagePlan:
+    """Two rows of data a step, alone or beside two rollouts."""
+    rows = {"storage_type": "file", "path": name, "format": {"prompt_type": "plaintext"}}
+    if kind == "data":
+        given: object = {"experience_buffer": rows}
+        return stage(
+            SFT, buffer={"train_batch_size": 2, "total_steps": None, "trainer_input": given}
+        )
+    tasks = {"taskset": {"name": "train", "path": name}}
+    return stage(
+        algorithm={"algorithm_type": "mix", "repeat_times": 2},
+        buffer={
+            "batch_size": 1,
+            "train_batch_size": 4,
+            "explorer_input": tasks,
+            "trainer_input": {"auxiliary_buffers": {"sft_dataset": rows}},
+        },
+    )
+
+
+async def data_of(buffer: Buffer, plan: StagePlan) -> list[str]:
+    """The rows of data of the first batch."""
+    await buffer.open(plan)
+    await buffer.begin()
+    if plan.needs_rollout:
+        await buffer.record(0)
+        await buffer.finish_all((await buffer.lease()).assignments)
+    return [row.row_json for row in (await buffer.batch(1))[1] if row.row_json]
+
+
+@pytest.mark.parametrize("kind", ["data", "experts"])
+async def test_rows_to_train_on_come_from_the_hub_as_tasks_do(
+    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path, kind: str
+) -> None:
+    older, newer = (
+        [f'{{"prompt": "{n}+{n}=", "response": "{2 * n}"}}' for n in numbers]
+        for numbers in ((1, 2), (3, 4))
+    )
+    hub.commits[COMMIT] = {"train.jsonl": "\n".join(older).encode()}
+    hub.commits[LATER] = {"train.jsonl": "\n".join(newer).encode()}
+    extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    plan = of_dataset(hub.dataset, kind)
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
+        for hub.newest, rows in ((COMMIT, older), (LATER, newer)):
+            async with talk_to(process) as buffer:
+                assert await data_of(buffer, plan) == rows
+        async with talk_to(process) as buffer:
+            with pytest.raises(grpc.aio.AioRpcError, match="no public dataset on the hub"):
+                await buffer.open(of_dataset("people/products", kind))
+    extra["HF_HUB_OFFLINE"] = "1"
+    offline = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+    async with offline as process:
+        async with talk_to(process) as buffer:
+            assert await data_of(buffer, plan) == newer
+        async with talk_to(process) as buffer:
+            with pytest.raises(grpc.aio.AioRpcError, match="not in the hub's cache"):
+                await buffer.open(of_dataset("people/products", kind))
 
 
 async def _assert_places_are_refused(buffer: Buffer, allowed: Path, outside: Path) -> None:

@@ -1,5 +1,7 @@
 """Selectors, and the figures of batches and evaluations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,15 @@ def test_batch_metrics_count_a_run_once_and_a_sample_each_time() -> None:
     assert figures["rollout/turns/mean"] == pytest.approx(2.5)
     assert (figures["num_groups"], figures["sample/model_version/mean"]) == (2.0, 3.0)
     assert figures["sample/model_version_drift/max"] == 2.0
+    assert "sample/num_unversioned_rows" not in figures
+
+
+def test_rows_that_no_version_made_are_counted() -> None:
+    foreign = replace(row(1, 0, 1.0), version_min=None)
+    figures = batch_metrics([row(0, 0, 1.0), foreign], step=6)
+    assert figures["sample/num_unversioned_rows"] == 1.0
+    assert figures["sample/model_version/min"] == 3.0
+    assert "sample/model_version/min" not in batch_metrics([foreign], step=6)
 
 
 def test_an_evaluation_weighs_tasks_alike_however_often_they_ran() -> None:

@@ -54,6 +54,26 @@ def test_a_bound_that_leaves_out_what_is_planned_is_told() -> None:
     assert "up to 3 train steps old" in small
 
 
+def test_a_bound_on_the_age_of_expert_rows_beside_rollouts_is_told_alike() -> None:
+    rows = {"sft_dataset": {"storage_type": "file", "path": "/data/sft.jsonl"}}
+    given = {"algorithm_type": "mix", "sample_strategy_args": {"max_staleness": 1}}
+    (told,) = said(
+        algorithm=given,
+        buffer={"trainer_input": {"auxiliary_buffers": rows}, "train_batch_size": 64},
+        synchronizer={"sync_offset": 2},
+    )
+    assert "up to 2 train steps old" in told and "`max_staleness: 1` leaves those out" in told
+
+
+def test_a_bound_on_stored_experiences_is_told() -> None:
+    bound = {"sample_strategy": "staleness_control", "sample_strategy_args": {"max_staleness": 1}}
+    names = ("explore", "look"), ("train", "learn")
+    stages = [{"mode": mode, "stage_name": name} for mode, name in names]
+    (told,) = said(stages=stages, algorithm=bound)
+    assert told.startswith("stage `learn`: `max_staleness: 1` leaves out no stored experience")
+    assert said(stages=stages) == ()
+
+
 def test_keys_that_do_nothing_on_data_are_told() -> None:
     inherited = {"algorithm_type": "sft", "advantage_fn": "grpo", "bypass_old_logprobs": False}
     assert said(SFT, algorithm=inherited) == (

@@ -199,15 +199,22 @@ def test_expert_rows_have_a_name_of_their_own() -> None:
     assert "are called `train`: give each its own name" in twice
 
 
-def test_rows_may_be_as_old_as_the_newest_weights() -> None:
-    strict: object = {
-        "sample_strategy": "staleness_control",
-        "sample_strategy_args": {"max_staleness": 2},
-    }
-    assert said(algorithm=strict, synchronizer={"sync_interval": 3}) == ""
+@pytest.mark.parametrize(
+    "strategy", [{"sample_strategy": "staleness_control"}, {"algorithm_type": "mix"}]
+)
+def test_rows_may_be_as_old_as_the_newest_weights(strategy: dict[str, object]) -> None:
+    strict: object = {**strategy, "sample_strategy_args": {"max_staleness": 2}}
+    assert said(algorithm=strict, buffer=EXPERTS, synchronizer={"sync_interval": 3}) == ""
     assert "`synchronizer.sync_interval: 4` lets even the newest weights grow 3 steps old" in said(
-        algorithm=strict, synchronizer={"sync_interval": 4}
+        algorithm=strict, buffer=EXPERTS, synchronizer={"sync_interval": 4}
     )
+
+
+def test_a_bound_on_staleness_is_a_whole_number_from_0_on() -> None:
+    mixed = {"algorithm_type": "mix", "sample_strategy_args": {"max_staleness": -1}}
+    assert "`max_staleness: -1` must be 0 or more" in said(algorithm=mixed, buffer=EXPERTS)
+    half = {**mixed, "sample_strategy_args": {"max_staleness": 0.5}}
+    assert "`algorithm.sample_strategy_args.max_staleness" in said(algorithm=half, buffer=EXPERTS)
 
 
 @pytest.mark.parametrize("name", ["on_policy_distill", "jsd", "jensen_shannon"])

@@ -1,10 +1,11 @@
 """Names on the hub: told before the start when they have to be fetched, and told from paths."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.config.builders import config, write_model
+from tests.unit.config.builders import GRPO, SFT, config, write_model
 from trinity.config.advice import advice
 from trinity.config.plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
@@ -34,6 +35,67 @@ def planned(model: str = "some/model", tasks: str = "some/tasks") -> ExperimentP
 
 def test_what_has_to_be_fetched_is_told() -> None:
     assert advice(planned()) == (f"{MODEL} {FETCHED}", f"{TASKS} {FETCHED}")
+
+
+def of_data(path: str) -> dict[str, object]:
+    """Changes of a stage on data."""
+    given = {"storage_type": "file", "path": path}
+    return {"buffer": {"trainer_input": {"experience_buffer": given}}}
+
+
+def of_experts(path: str, name: str = "sft_dataset") -> dict[str, object]:
+    """Changes of a stage on rollouts and rows of data."""
+    buffers = {name: {"storage_type": "file", "path": path}}
+    return {
+        "algorithm": {"algorithm_type": "mix", "sample_strategy_args": {"sft_dataset_name": name}},
+        "buffer": {"trainer_input": {"auxiliary_buffers": buffers}},
+    }
+
+
+OF_ROWS = [(SFT, of_data, "experience buffer"), (GRPO, of_experts, "auxiliary buffer")]
+
+
+@pytest.mark.parametrize(("base", "changes", "what"), OF_ROWS)
+def test_rows_to_train_on_are_named_as_tasks_are(
+    base: dict[str, object],
+    changes: Callable[[str], dict[str, object]],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: Path,
+) -> None:
+    plan = plan_experiment(config(base, **changes("some/rows")))
+    name = "experience_buffer" if base is SFT else "sft_dataset"
+    assert advice(plan) == (f"{what} `{name}`, `path: some/rows` {FETCHED}",)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UserError, match=rf"{what} `{name}`: `path: some/rows` is neither .* nor"):
+        check_inputs(plan)
+    (cache / "datasets--some--rows/snapshots/abc").mkdir(parents=True)
+    assert advice(plan) == ()
+    with pytest.raises(UserError) as others:
+        check_inputs(plan)
+    assert "some/rows" not in str(others.value)
+
+
+@pytest.mark.parametrize(("base", "changes", "what"), OF_ROWS)
+@pytest.mark.parametrize("path", ["./some", "/no/such", "absent/rows.jsonl", "here/rows"])
+def test_rows_that_look_local_and_are_not_there_are_named(
+    base: dict[str, object],
+    changes: Callable[[str], dict[str, object]],
+    what: str,
+    path: str,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(UserError) as refused:
+        check_inputs(plan_experiment(config(base, **changes(path))))
+    where = Path(path).absolute()
+    assert what in str(refused.value)
+    assert f"there is no file or directory {where}" in str(refused.value)
+
+
+def test_rows_that_no_batch_takes_are_not_fetched() -> None:
+    unused = of_experts("some/rows")["buffer"]
+    assert advice(plan_experiment(config(GRPO, buffer=unused))) == ()
 
 
 def test_what_was_fetched_before_is_not(cache: Path) -> None:

@@ -64,9 +64,12 @@ def test_a_share_of_a_batch_counts_as_it_is_written() -> None:
     assert planned.num_expert_rows == 7
 
 
-def test_a_bound_on_staleness_moves_with_the_train_step() -> None:
-    bound = {"sample_strategy": "staleness_control", "sample_strategy_args": {"max_staleness": 2}}
-    planned = stage(algorithm=bound)
+@pytest.mark.parametrize(
+    "strategy", [{"sample_strategy": "staleness_control"}, {"algorithm_type": "mix"}]
+)
+def test_a_bound_on_staleness_moves_with_the_train_step(strategy: dict[str, object]) -> None:
+    bound = {**strategy, "sample_strategy_args": {"max_staleness": 2}}
+    planned = stage(algorithm=bound, buffer={"trainer_input": {"auxiliary_buffers": EXPERTS}})
     assert [planned.oldest_version(step) for step in (1, 3, 4, 10)] == [0, 0, 1, 7]
     assert stage().oldest_version(10) == 0
 

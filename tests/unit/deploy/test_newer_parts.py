@@ -79,6 +79,15 @@ def test_an_auxiliary_model_may_come_from_the_hub() -> None:
     assert not with_stage(**auxiliary("/models/judge")).uses_hub
 
 
+def test_expert_rows_may_come_from_the_hub() -> None:
+    rows = deployment_of("addition").plan.stages[-1].experience_buffer
+    experts = rows.model_copy(update={"storage_type": "file", "path": "owner/rows"})
+    deployment = with_stage(auxiliary_buffers=(experts,))
+    assert deployment.uses_hub
+    assert "owner/rows" not in deployment.data_roots
+    assert "/cache" in deployment.environment("buffer")["TRINITY_BUFFER_TASKSET_ROOTS"]
+
+
 def test_the_name_of_a_model_elsewhere_is_no_model_of_the_hub() -> None:
     assert not with_stage(**auxiliary("some/large-one", ELSEWHERE)).uses_hub
 

@@ -19,6 +19,9 @@ def test_usually_a_batch_is_what_the_explorer_makes() -> None:
 def test_staleness_is_bounded_where_a_bound_is_given() -> None:
     assert strategy("staleness_control").max_staleness is None
     assert strategy("staleness_control", max_staleness=4).max_staleness == 4
+    assert strategy("mix").max_staleness is None
+    both = strategy("mix", max_staleness=4)
+    assert (both.max_staleness, both.expert_buffer) == (4, "sft_dataset")
 
 
 def test_mixing_names_a_share_and_where_it_comes_from() -> None:
@@ -31,6 +34,7 @@ def test_mixing_names_a_share_and_where_it_comes_from() -> None:
     ("name", "arguments"),
     [
         ("staleness_control", {"max_staleness": -1}),
+        ("mix", {"max_staleness": -1}),
         ("mix", {"expert_data_ratio": 0.0}),
         ("mix", {"expert_data_ratio": 1.0}),
     ],
