@@ -19,6 +19,8 @@ def main() -> None:
     print(f"{done.num_stored} stored, {done.num_refused} refused")
     for refusal in done.refused:
         print(f"  row {refusal.index}: {refusal.reason}")
+    if more := done.num_refused - len(done.refused):
+        print(f"  and {more} more")
 
 
 def problems(seed: int) -> list[dict[str, object]]:

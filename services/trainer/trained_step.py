@@ -10,7 +10,6 @@ from services.trainer.weights import Exported
 from trinity.config.plan import StagePlan
 from trinity.telemetry.tracing import Span
 
-
 PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 
 

@@ -4,9 +4,13 @@ import json
 
 import pytest
 
-from tests.e2e.launched import Launched
+from tests.e2e.conftest import Launch
+from tests.e2e.launched import CONFIG, Launched
 
 pytestmark = pytest.mark.timeout(900)
+
+ONE_RANK = "trainer: {{dtype: float32}}"
+TWO_RANKS = "trainer: {{dtype: float32, rank_num: 2}}"
 
 
 def retrain(run: Launched, *options: str) -> str:
@@ -35,6 +39,21 @@ def test_from_a_checkpoint_on_they_give_the_same_weights(undisturbed: Launched) 
 def test_stored_rows_of_data_give_the_same_weights_again(undisturbed: Launched) -> None:
     printed = retrain(undisturbed, "--stage", "warmup", "--steps", "1..20")
     assert "[warmup] version 20 has the same weights as before, bit for bit" in printed
+
+
+@pytest.mark.thorough
+def test_two_ranks_give_the_same_weights_again(launch: Launch) -> None:
+    assert ONE_RANK in CONFIG
+    run = launch("two-ranks", CONFIG.replace(ONE_RANK, TWO_RANKS))
+    run.start()
+    assert run.wait() == 0, run.text
+    for steps in ("1..8", "7..8"):
+        printed = retrain(run, "--steps", steps)
+        assert "[rft] version 8 has the same weights as before, bit for bit" in printed
+        again = run.job_dir / "retrained" / f"rft-{steps.replace('..', '-')}"
+        for job_dir in (run.job_dir, again):
+            parts = (job_dir / "stages/rft/checkpoints").rglob("model_world_size_2_rank_1.pt")
+            assert list(parts), f"{job_dir} was trained by two ranks"
 
 
 @pytest.mark.thorough

@@ -1,6 +1,8 @@
 """Nothing that runs code when it is read goes over a wire or into a database: no pickle, anywhere.
 
-Our own code is looked at, all of it; what libraries do inside one process is theirs.
+Our own code is looked at, all of it; what libraries do inside one process is theirs. So are the
+files that verl writes into a checkpoint on the disk and reads back: ours only read their tensors,
+with `weights_only=True`, and write none.
 """
 
 import ast
@@ -21,8 +23,20 @@ FORBIDDEN = frozenset(
 )
 CARRIERS = frozenset(("Queue", "SimpleQueue", "JoinableQueue", "Pipe", "Pool", "Manager"))
 """Of multiprocessing: what goes through them is pickled."""
+PROCESSES = ("multiprocessing.", "mp.", "torch.multiprocessing.")
 OBJECTS = ("_object", "_object_list")
 """How the collectives of torch.distributed end that pickle."""
+BY_NAME = frozenset(("to_pickle", "read_pickle"))
+"""Of tables, whatever they are called."""
+NUMPY = ("np", "numpy")
+ARRAYS_OF_OBJECTS = frozenset(("save", "savez", "savez_compressed"))
+"""Of numpy: an array of objects is pickled unless that is forbidden."""
+FROM_LIBRARIES = {
+    "torch": frozenset(("save", "load")),
+    "numpy": frozenset((*ARRAYS_OF_OBJECTS, "load")),
+    "pandas": BY_NAME,
+}
+"""Only to be called by their whole names, by which they are found here."""
 
 
 def found_in(source: str) -> list[str]:
@@ -43,21 +57,20 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     for name in [module, *names] if module else names:
         if name.split(".")[0] in FORBIDDEN:
             yield f"import of {name}"
+    for name in names:
+        if name in FROM_LIBRARIES.get(module, ()):
+            yield f"import of {module}.{name}"
     if module == "concurrent.futures" and "ProcessPoolExecutor" in names:
         yield "ProcessPoolExecutor"
-    if module.startswith("multiprocessing"):
+    if module.startswith(("multiprocessing", "torch.multiprocessing")):
         yield from (f"multiprocessing.{name}" for name in names if name in CARRIERS)
 
 
 def _called(node: ast.Call) -> Iterator[str]:
     name = ast.unparse(node.func)
-    given = {one.arg: ast.unparse(one.value) for one in node.keywords}
-    last = name.rpartition(".")[2]
-    if name == "torch.load" and given.get("weights_only") != "True":
-        yield "torch.load without weights_only=True"
-    if given.get("allow_pickle") not in (None, "False"):
-        yield "allow_pickle"
-    if name.split(".")[0] in ("multiprocessing", "mp") and last in CARRIERS:
+    first, _, last = name.rpartition(".")
+    yield from _written_or_read(node, first, last)
+    if name.startswith(PROCESSES) and last in CARRIERS:
         yield name
     if last == "ProcessPoolExecutor":
         yield name
@@ -66,6 +79,21 @@ def _called(node: ast.Call) -> Iterator[str]:
     by_name = name in ("__import__", "importlib.import_module", "import_module") and node.args
     if by_name and ast.unparse(node.args[0]).strip("'\"").split(".")[0] in FORBIDDEN:
         yield f"import of {ast.unparse(node.args[0])}"
+
+
+def _written_or_read(node: ast.Call, first: str, last: str) -> Iterator[str]:
+    """By a function of a library that may pickle, unless it is told not to."""
+    given = {one.arg: ast.unparse(one.value) for one in node.keywords}
+    if (first, last) == ("torch", "save"):
+        yield "torch.save"
+    if (first, last) == ("torch", "load") and given.get("weights_only") != "True":
+        yield "torch.load without weights_only=True"
+    if first in NUMPY and last in ARRAYS_OF_OBJECTS and given.get("allow_pickle") != "False":
+        yield f"numpy.{last} without allow_pickle=False"
+    elif given.get("allow_pickle") not in (None, "False"):
+        yield "allow_pickle"
+    if last in BY_NAME:
+        yield last
 
 
 def test_no_code_of_ours_pickles() -> None:
@@ -89,8 +117,18 @@ def test_all_of_it_is_looked_at() -> None:
         "torch.load(path, weights_only=False)",
         "np.load(file, allow_pickle=True)",
         "np.save(file, rows, allow_pickle=allowed)",
+        "np.save(file, rows)",
+        "numpy.savez(file, rows=rows)",
+        "from numpy import load",
+        "torch.save(weights, path)",
+        "from torch import save as keep",
+        "table.to_pickle(path)",
+        "pd.read_pickle(path)",
+        "from torch.multiprocessing import Queue",
         "from multiprocessing import Queue",
         "multiprocessing.Pool(4)",
+        "mp.get_context('spawn').Queue()",
+        "torch.multiprocessing.Queue()",
         "from concurrent.futures import ProcessPoolExecutor",
         "dist.broadcast_object_list(rows)",
         "torch.distributed.all_gather_object(rows, row)",
@@ -105,6 +143,10 @@ def test_whatever_pickles_would_be_found(source: str) -> None:
     [
         "torch.load(p, weights_only=True)",
         "np.load(f, allow_pickle=False)",
+        "np.load(f)",
+        "np.save(f, rows, allow_pickle=False)",
+        "safetensors.torch.save(tensors)",
+        "learner.save(directory, step)",
         "import json",
         "f.load()",
     ],

@@ -30,8 +30,10 @@ const { BufferService, TasksetService } = trinity.api.v1;
 const tenant = process.env.TRINITY_TENANT ?? "default";
 
 const answer = await submit(new BufferService(address, credentials.createInsecure()));
-console.log(`request ${requestId}: ${answer.numStored} rows stored, ${answer.numRefused ?? 0} refused`);
-for (const { index = 0, reason } of answer.refused ?? []) console.log(`  row ${index}: ${reason}`);
+const { numRefused = 0, refused = [] } = answer;
+console.log(`request ${requestId}: ${answer.numStored} rows stored, ${numRefused} refused`);
+for (const { index = 0, reason } of refused) console.log(`  row ${index}: ${reason}`);
+if (numRefused > refused.length) console.log(`  and ${numRefused - refused.length} more`);
 
 const { tasksets } = await list(new TasksetService(address, credentials.createInsecure()));
 for (const one of tasksets) console.log(`${one.name}: ${one.numRows} rows, ${one.state}`);

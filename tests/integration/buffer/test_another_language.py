@@ -41,13 +41,7 @@ async def test_javascript_submits_tasks_and_hears_of_each_row(
     file.write_text("\n".join(rows))
 
     async def submit() -> str:
-        command = ["node", str(client), process.address, "sums", str(file), request_id]
-        environment = os.environ | {"TRINITY_TENANT": tenant}
-        done = await asyncio.to_thread(
-            subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return await submitted(client, process, file, tenant=tenant, request_id=request_id)
 
     first = await submit()
     assert "1199 rows stored, 1 refused" in first
@@ -57,3 +51,29 @@ async def test_javascript_submits_tasks_and_hears_of_each_row(
     async with AsyncTasksets(process.address, tenant=tenant) as tasksets:
         found = await tasksets.get("sums", num_rows=2)
     assert found.rows == ({"prompt": "0+0"}, {"prompt": "1+1"})
+
+
+async def test_javascript_says_how_many_more_were_refused_than_are_told(
+    client: Path, process: BufferProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("[1]\n" * 1_003 + json.dumps({"prompt": "1+1="}) + "\n")
+    said = await submitted(
+        client, process, file, tenant=uuid.uuid4().hex, request_id=str(uuid.uuid4())
+    )
+    assert "1 rows stored, 1003 refused\n" in said
+    assert said.count("a row must be a JSON object") == 1_000
+    assert "\n  and 3 more\n" in said
+
+
+async def submitted(
+    client: Path, process: BufferProcess, file: Path, *, tenant: str, request_id: str
+) -> str:
+    """What the example prints of these tasks."""
+    command = ["node", str(client), process.address, "sums", str(file), request_id]
+    environment = os.environ | {"TRINITY_TENANT": tenant}
+    done = await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -112,6 +112,29 @@ async def test_many_samples_a_run_do_not_pile_up(buffer: Buffer, tmp_path: Path)
     assert (await buffer.lease()).state == Lease.STATE_GRANTED
 
 
+async def test_the_credit_of_runs_that_are_given_up_comes_back(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """Twelve rows of the first step wait: with those, a single run of the second is too many."""
+    await opened(buffer, tmp_path, sync_offset=1, total_steps=20, max_refill_rounds=0)
+    granted = (await buffer.lease()).assignments
+    first, second = ([one for one in granted if one.explore_step == step] for step in (1, 2))
+    assert (len(first), len(second)) == (3, 3)
+    await buffer.settle(
+        *(buffer.complete(one, run, Made(), Made(), Made()) for one in first for run in one.runs)
+    )
+    await buffer.batch(1)
+    await buffer.record(1)
+    *others, last = [(one, run) for one in second for run in one.runs]
+    tried_once = [buffer.fail(one, run, attempt=0) for one, run in (*others, last)]
+    await buffer.settle(*tried_once)
+    await buffer.settle(*(buffer.fail(one, run, attempt=1) for one, run in others))
+    assert (await buffer.lease(wait_seconds=0)).state == Lease.STATE_WAITING
+    await buffer.settle(buffer.fail(*last, attempt=1))
+    third = (await buffer.lease()).assignments
+    assert [one.explore_step for one in third] == [3, 3, 3]
+
+
 async def test_a_stage_is_drained_when_training_and_the_last_evaluation_are_done(
     buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -210,6 +210,31 @@ def test_the_command_line_says_what_was_stored_and_what_was_refused(
     assert (gone.returncode, gone.stderr) == (1, "error: there is no taskset sums\n")
 
 
+async def test_of_many_refused_rows_the_first_thousand_are_told_and_all_are_counted(
+    process: BufferProcess,
+) -> None:
+    given = ["[1]"] * 1_001 + ['{"prompt": "1+1="}']
+    async with client_of(process) as tasksets:
+        done = await tasksets.submit("mostly-wrong", given)
+        assert (done.num_stored, done.num_refused) == (1, 1_001)
+        assert [one.index for one in done.refused] == list(range(1_000))
+        assert (await tasksets.get("mostly-wrong")).num_refused == 1_001
+
+
+def test_the_command_line_says_how_many_more_were_refused_than_it_lists(
+    process: BufferProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("[1]\n" * 1_001 + '{"prompt": "1+1="}\n')
+    done = trinity(process, "submit", str(file), "--name", "mostly-wrong")
+    assert done.returncode == 3, done.stderr
+    said, *listed, more = done.stdout.splitlines()
+    assert said == "taskset mostly-wrong: 1 rows stored, 1,001 refused"
+    assert listed == [f"  row {place}: a row must be a JSON object" for place in range(20)]
+    assert more == "  and 981 more"
+    assert "refused  1,001 rows" in trinity(process, "show", "mostly-wrong").stdout
+
+
 def test_code_without_an_event_loop_uses_the_same_calls(process: BufferProcess) -> None:
     with Tasksets(process.address, tenant=uuid.uuid4().hex) as tasksets:
         assert tasksets.submit("sums", rows(3)).num_stored == 3

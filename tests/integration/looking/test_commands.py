@@ -79,7 +79,9 @@ async def _check_export(folder: Path, job: Path) -> None:
 async def _check_taking_out(job: Path) -> None:
     why = ("--reason", "a test")
     out, _, _ = await trinity("exclude", "step=5", *why, job_dir=job)
-    assert out.splitlines()[1] == "8 further ones are in a batch and stay there"
+    assert out.splitlines()[1] == (
+        "8 further ones are in a batch: they stay there, and come into no further one"
+    )
     _, _, error = await trinity("delete", "step=5", *why, "--yes", job_dir=job)
     assert isinstance(error, PreconditionFailed)
     assert "8 of these samples are in the batch of step 5, which may be trained" in str(error)
