@@ -9,6 +9,7 @@ from trinity.api.v1 import query_pb2
 from trinity.looking.samples import name_of_state
 
 BENT = "differs from what was left out by more than chance"
+BENT_TASKS = "some tasks lost more of their runs than by chance"
 NO_MEAN = ""
 
 
@@ -35,9 +36,15 @@ def population_table(population: query_pb2.GetPopulationResponse) -> Table:
             _mean(one.generated_mean),
             _mean(one.trained_mean),
             f"{one.shift:.3f}",
-            BENT if one.is_significant else "",
+            _remark(one),
         )
     return table
+
+
+def _remark(one: query_pb2.Comparison) -> str:
+    if not one.is_significant:
+        return ""
+    return BENT_TASKS if one.name == "task" else BENT
 
 
 def _mean(value: float) -> str:

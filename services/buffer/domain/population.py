@@ -12,6 +12,9 @@ Task = tuple[str, int]
 Floats = npt.NDArray[np.float64]
 CRITICAL = 1.628
 """Of the Kolmogorov-Smirnov test of two samples at a level of 1 %."""
+MIN_TASKS = 10
+TASK_CRITICAL = 3.0
+"""Standard deviations: beyond them is less than 1 % of what chance gives from ten tasks on."""
 PREFIX = "population"
 
 
@@ -115,8 +118,28 @@ def _task_shift(population: Population) -> Shift:
         generated_mean=math.nan,
         trained_mean=math.nan,
         distance=sum(differences) / 2,
-        is_significant=False,
+        is_significant=_prefers_tasks(population, trained),
     )
+
+
+def _prefers_tasks(population: Population, trained: Mapping[Task, int]) -> bool:
+    """Whether some tasks lost more of their runs than others, and not by chance.
+
+    Pearson's statistic over tasks, held against its mean and variance where each run is trained on
+    with the same chance; both are exact for binomial counts, however few runs a task has.
+    """
+    generated = Counter(one.task for one in population.samples)
+    runs = {task: max(runs, generated[task]) for task, runs in population.runs_of.items()}
+    share = sum(trained.values()) / sum(runs.values())
+    spread = share * (1 - share)
+    if len(runs) < MIN_TASKS or spread <= 0:
+        return False
+    statistic = sum(
+        (trained.get(task, 0) - number * share) ** 2 / (number * spread)
+        for task, number in runs.items()
+    )
+    variance = sum(2 + (1 - 6 * spread) / (number * spread) for number in runs.values())
+    return statistic - len(runs) > TASK_CRITICAL * math.sqrt(variance)
 
 
 def population_figures(population: Population) -> dict[str, float]:

@@ -1,7 +1,9 @@
 """What is trained on is compared with what was generated."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from services.buffer.domain.population import Generated, Population, population_figures, shifts
@@ -60,6 +62,50 @@ def test_tasks_are_weighed_by_their_runs() -> None:
         first_step=1, last_step=1, runs_of={("train", 0): 4, ("train", 1): 4}, samples=samples
     )
     assert shifts(found)[-1].distance == 0.5
+
+
+def runs_of_tasks(*is_trained: list[bool]) -> Population:
+    """A list for each task: whether each of its runs was trained on."""
+    tasks = {("train", number): runs for number, runs in enumerate(is_trained)}
+    return Population(
+        first_step=1,
+        last_step=1,
+        runs_of={task: len(runs) for task, runs in tasks.items()},
+        samples=[
+            Generated(task=task, response_length=1, reward=1.0, is_trained=one)
+            for task, runs in tasks.items()
+            for one in runs
+        ],
+    )
+
+
+def test_leaving_out_whole_tasks_is_called_a_shift_of_tasks() -> None:
+    found = runs_of_tasks(*[[True] * 8] * 12, *[[False] * 8] * 4)
+    assert shifts(found)[-1].is_significant
+
+
+def test_tasks_whose_runs_never_came_are_missed() -> None:
+    """As after a resume that skips what it had begun."""
+    found = runs_of_tasks(*[[True] * 8] * 12)
+    lost = {("train", 100 + number): 8 for number in range(4)}
+    shorter = replace(found, runs_of={**found.runs_of, **lost})
+    assert shifts(shorter)[-1].is_significant
+
+
+def test_losing_runs_of_all_tasks_by_chance_is_no_shift_of_tasks() -> None:
+    flagged = 0
+    for seed in range(200):
+        drawn = np.random.default_rng(seed).random((16, 8)) < 0.75
+        flagged += shifts(runs_of_tasks(*drawn.tolist()))[-1].is_significant
+    assert flagged <= 4
+
+
+@pytest.mark.parametrize("num_runs", [1, 8])
+def test_few_tasks_or_one_run_of_each_prove_nothing(num_runs: int) -> None:
+    few = runs_of_tasks([True] * num_runs, [False] * num_runs)
+    assert not shifts(few)[-1].is_significant
+    single = runs_of_tasks(*[[True]] * 30, *[[False]] * 10)
+    assert not shifts(single)[-1].is_significant
 
 
 def test_samples_without_a_reward_are_compared_by_their_lengths() -> None:

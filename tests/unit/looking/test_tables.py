@@ -103,7 +103,11 @@ def test_a_population_says_what_is_bent_and_why() -> None:
                 is_significant=True,
             ),
             query_pb2.Comparison(
-                name="task", generated_mean=float("nan"), trained_mean=float("nan"), shift=0.01
+                name="task",
+                generated_mean=float("nan"),
+                trained_mean=float("nan"),
+                shift=0.01,
+                is_significant=True,
             ),
         ],
         left_out=[query_pb2.StateCount(reason="too old", count=200)],
@@ -114,4 +118,5 @@ def test_a_population_says_what_is_bent_and_why() -> None:
     ]
     text = shown(population_table(population))
     assert "differs from what was left out by more than chance" in text
+    assert "some tasks lost more of their runs" in text
     assert "nan" not in text
