@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-deploy faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-deploy check-data-juicer faults hosts bench \
 	bench-buffer bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -52,6 +52,12 @@ check-images: setup  ## The environments of the buffer's and the synchronizer's 
 
 check-deploy: setup  ## Manifests rendered for the examples, against the schemas of what takes them
 	PYTHON=$(BIN)/python deploy/check.sh
+
+DATA_JUICER := build/data-juicer
+check-data-juicer: setup  ## The operators that ask Data-Juicer, against itself, in an environment under build/
+	@test -x $(DATA_JUICER)/bin/python || $(BIN)/python -m venv $(DATA_JUICER)
+	$(DATA_JUICER)/bin/pip --disable-pip-version-check install -q py-data-juicer==1.6.1 aiohttp
+	TRINITY_TEST_DATA_JUICER=$(CURDIR)/$(DATA_JUICER)/bin/python $(BIN)/pytest -n 0 tests/unit/data_juicer
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md

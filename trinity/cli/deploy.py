@@ -97,9 +97,15 @@ def submit(
     plan: Annotated[Path, typer.Option("--plan", help="What `render` wrote.", show_default=False)],
     synchronizer: Annotated[str, typer.Option(help="host:port", show_default=False)],
     buffer: Annotated[str, typer.Option(help="host:port", show_default=False)],
+    monitor: Annotated[
+        Path | None,
+        typer.Option(help="Feed the plan's monitor from here; its files go into this folder."),
+    ] = None,
 ) -> None:
     """Start an experiment on services that run, or go on with it, and follow it to its end."""
     from trinity.deploy.submission import Submission, read_plan
 
-    submission = Submission(plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer)
+    submission = Submission(
+        plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
+    )
     asyncio.run(submission.run())

@@ -19,6 +19,12 @@ def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
     yield from _unseen(deployment.plan)
+    monitor = deployment.plan.stages[0].config.monitor.monitor_type
+    if monitor not in ("none", "tensorboard"):  # the latter without being asked for
+        yield (
+            f"`monitor.monitor_type: {monitor}`: the images have no monitor; call `trinity deploy "
+            "submit` with `--monitor FOLDER` as well, where the services can be reached"
+        )
     apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
     if apart and any(stage.sends_weights for stage in deployment.plan.stages):
         yield (

@@ -11,6 +11,7 @@ from trinity.config.plan import ExperimentPlan
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.source_runs import with_source_runs
+from trinity.launch.watching import watched
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
@@ -27,6 +28,8 @@ class Submission:
     plan: ExperimentPlan
     synchronizer: str
     buffer: str
+    monitor: Path | None = None
+    """Folder of the monitor that is fed from here; without one nobody feeds it."""
 
     async def run(self) -> None:
         """Start it, or let the one of its label go on, and follow it.
@@ -49,15 +52,22 @@ class Submission:
             open_channel(self.buffer) as to_buffer,
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
+            buffer: buffer_pb2_grpc.BufferServiceStub = buffer_pb2_grpc.BufferServiceStub(to_buffer)
             follower = Follower(
                 experiment=await self._create(synchronizer, reporter),
-                buffer=buffer_pb2_grpc.BufferServiceStub(to_buffer),
+                buffer=buffer,
                 synchronizer=synchronizer,
                 view=RunView.of(self.plan),
                 reporter=reporter,
                 on_stage=lambda _: None,
             )
-            return await follower.until_ended()
+            if self.monitor is None:
+                return await follower.until_ended()
+            experiment_id = follower.experiment.id
+            async with watched(self.plan, experiment_id, buffer, reporter, self.monitor) as monitor:
+                ended = await follower.until_ended()
+                await monitor.catch_up(follower.view.last_event)
+                return ended
 
     async def _create(
         self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Reporter

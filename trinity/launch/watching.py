@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2_grpc
 from trinity.config.plan import ExperimentPlan
 from trinity.config.secret import is_secret
 from trinity.monitors.feed import MonitorFeed, Says
-from trinity.monitors.making import FOLDER, make_monitor
+from trinity.monitors.making import make_monitor
 from trinity.monitors.points import Points, runs_of_task
 
 
@@ -33,9 +34,10 @@ async def watched(
     experiment_id: str,
     buffer: buffer_pb2_grpc.BufferServiceStub,
     reporter: Says,
+    directory: Path,
 ) -> AsyncIterator[Watcher]:
     """Feed the plan's monitor while the block lasts, and let it end in order."""
-    monitor = make_monitor(plan, experiment_id)
+    monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
         yield Nobody()
         return
@@ -48,7 +50,7 @@ async def watched(
         experiment_id=experiment_id,
         buffer=buffer,
         reporter=reporter,
-        directory=plan.job_path / FOLDER,
+        directory=directory,
         secrets=tuple(
             str(value) for name, value in config.monitor_args.items() if is_secret(name) and value
         ),

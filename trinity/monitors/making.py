@@ -1,6 +1,7 @@
 """Which monitor shows an experiment."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from trinity.config.plan import ExperimentPlan
 from trinity.monitors.mlflow import MlflowMonitor
@@ -18,14 +19,17 @@ MONITORS: dict[str, Callable[[Setting], Monitor]] = {
 """By `monitor.monitor_type`; `none` has none."""
 
 
-def make_monitor(plan: ExperimentPlan, experiment_id: str) -> Monitor | None:
-    """What the first stage's configuration asks for, as it holds for the whole experiment."""
+def make_monitor(plan: ExperimentPlan, experiment_id: str, directory: Path) -> Monitor | None:
+    """What the first stage's configuration asks for, as it holds for the whole experiment.
+
+    Files of its own lie in `directory`.
+    """
     config = plan.stages[0].config.monitor
     make = MONITORS.get(config.monitor_type)
     if make is None:
         return None
     setting = Setting(
-        directory=plan.job_path / FOLDER,
+        directory=directory,
         names=RunNames.of(plan, experiment_id),
         arguments=config.monitor_args,
         configuration={stage.name: stage.config.model_dump(mode="json") for stage in plan.stages},

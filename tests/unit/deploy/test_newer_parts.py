@@ -164,6 +164,12 @@ def test_a_bench_of_a_run_is_started_where_the_run_is(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_who_renders_is_told_who_feeds_a_monitor() -> None:
+    deployment = deployment_of("gsm8k", **{"monitor.monitor_type": "mlflow"})
+    (note,) = notes(deployment, "k8s", "cluster")
+    assert "mlflow" in note and "--monitor FOLDER" in note
+
+
 def test_who_renders_is_told_which_parts_cannot_be_found_here() -> None:
     config = {"buffer.explorer_input.default_workflow_type": "agents_of_the_image.Agent"}
     deployment = deployment_of("gsm8k", **config)
