@@ -53,6 +53,8 @@ SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
 QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
 SCHEMA = "buffer"
+POOL_SIZE = 10
+"""Connections that are kept: the pipeline may have eight of them."""
 
 
 class Parts:
@@ -62,7 +64,9 @@ class Parts:
         self.waits = waits
         dsn = settings.postgres_dsn.get_secret_value()
         idle_seconds = settings.idle_transaction_seconds + settings.priority_seconds
-        self.engine = async_engine(dsn, SCHEMA, idle_transaction_seconds=idle_seconds)
+        self.engine = async_engine(
+            dsn, SCHEMA, pool_size=POOL_SIZE, idle_transaction_seconds=idle_seconds
+        )
         self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
         self.database = Database(self.engine)
         self.listener = Listener(dsn, CHANNEL)

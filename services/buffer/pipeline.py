@@ -103,8 +103,10 @@ class Pipeline:
         try:
             async with self._places:
                 pause_seconds = await self._shape_some(key)
-        except Unavailable as error:
-            logger.warning("groups of a stage wait", extra={"stage": key.stage, "why": str(error)})
+        except Exception as error:  # one stage must not stop all others
+            is_unexpected = not isinstance(error, Unavailable)
+            about = {"stage": key.stage, "why": str(error)}
+            logger.warning("groups of a stage wait", extra=about, exc_info=is_unexpected)
             changes.notice()
             await asyncio.sleep(RETRY_SECONDS)
             pause_seconds = 0.0

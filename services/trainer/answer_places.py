@@ -40,8 +40,11 @@ def _span(template: ChatTemplate, conversation: Conversation, place: int, whole:
 def _what_changes(
     template: ChatTemplate, conversation: Conversation, place: int, whole: str
 ) -> Span | None:
-    changed = template.text(conversation.with_stand_in(place)).split(STAND_IN)
-    as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
+    try:
+        changed = template.text(conversation.with_stand_in(place)).split(STAND_IN)
+        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
+    except UserError:  # it wants a call of a tool where there is an answer of one
+        return None
     if len(changed) != 2 or len(as_last) != 2:
         return None
     before, after = changed

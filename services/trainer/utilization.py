@@ -36,5 +36,8 @@ class Utilization:
         is_known = torch.cuda.is_available() and self.config.model_type in ESTIMATE_FUNC
         if not seconds or not is_known:
             return None
-        done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
+        try:
+            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
+        except (AttributeError, TypeError):  # a model of that kind with parts of its own
+            return None
         return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None

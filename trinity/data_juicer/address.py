@@ -8,7 +8,10 @@ from trinity.security.loopback import is_loopback
 
 def check_address(url: str) -> None:
     """Raises: UserError when it is none, or rows would leave this machine without TLS."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
             f"Data-Juicer's server_url {url!r} is no address like http://127.0.0.1:8005"

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import threading
 import uuid
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,10 +41,22 @@ class DataJuicer:
         check_address(self.url)
 
     def process(self, stream: bytes) -> bytes:
-        """An Arrow stream through all operators.
+        """An Arrow stream through all operators, from any thread.
+
+        A server works on one call after the other: those of this process wait here for their turn,
+        so that none is given up as unanswered while the server is at work on another.
 
         Raises: Unavailable when the server does not answer, UserError for what it refuses.
         """
+        turn = _turn_at(self.url)
+        if not turn.acquire(timeout=self.limit_seconds):
+            raise Unavailable(f"Data-Juicer at {self.url} is at work on other calls")
+        try:
+            return self._process_again(stream)
+        finally:
+            turn.release()
+
+    def _process_again(self, stream: bytes) -> bytes:
         try:
             return self._process(stream)
         except _NoSession:
@@ -80,6 +94,13 @@ class DataJuicer:
         if response.status != OK:
             raise UserError(f"Data-Juicer at {self.url} answers {response.status}: {_said(answer)}")
         return answer
+
+
+@cache
+def _turn_at(url: str) -> threading.Lock:
+    """Held by whoever asks the server of this address."""
+    del url
+    return threading.Lock()
 
 
 def _head(content_type: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ def _needs(arguments: Arguments) -> Needs:
     """Raises: UserError where it is not said what shall be done, or the server may not be asked."""
     if (arguments.get("operators") is None) == (arguments.get("config_path") is None):
         raise UserError("give either `operators` or `config_path`")
-    check_address(str(arguments["server_url"]))
+    check_address(str(arguments.get("server_url", "")))
     return Needs(content=True)
 
 

@@ -28,7 +28,7 @@ from trinity.telemetry.readable import ReadableExporter
 NAMESPACE = "trinity"
 PACE = {
     "schedule_delay_millis": 1_000,
-    "max_export_batch_size": 4_096,
+    "max_export_batch_size": 2_048,
     "max_queue_size": 16_384,
 }
 PACE_VARIABLES = (

@@ -40,7 +40,7 @@ def test_this_machine_and_a_proxy_with_tls_may_be_asked(url: str) -> None:
     assert DataJuicer(url, {}).url == url
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8005", "dj.example", "ftp://127.0.0.1"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8005", "dj.example", "ftp://127.0.0.1", "http://[::1"])
 def test_what_is_no_address_is_said(url: str) -> None:
     with pytest.raises(UserError, match=r"no address like http://127\.0\.0\.1:8005"):
         DataJuicer(url, {})

@@ -5,6 +5,7 @@ tried with Data-Juicer itself.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.data_juicer_server import LongEnough, served
 from trinity.algorithm.advantage.samples import Samples
 from trinity.data_juicer import server
-from trinity.data_juicer.client import DataJuicer
+from trinity.data_juicer.client import DataJuicer, _turn_at
 from trinity.errors import Unavailable, UserError
 from trinity.json_values import JsonValue
 from trinity.operators.data_juicer import data_juicer
@@ -59,6 +60,24 @@ def test_a_server_that_was_started_again_is_told_anew(url: str, sessions: server
     check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
     sessions._sessions.clear()
     check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
+
+
+def test_stages_may_ask_at_once_a_server_that_was_started_again(
+    url: str, sessions: server.Sessions
+) -> None:
+    def ask(_: int) -> Changes:
+        return data_juicer(rollouts(), server_url=url, operators=at_least(7))
+
+    with ThreadPoolExecutor(4) as stages:
+        for _ in range(10):
+            sessions._sessions.clear()
+            for changes in stages.map(ask, range(4)):
+                check(changes)
+
+
+def test_a_server_at_work_on_another_call_is_no_fault_of_the_samples(url: str) -> None:
+    with _turn_at(url), pytest.raises(Unavailable, match="at work on other calls"):
+        data_juicer(rollouts(), server_url=url, operators=at_least(6), limit_seconds=0.1)
 
 
 def test_what_the_server_refuses_is_said(url: str) -> None:
