@@ -1,7 +1,6 @@
 """The engines of this process, started for the plan of a stage and kept while they fit."""
 
 import asyncio
-import gc
 import logging
 import os
 import time
@@ -129,7 +128,6 @@ class Engines:
         started, self._started, self._running = self._started, [], None
         for one in started:
             await one.close()
-        gc.unfreeze()
 
     async def _begin_all(self, models: Sequence[_Model]) -> RunningEngine:
         """One after the other, as the engines of one model."""
@@ -140,10 +138,6 @@ class Engines:
         except BaseException:
             await self.close()
             raise
-        # Engines, models' libraries and tokenizers are hundreds of thousands of objects: to look
-        # through them for garbage would stop the loop for a third of a second.
-        gc.collect()
-        gc.freeze()
         policy, *beside = self._started
         return RunningEngine(
             engine=policy.engine,

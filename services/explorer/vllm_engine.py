@@ -1,6 +1,7 @@
 """vLLM's AsyncLLM as the rollout engine."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import multiprocessing
@@ -282,6 +283,10 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
         for child in multiprocessing.active_children():
             child.kill()
         raise
+    # The front end keeps hundreds of thousands of objects; walking them all in a full collection
+    # stops the loop for a third of a second.
+    gc.collect()
+    gc.freeze()
     return VllmEngine(engine, options)
 
 
