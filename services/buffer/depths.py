@@ -21,7 +21,7 @@ Measure = Callable[[Stage, Load], int]
 
 @dataclass(slots=True)
 class Depths:
-    """What was measured last; what cannot be measured is not told, and neither is a stage's end."""
+    """What was measured last: nothing of what cannot be measured, or of a stage that has ended."""
 
     database: Database
     stream: RunStream

@@ -24,7 +24,7 @@ from trinity.errors import RunFailed
 from trinity.local.addresses import ServiceAddresses
 from trinity.looking.populations import population_lines, population_table
 from trinity.monitors.absence import Absence
-from trinity.monitors.making import FOLDER
+from trinity.monitors.making import MONITOR_FOLDER
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -121,7 +121,7 @@ def _show(
 
 def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
     """Of the launcher, which is no member."""
-    absence = Absence.read(job_dir / FOLDER)
+    absence = Absence.read(job_dir / MONITOR_FOLDER)
     if absence is None:
         return []
     return [

@@ -27,7 +27,7 @@ from trinity.local.infrastructure import Launchable
 from trinity.local.messages import EventKind
 from trinity.local.services import Surroundings, four_services
 from trinity.local.stack import LocalStack
-from trinity.monitors.making import FOLDER as MONITOR
+from trinity.monitors.making import MONITOR_FOLDER
 from trinity.progress.curves import draw_curves
 from trinity.progress.reporter import Reporter
 from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_summary
@@ -121,7 +121,11 @@ class Run:
             )
             try:
                 async with watched(
-                    self.plan, experiment.id, buffer, self.reporter, self.plan.job_path / MONITOR
+                    self.plan,
+                    experiment.id,
+                    buffer,
+                    self.reporter,
+                    self.plan.job_path / MONITOR_FOLDER,
                 ) as monitor:
                     ended = await self._first(
                         follower.until_ended(),

@@ -10,7 +10,7 @@ from trinity.monitors.names import RunNames
 from trinity.monitors.tensorboard import TensorBoardMonitor
 from trinity.monitors.wandb import WandbMonitor
 
-FOLDER = "monitor"
+MONITOR_FOLDER = "monitor"
 MONITORS: dict[str, Callable[[Setting], Monitor]] = {
     "tensorboard": TensorBoardMonitor,
     "wandb": WandbMonitor,

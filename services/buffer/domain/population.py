@@ -130,9 +130,11 @@ def _prefers_tasks(population: Population, trained: Mapping[Task, int]) -> bool:
     """
     generated = Counter(one.task for one in population.samples)
     runs = {task: max(runs, generated[task]) for task, runs in population.runs_of.items()}
+    if len(runs) < MIN_TASKS:
+        return False
     share = sum(trained.values()) / sum(runs.values())
     spread = share * (1 - share)
-    if len(runs) < MIN_TASKS or spread <= 0:
+    if spread <= 0:
         return False
     statistic = sum(
         (trained.get(task, 0) - number * share) ** 2 / (number * spread)

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -65,15 +66,19 @@ def lead_elsewhere(asked: Path) -> None:
     asked.parent.symlink_to(root / "elsewhere")
 
 
-def test_a_link_that_changes_once_it_was_checked_leads_nowhere(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def change_once_checked(module: ModuleType, asked: Path, patch: pytest.MonkeyPatch) -> None:
     def checked(path: str, roots: Sequence[str]) -> str:
         real = check_place(path, roots)
         lead_elsewhere(asked)
         return real
 
-    monkeypatch.setattr(reading, "check_place", checked)
+    patch.setattr(module, "check_place", checked)
+
+
+def test_a_link_that_changes_once_it_was_checked_leads_nowhere(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_once_checked(reading, asked, monkeypatch)
     with pytest.raises(UserError, match="changed while it was opened"):
         read(asked, asked.parents[1])
 
@@ -118,12 +123,7 @@ def test_rows_that_are_only_in_the_log_are_read(asked: Path) -> None:
 def test_a_plain_file_that_changes_once_it_was_checked_leads_nowhere(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def checked(path: str, roots: Sequence[str]) -> str:
-        real = check_place(path, roots)
-        lead_elsewhere(asked)
-        return real
-
-    monkeypatch.setattr(allowed_files, "check_place", checked)
+    change_once_checked(allowed_files, asked, monkeypatch)
     with pytest.raises(UserError, match="changed while it was opened"):
         open_allowed(asked, [str(asked.parents[1])])
 

@@ -30,14 +30,21 @@ def formatter_of(
     directory = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save_pretrained(directory)
 
-    def load(schema: RowSchema = "sft", max_length: int = 64, **row_format: object) -> "Formatter":
+    def load(
+        schema: RowSchema = "sft",
+        max_length: int = 64,
+        model_template: str | None = None,
+        model_thinks: bool | None = None,
+        **row_format: object,
+    ) -> "Formatter":
         return load_formatter(
             directory,
             name="rows",
             schema=schema,
-            chat_template=None,
+            chat_template=model_template,
             row_format=FormatConfig.model_validate({"prompt_type": "plaintext", **row_format}),
             max_length=max_length,
+            enable_thinking=model_thinks,
         )
 
     return load

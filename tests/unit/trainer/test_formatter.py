@@ -93,22 +93,16 @@ def test_a_conversation_without_an_answer_is_named(formatter_of: Load) -> None:
 )
 def test_data_may_have_its_own_template_and_switch(
     tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
+    formatter_of: Load,
     given: dict[str, object],
     model_has: bool | None,
     text: str,
 ) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    formatter = load_formatter(
-        tmp_path,
-        name="rows",
-        schema="sft",
-        chat_template=TEMPLATE,
-        row_format=FormatConfig.model_validate(
-            {"prompt_type": "plaintext", "chat_template": thinking_before_answer(), **given}
-        ),
-        max_length=64,
-        enable_thinking=model_has,
+    formatter = formatter_of(
+        model_template=TEMPLATE,
+        model_thinks=model_has,
+        chat_template=thinking_before_answer(),
+        **given,
     )
     row = only_row(formatter, {"prompt": "5", "response": "7"})
     assert decoded(tokenizer, row.tokens) == text

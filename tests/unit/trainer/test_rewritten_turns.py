@@ -1,14 +1,12 @@
 """Chat templates that write an earlier turn otherwise than the last one."""
 
 import random
-from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import Formatter, load_formatter
+from services.trainer.formatter import Formatter
 from tests.unit.trainer.formatting import TEMPLATE, Load, decoded, learned_of, messages_of, only_row
-from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonValue
 
@@ -81,17 +79,14 @@ def test_what_the_template_adds_to_the_last_turn_is_learned_with_it(
 
 
 def test_without_thinking_what_the_prompt_writes_itself_is_not_learned(
-    tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
 ) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    formatter = load_formatter(
-        tmp_path,
-        name="rows",
-        schema="sft",
-        chat_template=THOUGHTS_AT_THE_END,
-        row_format=FormatConfig(messages_key="messages", enable_concatenated_multi_turn=True),
-        max_length=64,
-        enable_thinking=False,
+    formatter = formatter_of(
+        model_template=THOUGHTS_AT_THE_END,
+        model_thinks=False,
+        prompt_type="messages",
+        messages_key="messages",
+        enable_concatenated_multi_turn=True,
     )
     turns = [("user", "a"), ("assistant", "2"), ("user", "b"), ("assistant", "45")]
     row = only_row(formatter, {"messages": messages_of(*turns)})
