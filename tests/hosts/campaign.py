@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 NUM_STEPS = 12
 CUT_AT_STEP = 3
-END_SECONDS = 240.0
+END_SECONDS = 600.0
 SLOWNESS = {
     "100 ms more each way": Slowness(delay_seconds=0.1),
     "2 % of packets lost": Slowness(loss=0.02),

@@ -121,7 +121,7 @@ def _lay_out(root: Path, network: Network) -> Deployment:
             programs=programs,
             address=network.address("postgres"),
             secrets=secrets,
-            security=security.of("postgres"),
+            security=security,
         ),
         nats=TlsNats(
             server=NatsServer(

@@ -7,16 +7,19 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 import psycopg
 
+from trinity.local.addresses import SERVICES
 from trinity.local.identity import Identity, database_identity
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import SUPERUSER
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.roles import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
 from trinity.local.secret_files import SecretFiles, write_private
-from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY, Security
+from trinity.local.security import OPERATOR, StackSecurity
+from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY
 
 POSTGRES_PORT = 5432
 NATS_PORT, MONITOR_PORT = 4222, 8222
@@ -38,24 +41,24 @@ def programs_with_tls() -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPostgres:
-    """A Postgres that takes nobody without TLS."""
+    """A Postgres that takes nobody without TLS, a certificate and a password."""
 
     folder: Path
     programs: Path
     address: str
     secrets: SecretFiles
-    security: Security
+    security: StackSecurity
 
     def prepare(self, log_file: Path) -> ProcessSpec:
         """Make the cluster and return the process to start."""
         self.folder.mkdir(parents=True)
         identity = database_identity(self.programs, self.folder)
         self._initialise(identity)
-        for name in (CERTIFICATE, KEY):
-            shutil.copy(self.security.file(name), self._data / name)
+        for name in (AUTHORITY, CERTIFICATE, KEY):
+            shutil.copy(self.security.of("postgres").file(name), self._data / name)
             (self._data / name).chmod(0o600)
             os.chown(self._data / name, *identity.owner)
-        rule = "hostssl all all 0.0.0.0/0 scram-sha-256\n"
+        rule = "hostssl all all 0.0.0.0/0 scram-sha-256 clientcert=verify-ca\n"
         (self._data / "pg_hba.conf").write_text(rule)
         return ProcessSpec(
             name="postgres",
@@ -66,11 +69,17 @@ class TlsPostgres:
         )
 
     def dsn(self, role: str, database: str = DATABASE) -> str:
-        """The address for one of its users."""
+        """For one of its users: a service shows its own certificate, others the operator's."""
         password = self.secrets.password(f"postgres-{role}")
-        options = f"sslmode=verify-full&sslrootcert={self.security.file(AUTHORITY)}"
+        shown = self.security.of(role if role in SERVICES else OPERATOR)
+        options = {
+            "sslmode": "verify-full",
+            "sslrootcert": shown.file(AUTHORITY),
+            "sslcert": shown.file(CERTIFICATE),
+            "sslkey": shown.file(KEY),
+        }
         place = f"{self.address}:{POSTGRES_PORT}"
-        return f"postgresql://{role}:{password}@{place}/{database}?{options}"
+        return f"postgresql://{role}:{password}@{place}/{database}?{urlencode(options)}"
 
     async def wait_ready(self) -> None:
         """Return when it answers and has the services' roles and schemas."""
@@ -109,6 +118,7 @@ class TlsPostgres:
             "port": str(POSTGRES_PORT),
             "unix_socket_directories": "",
             "ssl": "on",
+            "ssl_ca_file": AUTHORITY,
             "ssl_cert_file": CERTIFICATE,
             "ssl_key_file": KEY,
             "fsync": "off",

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.hosts.deployment import Deployment, deployed
@@ -55,6 +56,7 @@ async def test_what_is_cut_is_named_and_heals_and_what_is_slow_only_takes_longer
         with deployment.network.slowed("explorer", SLOW):
             assert await trials.disturbed("slow", _nothing, weights) == {}
         await _assert_that_locks_are_let_go(deployment)
+        await _assert_that_a_password_is_not_enough(deployment)
 
 
 async def _nothing(_: str) -> None:
@@ -75,3 +77,10 @@ async def _assert_that_locks_are_let_go(deployment: Deployment) -> None:
     finally:
         holder.kill()
         await holder.wait()
+
+
+async def _assert_that_a_password_is_not_enough(deployment: Deployment) -> None:
+    """The database, too, takes only who shows a certificate."""
+    dsn = f"{deployment.postgres.dsn('buffer')}&sslcertmode=disable"
+    with pytest.raises(psycopg.OperationalError, match="valid client certificate"):
+        await psycopg.AsyncConnection.connect(dsn)
