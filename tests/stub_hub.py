@@ -28,6 +28,10 @@ class StubHub:
     newest: str = ""
     by_now: str = ""
     """What was committed between the question for the newest commit and that for its files."""
+    meanwhile: str = ""
+    """What is committed while the first file is fetched."""
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    """Files that were fetched, each with its commit."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -93,6 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, commit: str, name: str) -> None:
         body = self.hub.commits[commit][name]
         about = {"ETag": f'"{sha1(body).hexdigest()}"', "X-Repo-Commit": commit}
+        if self.command == "GET":
+            self.hub.sent.append((commit, name))
+            self.hub.newest = self.hub.meanwhile or self.hub.newest
         self._answer(200, body, about)
 
     def _answer(self, status: int, body: bytes, about: Mapping[str, str] | None = None) -> None:

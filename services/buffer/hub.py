@@ -1,5 +1,7 @@
 """Datasets on the Hugging Face hub: which revision is the newest, and its files here."""
 
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from services.buffer.row_source import RowSource
@@ -36,9 +38,8 @@ def newest_revision(name: str) -> str:
         ) from error
     except (HTTPError, HfHubHTTPError, OSError, ValueError):
         pass  # the hub does not answer: what is in the cache will do
-    newest = Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
     try:
-        return newest.read_text(encoding="utf-8").strip()
+        return _note_of_newest(name).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UserError(
             f"{name} is no file or directory here and not in the hub's cache, and the hub does "
@@ -46,33 +47,63 @@ def newest_revision(name: str) -> str:
         ) from error
 
 
+def _note_of_newest(name: str) -> Path:
+    """Where the hub's client notes which commit of a dataset was the newest when it asked."""
+    return Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
+
+
 def download(source: RowSource) -> str:
     """Fetch the data files of the source's commit unless they are here; answers their directory.
 
+    Of no other commit, though somebody may have made one since.
+
     Raises: UserError when they cannot be had.
     """
+    assert source.revision is not None
     from httpx import HTTPError
 
     try:
-        newest = _fetched(source.place, None)
-        # Asked without a commit, the hub's client notes which one is the newest, for when the hub
-        # is out of reach; somebody may have committed since the source's one was the newest.
-        if Path(newest).name == source.revision:
-            return newest
-        return _fetched(source.place, source.revision)
+        place = _fetched(source.place, source.revision)
     except (HTTPError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"dataset {source.place} cannot be fetched: {reason}") from error
+    _note_newest(source.place, source.revision)
+    return place
 
 
-def _fetched(name: str, revision: str | None) -> str:
+def _fetched(name: str, commit: str) -> str:
+    from httpx import HTTPError
+
+    try:
+        return _snapshot(name, commit, is_here=False)
+    except (HTTPError, OSError, ValueError) as error:
+        # Its client asks the hub for a list of files unless it has kept one: without the hub
+        # what is here will do.
+        try:
+            return _snapshot(name, commit, is_here=True)
+        except (OSError, ValueError):
+            raise error from None
+
+
+def _snapshot(name: str, commit: str, *, is_here: bool) -> str:
     from huggingface_hub import snapshot_download
 
     return str(
         snapshot_download(
             name,
             repo_type="dataset",
-            revision=revision,
+            revision=commit,
             allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
+            local_files_only=is_here,
         )
     )
+
+
+def _note_newest(name: str, commit: str) -> None:
+    """For when the hub is out of reach: its client notes nothing of what is asked for by commit."""
+    note = _note_of_newest(name)
+    with suppress(OSError):  # a cache that is read only has its own notes
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.parent.parent / f".main-{uuid.uuid4()}"
+        partial.write_text(commit, encoding="utf-8")
+        partial.replace(note)

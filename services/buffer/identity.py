@@ -12,8 +12,10 @@ from trinity.config.taskset_storage import is_hub_name, without_password
 from trinity.errors import PreconditionFailed, UserError
 
 
-def source_of(needed: NeededTaskset, place: str, roots: Sequence[str]) -> RowSource:
-    """What the reader is told; of a dataset on the hub, the commit that is the newest now.
+def source_of(
+    needed: NeededTaskset, place: str, roots: Sequence[str], commit: str | None = None
+) -> RowSource:
+    """What the reader is told; of a dataset on the hub without `commit` the one that is newest now.
 
     Raises: PreconditionFailed naming the taskset when there is no such dataset.
     """
@@ -21,7 +23,7 @@ def source_of(needed: NeededTaskset, place: str, roots: Sequence[str]) -> RowSou
     if needed.table is not None:
         kind = "sql"
     elif is_hub_name(place):
-        kind, revision = "hub", _newest_revision(needed.name, place)
+        kind, revision = "hub", commit or _newest_revision(needed.name, place)
     return RowSource.model_validate(
         {
             "kind": kind,

@@ -2,9 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.buffer.handlers.open_stage import NeededTaskset
 from services.buffer.identity import identity, source_of
@@ -29,18 +29,25 @@ class Origin:
     """For people."""
     read: Callable[[], AsyncGenerator[bytes]]
     """All of them, from the first one on: lines, some at a time."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """Of the datasets on the hub among what is read."""
 
 
 async def origin_of_files(
-    needed: NeededTaskset, place: str, roots: Sequence[str], experiment_id: str
+    needed: NeededTaskset,
+    place: str,
+    roots: Sequence[str],
+    experiment_id: str,
+    commits: Mapping[str, str],
 ) -> Origin:
-    """Files, tables and datasets on the hub.
+    """Files, tables and datasets on the hub: those in `commits` as of there, others as of now.
 
     Raises: PreconditionFailed naming the taskset when there is no such data, or none to be read.
     """
     further = needed.pipeline.further_paths if needed.pipeline else ()
     sources = [
-        await asyncio.to_thread(source_of, needed, path, roots) for path in (place, *further)
+        await asyncio.to_thread(source_of, needed, path, roots, commits.get(path))
+        for path in (place, *further)
     ]
     contents = [
         await asyncio.to_thread(identity, needed.name, one, experiment_id) for one in sources
@@ -48,7 +55,12 @@ async def origin_of_files(
     content = contents[0]
     if needed.pipeline is not None:
         content = _piped(content, contents[1:], needed.pipeline, experiment_id)
-    return Origin(content, without_password(place), lambda: _read(needed.name, sources))
+    return Origin(
+        content,
+        without_password(place),
+        lambda: _read(needed.name, sources),
+        {one.place: one.revision for one in sources if one.revision is not None},
+    )
 
 
 def origin_of_stored(

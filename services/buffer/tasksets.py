@@ -1,6 +1,6 @@
 """Brings tasksets into the database, each content once, however long that takes."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -40,6 +40,9 @@ class TasksetLibrary:
         self._jobs = jobs
         self._roots = roots
         self._limits = limits
+        self._commits: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        """Of datasets on the hub that are read for an experiment's taskset. Else a commit that is
+        made meanwhile would have all of it fetched and stored once more."""
 
     async def resolve(
         self, tenant: str, experiment_id: str, needed: Sequence[NeededTaskset]
@@ -69,8 +72,11 @@ class TasksetLibrary:
 
     async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
         """The taskset, stored and complete, or what it waits for."""
+        reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
-            origin = await origin_of_files(needed, needed.path, self._roots, experiment_id)
+            origin = await origin_of_files(
+                needed, needed.path, self._roots, experiment_id, self._commits.get(reading, {})
+            )
         else:
             found = await self._submitted(tenant, needed)
             if isinstance(found, str) or needed.pipeline is None:
@@ -78,7 +84,12 @@ class TasksetLibrary:
             origin = origin_of_stored(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
             stored = await find_taskset(connection, tenant, source=origin.content)
-        return stored or self._begin(tenant, needed, origin)
+        self._commits.pop(reading, None)
+        if stored is not None:
+            return stored
+        waits_for = self._begin(tenant, needed, origin)
+        self._commits[reading] = origin.commits
+        return waits_for
 
     def _begin(self, tenant: str, needed: NeededTaskset, origin: Origin) -> str:
         async def work(job: Job) -> None:

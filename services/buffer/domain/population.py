@@ -25,10 +25,16 @@ class Generated:
     task: Task
     response_length: int
     reward: float | None
-    is_trained: bool
+    num_uses: int
+    """Rows of batches that it was, more than one with replay; 0 when it was left out."""
     state: str = ""
     reason: str = ""
     """Why it is not trained on."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it was trained on at all."""
+        return self.num_uses > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +57,8 @@ class Shift:
     """How far what was trained on is from what was generated: 0 is alike, 1 is apart.
 
     The distance is that of Kolmogorov and Smirnov; of tasks, which have no order, the total
-    variation between what was to be run and what was trained on.
+    variation between what was to be run and what was trained on. A sample counts as often as it was
+    trained on.
     """
 
     name: str
@@ -59,7 +66,10 @@ class Shift:
     trained_mean: float
     distance: float
     is_significant: bool
-    """Whether what was trained on and what was left out differ by more than chance at 1 %."""
+    """Whether what was trained on and what was left out differ by more than chance at 1 %.
+
+    Here each sample counts once: to train on it again is not to draw another one.
+    """
 
 
 def shifts(population: Population) -> list[Shift]:
@@ -67,68 +77,71 @@ def shifts(population: Population) -> list[Shift]:
     samples = population.samples
     if not population.num_trained:
         return []
-    is_trained = np.array([one.is_trained for one in samples])
+    uses = np.array([one.num_uses for one in samples], dtype=np.float64)
     lengths = np.array([one.response_length for one in samples], dtype=np.float64)
     rewards = np.array([math.nan if one.reward is None else one.reward for one in samples])
     known = np.isfinite(rewards)
-    found = [_shift("response_length", lengths, is_trained)]
-    if (known & is_trained).any():
-        found.append(_shift("reward", rewards[known], is_trained[known]))
+    found = [_shift("response_length", lengths, uses)]
+    if uses[known].any():
+        found.append(_shift("reward", rewards[known], uses[known]))
     return [*found, _task_shift(population)]
 
 
-def _shift(name: str, values: Floats, is_trained: npt.NDArray[np.bool_]) -> Shift:
-    trained, left_out = values[is_trained], values[~is_trained]
-    apart = _distance(trained, left_out)
+def _shift(name: str, values: Floats, uses: Floats) -> Shift:
+    trained, left_out = (uses > 0).astype(np.float64), (uses == 0).astype(np.float64)
+    apart = _distance(values, trained, left_out)
     return Shift(
         name=name,
         generated_mean=float(values.mean()),
-        trained_mean=float(trained.mean()),
-        distance=_distance(trained, values),
-        is_significant=apart > _chance(len(trained), len(left_out)),
+        trained_mean=float(np.average(values, weights=uses)),
+        distance=_distance(values, uses, np.ones_like(uses)),
+        is_significant=apart > _chance(trained.sum(), left_out.sum()),
     )
 
 
-def _chance(num_first: int, num_second: int) -> float:
+def _chance(num_first: float, num_second: float) -> float:
     """The distance that two samples of one distribution seldom reach."""
     if not num_first or not num_second:
         return math.inf
     return CRITICAL * math.sqrt((num_first + num_second) / (num_first * num_second))
 
 
-def _distance(first: Floats, second: Floats) -> float:
-    """The greatest difference of two empirical distribution functions."""
-    if not len(first) or not len(second):
+def _distance(values: Floats, first: Floats, second: Floats) -> float:
+    """The greatest difference of two distribution functions, each by how often it has a value."""
+    if not first.any() or not second.any():
         return 0.0
-    at = np.concatenate([first, second])
-    below_first = np.searchsorted(np.sort(first), at, side="right") / len(first)
-    below_second = np.searchsorted(np.sort(second), at, side="right") / len(second)
-    return float(np.abs(below_first - below_second).max())
+    order = np.argsort(values)
+    is_last = np.diff(values[order], append=math.inf) > 0  # among those that are the same
+    up_to_first = np.cumsum(first[order])[is_last] / first.sum()
+    up_to_second = np.cumsum(second[order])[is_last] / second.sum()
+    return float(np.abs(up_to_first - up_to_second).max())
 
 
 def _task_shift(population: Population) -> Shift:
-    trained = Counter(one.task for one in population.samples if one.is_trained)
-    num_runs, num_trained = sum(population.runs_of.values()), sum(trained.values())
+    uses: Counter[Task] = Counter()
+    for one in population.samples:
+        uses[one.task] += one.num_uses
+    num_runs, num_uses = sum(population.runs_of.values()), sum(uses.values())
     differences = (
-        abs(runs / num_runs - trained[task] / num_trained)
-        for task, runs in population.runs_of.items()
+        abs(runs / num_runs - uses[task] / num_uses) for task, runs in population.runs_of.items()
     )
     return Shift(
         name="task",
         generated_mean=math.nan,
         trained_mean=math.nan,
         distance=sum(differences) / 2,
-        is_significant=_prefers_tasks(population, trained),
+        is_significant=_prefers_tasks(population),
     )
 
 
-def _prefers_tasks(population: Population, trained: Mapping[Task, int]) -> bool:
+def _prefers_tasks(population: Population) -> bool:
     """Whether some tasks lost more of their runs than others, and not by chance.
 
     Pearson's statistic over tasks, held against its mean and variance where each run is trained on
     with the same chance; both are exact for binomial counts, however few runs a task has.
     """
     generated = Counter(one.task for one in population.samples)
+    trained = Counter(one.task for one in population.samples if one.is_trained)
     runs = {task: max(runs, generated[task]) for task, runs in population.runs_of.items()}
     if len(runs) < MIN_TASKS:
         return False
@@ -137,8 +150,7 @@ def _prefers_tasks(population: Population, trained: Mapping[Task, int]) -> bool:
     if spread <= 0:
         return False
     statistic = sum(
-        (trained.get(task, 0) - number * share) ** 2 / (number * spread)
-        for task, number in runs.items()
+        (trained[task] - number * share) ** 2 / (number * spread) for task, number in runs.items()
     )
     variance = sum(2 + (1 - 6 * spread) / (number * spread) for number in runs.values())
     return statistic - len(runs) > TASK_CRITICAL * math.sqrt(variance)

@@ -23,7 +23,7 @@ async def newly_compared(connection: AsyncConnection, stage: Stage) -> dict[str,
     if settled <= before:
         return {}
     await update_stage(connection, stage.key, compared_step=settled)
-    population = await load_population(connection, stage.key, after=before, up_to=settled)
+    population = await load_population(connection, stage, after=before, up_to=settled)
     return {} if population is None else population_figures(population)
 
 
@@ -31,5 +31,5 @@ async def newest_population(connection: AsyncConnection, stage: Stage) -> Popula
     """Of the newest settled explore steps together."""
     settled = await last_settled_step(connection, stage)
     return await load_population(
-        connection, stage.key, after=max(settled - SHOWN_STEPS, 0), up_to=settled
+        connection, stage, after=max(settled - SHOWN_STEPS, 0), up_to=settled
     )

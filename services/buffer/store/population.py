@@ -1,7 +1,7 @@
 """Statements on what explore steps generated and what of it was trained on."""
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,8 +16,7 @@ from services.buffer.domain.states import (
     ExperienceState,
 )
 from services.buffer.store.database import among, in_stage, one_of
-from services.buffer.store.lineage import load_uses
-from services.buffer.store.tables import assignment, experience, pipeline_scope
+from services.buffer.store.tables import assignment, batch_item, experience, pipeline_scope
 from services.buffer.store.tables import stage as stage_table
 from trinity.types import StageKey
 
@@ -25,7 +24,9 @@ MAX_GROUPS = 1024
 """That are looked at together; of more, the newest."""
 UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
 """A revision stands for what it was derived from."""
-A, E = assignment.c, experience.c
+BATCHED = (ExperienceState.BATCHED, ExperienceState.DELETED)
+"""What was deleted may have been trained on before."""
+A, E, USED = assignment.c, experience.c, batch_item.c
 
 
 async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
@@ -59,9 +60,10 @@ async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
 
 
 async def load_population(
-    connection: AsyncConnection, key: StageKey, *, after: int, up_to: int
+    connection: AsyncConnection, stage: Stage, *, after: int, up_to: int
 ) -> Population | None:
     """What explore steps `after` + 1 to `up_to` gave; None when they gave nothing."""
+    key = stage.key
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.repeat_times, A.explore_step)
         .where(
@@ -84,12 +86,12 @@ async def load_population(
         first_step=groups[-1].explore_step,
         last_step=groups[0].explore_step,
         runs_of=runs_of,
-        samples=await _samples(connection, key, tasks),
+        samples=await _samples(connection, stage, tasks),
     )
 
 
 async def _samples(
-    connection: AsyncConnection, key: StageKey, tasks: dict[str, Task]
+    connection: AsyncConnection, stage: Stage, tasks: Mapping[str, Task]
 ) -> Sequence[Generated]:
     """Each sample once, with whatever became of its revisions."""
     statement = sa.select(
@@ -100,30 +102,45 @@ async def _samples(
         E.reason,
         E.reward,
         E.response_length,
-    ).where(in_stage(experience, key), among(E.assignment_id, tasks), E.state.not_in(UNCOUNTED))
+    ).where(
+        in_stage(experience, stage.key),
+        among(E.assignment_id, tasks),
+        E.state.not_in(UNCOUNTED),
+    )
     rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     found: Iterable[sa.Row[Any]] = await connection.execute(statement)
     for row in found:
         rows_of[row.payload_id].append(row)
-    deleted = [
-        row.experience_id
-        for rows in rows_of.values()
-        for row in rows
-        if row.state == ExperienceState.DELETED
+    batched = [
+        row.experience_id for rows in rows_of.values() for row in rows if row.state in BATCHED
     ]
-    used = await load_uses(connection, key, deleted) if deleted else {}
-    return [_sample(rows, tasks[rows[0].assignment_id], used) for rows in rows_of.values()]
+    uses = await _count_uses(connection, stage, batched) if batched else {}
+    return [_sample(rows, tasks[rows[0].assignment_id], uses) for rows in rows_of.values()]
 
 
-def _sample(rows: Sequence[sa.Row[Any]], task: Task, used: Container[str]) -> Generated:
-    """What was deleted after it was trained on had been trained on."""
+async def _count_uses(
+    connection: AsyncConnection, stage: Stage, ids: Iterable[str]
+) -> Mapping[str, int]:
+    """In how many rows of the line's batches each of these samples is."""
+    statement = (
+        sa.select(USED.experience_id, sa.func.count().label("number"))
+        .where(
+            in_stage(batch_item, stage.key),
+            USED.line == stage.line,
+            USED.experience_id.is_not(None),
+            among(USED.experience_id, ids),
+        )
+        .group_by(USED.experience_id)
+    )
+    return {row.experience_id: row.number for row in await connection.execute(statement)}
+
+
+def _sample(rows: Sequence[sa.Row[Any]], task: Task, uses: Mapping[str, int]) -> Generated:
     return Generated(
         task=task,
         response_length=rows[0].response_length,
         reward=rows[0].reward,
-        is_trained=any(
-            row.state == ExperienceState.BATCHED or row.experience_id in used for row in rows
-        ),
+        num_uses=sum(uses.get(row.experience_id, 0) for row in rows),
         state=rows[0].state,
         reason=rows[0].reason,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -141,6 +142,40 @@ async def test_the_status_says_what_was_trained_again(buffer: Buffer, tmp_path: 
         "rft: 24 samples trained, 9 rows of batches were trained before, one sample at most 2 "
         "times; 24 may come again, 0 were dropped untrained\n"
     ]
+
+
+async def test_what_is_trained_again_counts_as_often_as_it_is(
+    process: BufferProcess, buffer: Buffer, tmp_path: Path
+) -> None:
+    """Beside all that was generated; samples are as long as the number of their explore step."""
+    await begin(buffer, replay_plan(tmp_path))
+    trained: list[int] = []
+    for step in range(1, NUM_STEPS + 1):
+        for one in (await buffer.lease()).assignments:
+            for run in one.runs:
+                await buffer.settle(buffer.complete(one, run, Made(num_tokens=step)))
+        _, rows = await train(buffer, step)
+        trained += [explore_step for explore_step, _, _ in rows]
+    async with open_channel(process.address) as channel:
+        found = await Looking.on(channel, buffer.pb_key).population()
+    generated = [step for step in range(1, NUM_STEPS + 1) for _ in range(ROWS)]
+    assert len(trained) > len(generated) == found.num_generated == found.num_trained
+    lengths = found.comparisons[0]
+    assert lengths.generated_mean == statistics.mean(generated)
+    assert lengths.trained_mean == pytest.approx(statistics.mean(trained))
+    assert lengths.shift == pytest.approx(_apart(trained, generated))
+    assert not lengths.is_significant
+
+
+def _apart(first: list[int], second: list[int]) -> float:
+    """The greatest difference of their distribution functions."""
+    return max(
+        abs(
+            statistics.mean(one <= at for one in first)
+            - statistics.mean(one <= at for one in second)
+        )
+        for at in second
+    )
 
 
 async def test_uses_are_limited(process: BufferProcess, tmp_path: Path) -> None:

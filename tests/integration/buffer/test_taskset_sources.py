@@ -180,13 +180,33 @@ async def test_a_dataset_of_the_hub_is_stored_once_for_each_of_its_commits(
 async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_under(
     buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
 ) -> None:
+    """Somebody commits meanwhile: of that nothing is fetched, and it is not what is here."""
     hub.commits[COMMIT] = {"train.jsonl": b'{"prompt": "1+1="}\n'}
     hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
     hub.newest, hub.by_now = COMMIT, LATER
     extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
-    started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
-    async with started as process, talk_to(process) as buffer:
-        assert await tasks_of(buffer, plan_of(path=hub.dataset)) == ['{"prompt": "1+1="}']
+    for offline in ("0", "1"):
+        extra["HF_HUB_OFFLINE"] = offline
+        started = BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra)
+        async with started as process, talk_to(process) as buffer:
+            assert await tasks_of(buffer, plan_of(path=hub.dataset)) == ['{"prompt": "1+1="}']
+    assert hub.sent == [(COMMIT, "train.jsonl")]
+
+
+async def test_what_is_committed_while_rows_are_read_is_for_whoever_opens_a_stage_then(
+    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
+) -> None:
+    hub.commits[COMMIT] = {"train.jsonl": b'{"prompt": "1+1="}\n'}
+    hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
+    hub.newest, hub.meanwhile = COMMIT, LATER
+    extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    plan = plan_of(path=hub.dataset)
+    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process:
+        async with talk_to(process) as buffer:
+            assert await tasks_of(buffer, plan) == ['{"prompt": "1+1="}']
+        assert hub.sent == [(COMMIT, "train.jsonl")]
+        async with talk_to(process) as buffer:
+            assert await tasks_of(buffer, plan) == ['{"prompt": "2+2="}']
 
 
 def of_dataset(name: str, kind: str) -> StagePlan:

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from services.buffer.domain.population import Generated, Population, population_figures, shifts
 
@@ -18,7 +20,7 @@ def population(trained: list[tuple[int, float]], left_out: list[tuple[int, float
         runs_of={("train", number): 1 for number in range(len(both))},
         samples=[
             Generated(
-                task=("train", number), response_length=length, reward=reward, is_trained=is_trained
+                task=("train", number), response_length=length, reward=reward, num_uses=is_trained
             )
             for number, ((length, reward), is_trained) in enumerate(both)
         ],
@@ -57,7 +59,7 @@ def test_few_samples_prove_nothing() -> None:
 
 def test_tasks_are_weighed_by_their_runs() -> None:
     """Half of the runs were of a task that gave nothing to train on."""
-    samples = [Generated(task=("train", 0), response_length=1, reward=1.0, is_trained=True)] * 4
+    samples = [Generated(task=("train", 0), response_length=1, reward=1.0, num_uses=1)] * 4
     found = Population(
         first_step=1, last_step=1, runs_of={("train", 0): 4, ("train", 1): 4}, samples=samples
     )
@@ -72,7 +74,7 @@ def runs_of_tasks(*is_trained: list[bool]) -> Population:
         last_step=1,
         runs_of={task: len(runs) for task, runs in tasks.items()},
         samples=[
-            Generated(task=task, response_length=1, reward=1.0, is_trained=one)
+            Generated(task=task, response_length=1, reward=1.0, num_uses=one)
             for task, runs in tasks.items()
             for one in runs
         ],
@@ -108,8 +110,57 @@ def test_few_tasks_or_one_run_of_each_prove_nothing(num_runs: int) -> None:
     assert not shifts(single)[-1].is_significant
 
 
+def replayed(*num_uses: int) -> Population:
+    """As many samples, the n-th of length n, with reward n and of the n-th task."""
+    found = population([(number, float(number)) for number in range(len(num_uses))], [])
+    samples = [
+        replace(one, num_uses=uses) for one, uses in zip(found.samples, num_uses, strict=True)
+    ]
+    return replace(found, samples=samples)
+
+
+def test_a_sample_counts_as_often_as_it_was_trained_on() -> None:
+    found = replayed(1, 1, 1, 5)
+    assert found.num_trained == 4
+    lengths, rewards, tasks = shifts(found)
+    for one in (lengths, rewards):
+        assert (one.generated_mean, one.trained_mean) == (1.5, 18 / 8)
+        assert one.distance == 3 / 4 - 3 / 8
+    assert tasks.distance == pytest.approx(5 / 8 - 1 / 4)
+
+
+def test_training_everything_equally_often_shifts_nothing() -> None:
+    found = shifts(replayed(*[3] * 40))
+    assert all(one.distance == 0 and not one.is_significant for one in found)
+
+
+def test_training_again_on_the_same_proves_nothing() -> None:
+    """Two of four were left out, however often the others came."""
+    once, often = shifts(replayed(1, 1, 0, 0)), shifts(replayed(500, 500, 0, 0))
+    assert often == once
+    assert not any(one.is_significant for one in often)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=30))
+def test_uses_count_as_if_each_were_a_row(drawn: list[tuple[int, int]]) -> None:
+    rows = [length for length, uses in drawn for _ in range(uses)]
+    assume(rows)
+    found = population([(length, 0.0) for length, _ in drawn], [])
+    samples = [
+        replace(one, num_uses=uses) for one, (_, uses) in zip(found.samples, drawn, strict=True)
+    ]
+    lengths = shifts(replace(found, samples=samples))[0]
+    assert lengths.trained_mean == pytest.approx(np.mean(rows))
+    generated = [length for length, _ in drawn]
+    apart = [
+        np.mean([one <= at for one in rows]) - np.mean([one <= at for one in generated])
+        for at in range(6)
+    ]
+    assert lengths.distance == pytest.approx(max(map(abs, apart)))
+
+
 def test_samples_without_a_reward_are_compared_by_their_lengths() -> None:
-    samples = [Generated(task=("t", 0), response_length=3, reward=None, is_trained=True)]
+    samples = [Generated(task=("t", 0), response_length=3, reward=None, num_uses=1)]
     found = Population(first_step=1, last_step=1, runs_of={("t", 0): 1}, samples=samples)
     assert [one.name for one in shifts(found)] == ["response_length", "task"]
 
