@@ -23,6 +23,7 @@ LONG_FILES = (
     "model_free/test_transfers.py",
     "integration/telemetry/test_whole_chain.py",
     "integration/buffer/test_operators.py",
+    "integration/benchmarks/test_gpu.py",
     "integration/buffer/test_outages.py",
     "integration/together/test_a_rank_dies.py",
     "integration/buffer/test_process.py",

@@ -2,10 +2,11 @@
 
 python -m benchmarks.gpu [--size 0.5b] [--steps 3] [--json FILE]
 
-For a machine with a GPU, `--size tiny` tries it without one. The engine and the learner are the
-services' own, each in a process of its own, one after the other on the same device; the model is
-made here, with random weights. The limits follow from what the device does in the same minutes:
-copies within it and between it and the host, and one large product of matrices.
+For a machine with a GPU; `--size tiny` tries it without one, and says which limits need one. The
+engine and the learner are the services' own, each in a process of its own, one after the other on
+the same device; the model is made here, with random weights. The limits follow from what the device
+does in the same minutes: copies within it and between it and the host, and one large product of
+matrices.
 """
 
 import argparse
@@ -93,9 +94,9 @@ def _measure(part: str, folder: Path, name: str, steps: int) -> None:
 def _show(figures: list[Figure], title: str) -> None:
     table = Table("figure", "measured", "limit", "reached", "the limit is", title=title)
     for one in figures:
-        unit = one.unit
-        values = (f"{one.value:.4g} {unit}", f"{one.limit:.4g} {unit}", f"{one.share:.1%}")
-        table.add_row(one.name, *values, one.basis)
+        limit = "-" if one.limit is None else f"{one.limit:.4g} {one.unit}"
+        share = "-" if one.share is None else f"{one.share:.1%}"
+        table.add_row(one.name, f"{one.value:.4g} {one.unit}", limit, share, one.basis)
     Console(width=120).print(table)
 
 

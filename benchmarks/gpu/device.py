@@ -5,31 +5,38 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.gpu.peaks import peak_flops
+
 COPIED_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 PRODUCT_SIDE = {"cuda": 8192, "cpu": 512}
 REPEATS = 10
-PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Of bfloat16, dense, in FLOP/s as NVIDIA states them."""
 
 
 def measure_device(dtype: str) -> dict[str, float | str]:
-    """Rates in bytes and FLOP a second, and the device's name."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    """Rates in bytes and FLOP a second, and the device's name; of a processor, what it has."""
+    has_gpu = torch.cuda.is_available()
+    kind = "cuda" if has_gpu else "cpu"
     side = PRODUCT_SIDE[kind]
     left = torch.randn(side, side, device=kind).to(getattr(torch, dtype))
-    host = torch.empty(COPIED_BYTES[kind], dtype=torch.uint8, pin_memory=kind == "cuda")
-    there = torch.empty_like(host, device=kind, pin_memory=False)
+    there = torch.empty(COPIED_BYTES[kind], dtype=torch.uint8, device=kind)
     other = torch.empty_like(there)
-    size = float(host.numel())
-    name = torch.cuda.get_device_name() if kind == "cuda" else "processor"
-    products = 2.0 * side**3 / _seconds(lambda: left @ left)
+    name = torch.cuda.get_device_name() if has_gpu else "processor"
+    peak = peak_flops(name, dtype)
     return {
         "name": name,
-        "copy_bytes_per_second": size / _seconds(lambda: other.copy_(there)),
-        "to_device_bytes_per_second": size / _seconds(lambda: there.copy_(host)),
-        "from_device_bytes_per_second": size / _seconds(lambda: host.copy_(there)),
-        "product_flops": products,
-        "peak_flops": next((peak for key, peak in PEAKS.items() if key in name), products),
+        "copy_bytes_per_second": there.numel() / _seconds(lambda: other.copy_(there)),
+        "product_flops": 2.0 * side**3 / _seconds(lambda: left @ left),
+        **(_ways(there) if has_gpu else {}),
+        **({} if peak is None else {"peak_flops": peak}),
+    }
+
+
+def _ways(there: torch.Tensor) -> dict[str, float]:
+    """Between the host and the device."""
+    host = torch.empty(there.shape, dtype=there.dtype, pin_memory=True)
+    return {
+        "to_device_bytes_per_second": there.numel() / _seconds(lambda: there.copy_(host)),
+        "from_device_bytes_per_second": there.numel() / _seconds(lambda: host.copy_(there)),
     }
 
 

@@ -4,6 +4,9 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.gpu.sizes import DTYPE_BYTES, Size
 
+NEEDS_PEAK = "needs a GPU whose peak is known"
+NEEDS_GPU = "needs a GPU: nothing is copied to or from one"
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -11,11 +14,11 @@ class Figure:
 
     name: str
     value: float
-    limit: float
+    limit: float | None
     unit: str
     basis: str
-    """What the limit follows from."""
-    share: float
+    """What the limit follows from, or what is missing for one."""
+    share: float | None
 
     def as_json(self) -> dict[str, object]:
         """For the committed results."""
@@ -50,14 +53,24 @@ def _training(size: Size, parameters: int, trained: dict[str, float]) -> list[Fi
     """Six operations a weight and token; what is computed twice to save memory counts once."""
     tokens, seconds = trained["tokens_per_step"], trained["step_seconds"]
     flops = 6.0 * parameters * tokens + size.attention_flops(int(tokens), size.max_length)
-    rate, peak = flops / seconds, trained["device_peak_flops"]
-    limit = tokens * peak / flops
-    reached = tokens / seconds
+    rate, reached = flops / seconds, tokens / seconds
     measured = trained["device_product_flops"]
     return [
-        Figure("training", reached, limit, "tokens/s", "peak of the device", reached / limit),
-        Figure("MFU", rate, peak, "FLOP/s", "peak of the device", rate / peak),
+        *_beside_peak(rate, reached, trained.get("device_peak_flops")),
         Figure("MFU", rate, measured, "FLOP/s", "one large product, measured", rate / measured),
+    ]
+
+
+def _beside_peak(rate: float, reached: float, peak: float | None) -> list[Figure]:
+    if peak is None:
+        return [
+            Figure("training", reached, None, "tokens/s", NEEDS_PEAK, None),
+            Figure("MFU", rate, None, "FLOP/s", NEEDS_PEAK, None),
+        ]
+    basis, share = "peak of the device", rate / peak
+    return [
+        Figure("training", reached, reached / share, "tokens/s", basis, share),
+        Figure("MFU", rate, peak, "FLOP/s", basis, share),
     ]
 
 
@@ -68,6 +81,8 @@ def _sync(trained: dict[str, float], rolled_out: dict[str, float]) -> Figure:
         trained["write_seconds"],
         rolled_out["check_and_load_seconds"],
     )
+    if "device_from_device_bytes_per_second" not in trained:
+        return Figure("weight sync", sum(parts), None, "s", NEEDS_GPU, None)
     size = trained["weights_bytes"]
     limit = size / trained["device_from_device_bytes_per_second"]
     limit += size / trained["device_to_device_bytes_per_second"]

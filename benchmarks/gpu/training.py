@@ -41,7 +41,6 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
     taken = time.perf_counter()
     published = store.write(exported, version=1, incarnation=1)
     written = time.perf_counter()
-    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     return {
         **{f"device_{name}": value for name, value in device.items()},
         "step_seconds": statistics.median(seconds[NUM_UNCOUNTED:]),
@@ -49,11 +48,18 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
         "export_seconds": taken - begun,
         "write_seconds": written - taken,
         "weights_bytes": float(sum(t.numel() * t.element_size() for t in exported.values())),
-        "peak_memory_bytes": float(peak),
+        **_peak_memory(),
         "path": str(published.path),
         "manifest_sha256": published.manifest_sha256.hex(),
         "weights_sha256": published.weights_sha256.hex(),
     }
+
+
+def _peak_memory() -> dict[str, float]:
+    """Of a GPU; what the processor's memory held is not known."""
+    if not torch.cuda.is_available():
+        return {}
+    return {"peak_memory_bytes": float(torch.cuda.max_memory_allocated())}
 
 
 def _plan(model: Path, size: Size) -> StagePlan:

@@ -18,6 +18,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 Value = str | int | float | bool
+OFTEN = {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+"""Milliseconds after which a process sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,31 @@ class Receiver:
     requests: list[bytes] = field(default_factory=list)
     """Everything that came, as it was sent."""
     address: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take_traces(self, request: trace_pb.ExportTraceServiceRequest) -> None:
+        """Spans that came, whichever way."""
+        spans = [
+            _span(_values(part.resource.attributes), span)
+            for part in request.resource_spans
+            for scope in part.scope_spans
+            for span in scope.spans
+        ]
+        with self._lock:
+            self.spans += spans
+            self.num_bytes += request.ByteSize()
+            self.requests.append(request.SerializeToString())
+
+    def take_metrics(self, request: metrics_pb.ExportMetricsServiceRequest) -> None:
+        """Figures that came, whichever way."""
+        with self._lock:
+            self.requests.append(request.SerializeToString())
+            for part in request.resource_metrics:
+                service = str(_values(part.resource.attributes)["service.name"])
+                for scope in part.scope_metrics:
+                    for metric in scope.metrics:
+                        self.metrics.setdefault(metric.name, set()).add(service)
+                        self.figures += _figures(metric)
 
     def newest(self, name: str, wanted: Mapping[str, Value]) -> float | None:
         """What a counter or gauge with these attributes came to."""
@@ -83,8 +110,7 @@ class Receiver:
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{self.address}",
             "OTEL_EXPORTER_OTLP_INSECURE": "true",
-            "OTEL_BSP_SCHEDULE_DELAY": "100",
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            **OFTEN,
             **more,
         }
 
@@ -92,19 +118,9 @@ class Receiver:
 class _Traces(trace_grpc.TraceServiceServicer):
     def __init__(self, seen: Receiver) -> None:
         self._seen = seen
-        self._lock = threading.Lock()
 
     def Export(self, request: trace_pb.ExportTraceServiceRequest, _: Any) -> Any:
-        spans = [
-            _span(_values(part.resource.attributes), span)
-            for part in request.resource_spans
-            for scope in part.scope_spans
-            for span in scope.spans
-        ]
-        with self._lock:
-            self._seen.spans += spans
-            self._seen.num_bytes += request.ByteSize()
-            self._seen.requests.append(request.SerializeToString())
+        self._seen.take_traces(request)
         return trace_pb.ExportTraceServiceResponse()
 
 
@@ -113,13 +129,7 @@ class _Metrics(metrics_grpc.MetricsServiceServicer):
         self._seen = seen
 
     def Export(self, request: metrics_pb.ExportMetricsServiceRequest, _: Any) -> Any:
-        self._seen.requests.append(request.SerializeToString())
-        for part in request.resource_metrics:
-            service = str(_values(part.resource.attributes)["service.name"])
-            for scope in part.scope_metrics:
-                for metric in scope.metrics:
-                    self._seen.metrics.setdefault(metric.name, set()).add(service)
-                    self._seen.figures += _figures(metric)
+        self._seen.take_metrics(request)
         return metrics_pb.ExportMetricsServiceResponse()
 
 

@@ -1,14 +1,17 @@
 """Spans of all four processes, sent over OTLP, tell the whole way of a task and of a train step."""
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.integration.looking.conftest import trinity
+from tests.integration.telemetry.http_receiver import http_receiver
 from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
 from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
@@ -49,11 +52,16 @@ def plan_of(root: Path) -> ExperimentPlan:
     return experiment_plan(root, buffer={"total_steps": STEPS})
 
 
-async def run(plan: ExperimentPlan, seen: Receiver, *, kills_explorer: bool = False) -> None:
+async def run(
+    plan: ExperimentPlan,
+    seen: Receiver,
+    *,
+    explorer: Mapping[str, str] | None = None,
+    kills_explorer: bool = False,
+) -> None:
     """To its end; an explorer that is killed is so while its runs go on."""
     environment = {name: seen.environment() for name in SERVICES}
-    if kills_explorer:
-        environment["explorer"][RUN_SECONDS_VARIABLE] = "1.0"
+    environment["explorer"] |= explorer or {}
     async with model_free_stack(plan.job_path, environment=environment) as stack:
         experiment = await start_experiment(stack.addresses.synchronizer, plan)
         if kills_explorer:
@@ -79,7 +87,11 @@ def parents(spans: list[SeenSpan]) -> Counter[tuple[str, str]]:
 
 
 async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) -> None:
-    await run(plan_of(tmp_path), seen)
+    plan = plan_of(tmp_path)
+    with http_receiver(seen) as over_http:
+        explorer = over_http.environment(TRINITY_EXPLORER_LOG_FORMAT="json")
+        await run(plan, seen, explorer=explorer)
+    assert {one.path for one in over_http.posted} == {"/v1/traces", "/v1/metrics"}
     traces = seen.traces()
     tasks = {
         str(span.attributes[names.ASSIGNMENT]): traces[span.trace_id]
@@ -102,6 +114,26 @@ async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) 
     check_messages(seen)
     check_steps(seen, tasks)
     check_metrics(seen)
+    await check_log(plan.job_path, seen)
+
+
+async def check_log(job: Path, seen: Receiver) -> None:
+    """What several services said in a train step's trace is found by it, however they wrote it."""
+    trace = seen.named(names.LOAD)[0].trace_id
+    written = [
+        line for file in (job / "log").glob("*.log") for line in file.read_text().splitlines()
+    ]
+    said = [line for line in written if trace in line]
+    assert {line.startswith("{") for line in said} == {True, False}
+    assert any("trace_id" in line for line in written if line not in said)
+    out, _, error = await trinity("log", "--trace", trace, "--json", job_dir=job)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert error is None and len(found) == len(said)
+    assert {line["service"] for line in found} == {"synchronizer", "explorer"}
+    assert {line["trace_id"] for line in found} == {trace}
+    assert [line["time"] for line in found] == sorted(line["time"] for line in found)
+    out, _, _ = await trinity("log", "--trace", trace[:8], job_dir=job)
+    assert len(out.splitlines()) == len(said)
 
 
 def check_messages(seen: Receiver) -> None:
@@ -163,7 +195,8 @@ def check_steps(seen: Receiver, tasks: dict[str, list[SeenSpan]]) -> None:
 
 
 async def test_a_killed_explorer_leaves_whole_traces(tmp_path: Path, seen: Receiver) -> None:
-    await run(plan_of(tmp_path), seen, kills_explorer=True)
+    slow = {RUN_SECONDS_VARIABLE: "1.0"}
+    await run(plan_of(tmp_path), seen, explorer=slow, kills_explorer=True)
     assert len({span.process for span in seen.named(names.LOAD)}) == 2
     assert "trinity-trainer" in seen.metrics[i.WAIT_SECONDS.name]
     for task in seen.named(names.TASK):
