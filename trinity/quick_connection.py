@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 T = TypeVar("T")
@@ -26,6 +27,16 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Complete a dialogue with the database."""
         return await super().wait(_looking_first(gen, self.pgconn.socket), *args, **kwargs)
+
+    def _start_query(self) -> PQGen[None]:
+        """Send BEGIN, in a pipeline with the statement that it is for.
+
+        The driver would wait there for an answer to BEGIN alone.
+        """
+        if self._pipeline is None:
+            yield from super()._start_query()
+        elif not self._autocommit and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            yield from self._exec_command(self._get_tx_start_command())
 
 
 def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:

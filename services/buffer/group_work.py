@@ -47,7 +47,7 @@ class GroupWork:
         async def renew() -> None:
             while True:
                 await asyncio.sleep(CLAIM_SECONDS / 3)
-                async with self.database.transaction() as connection:
+                async with self.database.autocommit() as connection:
                     await renew_claims(connection, claims, CLAIM_SECONDS)
 
         renewing = asyncio.create_task(renew())
@@ -82,10 +82,9 @@ class GroupWork:
         shaped = await self.shaper.shape(stage, chain, claims)
         tried = {one.claim.assignment_id for one in shaped}
         async with self.database.transaction() as connection:
+            untried = [claim for claim in claims if claim.assignment_id not in tried]
+            await hand_back(connection, untried)
             await commit_shaped(connection, shaped)
-            await hand_back(
-                connection, [claim for claim in claims if claim.assignment_id not in tried]
-            )
         telemetry.shaped(shaped, begun_ns)
         for one in shaped:
             if one.outcome.error:

@@ -25,7 +25,7 @@ from services.buffer.fates import (
     reports_of_refused,
 )
 from services.buffer.handlers.settling import Settler
-from services.buffer.store.database import Database, unanswered
+from services.buffer.store.database import Database
 from services.buffer.store.reports import (
     DeadLetter,
     Report,
@@ -184,10 +184,9 @@ class Ingest:
                 results += parcel.results
                 reports += reports_of_refused(parcel)
                 letters += letters_of_refused(subject_of_message(message), parcel)
-        verdicts = await self.settler.settle(connection, results)
-        letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
-        await insert_dead_letters(connection, letters)
-        async with unanswered(connection):
+        async with self.settler.settled(connection, results) as verdicts:
+            letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
+            await insert_dead_letters(connection, letters)
             await insert_reports(connection, [*reports, *(report_of(one) for one in verdicts)])
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)

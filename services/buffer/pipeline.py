@@ -136,9 +136,10 @@ class Pipeline:
         return LINGER_SECONDS if is_all else 0.0
 
     async def _claim(self, stage: Stage, chain: Chain, most: int) -> list[Claim]:
-        async with self._database.transaction() as connection:
-            if chain.needs.whole_step:  # whatever the step has: there may be another one
+        if chain.needs.whole_step:  # whatever the step has: there may be another one
+            async with self._database.transaction() as connection:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
+        async with self._database.autocommit() as connection:
             return await claim_groups(
                 connection, stage.key, limit=most, claim_seconds=CLAIM_SECONDS
             )

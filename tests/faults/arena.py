@@ -11,6 +11,7 @@ import grpc
 import psycopg
 from pydantic import JsonValue
 
+from tests.faults.aging import TIMEOUT_SECONDS
 from tests.faults.folder import VARIABLE, FaultsFolder
 from tests.faults.measured import EXPLORER, held_out
 from tests.faults.records import read_snapshot
@@ -87,8 +88,8 @@ class Arena:
     ) -> pb.Experiment:
         """An experiment from its start to its end, whatever dies meanwhile.
 
-        With a visitor its rewards come later, some of its samples are taken out, and tasksets come;
-        one that is measured has evaluations.
+        With a visitor its rewards come later or never, some of its samples are taken out, and
+        tasksets come; one that is measured has evaluations.
 
         Raises: TimeoutError when it does not end in time.
         """
@@ -106,6 +107,7 @@ class Arena:
                     **({"eval_tasksets": [held_out(self.root / name)]} if measured else {}),
                 },
                 "await_feedback": visited,
+                "feedback_timeout": TIMEOUT_SECONDS if visited else 0,
                 **(buffer or {}),
             },
             explorer=EXPLORER if measured else {},
@@ -141,6 +143,7 @@ class Arena:
         visitor = Visitor(
             folder=self.folder,
             buffer=self.stack.addresses.buffer,
+            database=self.secret("buffer-postgres-dsn"),
             experiment_id=experiment.id,
             tenant=experiment.tenant,
             stage=experiment.stages[0].name,

@@ -61,4 +61,16 @@ CONTROLS = (
     Control(off="deletion", visited=True, keeps_all=True, checks=("deleted_is_gone",)),
     Control(off="upload-count", visited=True, checks=("tasksets_are_whole",)),
     Control(off="upload-rows-deleted", visited=True, checks=("tasksets_are_whole",)),
+    Control(
+        off="overdue-told-with-it",
+        dies="buffer.overdue-left-out",
+        visited=True,
+        checks=("overdue_is_left_out",),
+    ),
+    Control(
+        off="abandoned-as-a-whole",
+        dies="buffer.abandoned-deleted",
+        visited=True,
+        checks=("tasksets_are_whole",),
+    ),
 )

@@ -81,7 +81,7 @@ CALLS = "servicer.training:TrainerCalls"
 ALL = (
     # A result: stored, committed, acknowledged.
     _buffer("results-fetched", "ingest:Ingest.store", when="before"),
-    _buffer("results-inserted", "ingest:Ingest._settle"),
+    _buffer("results-inserted", "ingest:insert_reports"),
     _buffer("results-committed", "ingest:Ingest._commit"),
     # A lease: in the database, not yet with the explorer.
     _buffer("lease-granted", "servicer.leases:_response", counts=_is_granted),
@@ -91,9 +91,9 @@ ALL = (
     _buffer("ranking-kept", "handlers.ranking:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
     _buffer("groups-claimed", "group_work:GroupWork._work_on", when="before"),
-    _buffer("groups-shaped", "group_work:commit_shaped"),
+    _buffer("groups-shaped", "handlers.grouping:notify"),
     # A batch: recorded, committed, answered.
-    _buffer("batch-recorded", "handlers.composing:_record"),
+    _buffer("batch-recorded", "handlers.recording:insert_items"),
     _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),
     # A taskset that a client brings: rows stored, all of it committed and not answered, taken away.
     _buffer("upload-stored", "servicer.tasksets:store_rows"),
@@ -101,9 +101,13 @@ ALL = (
     _buffer("taskset-submitted", "servicer.tasksets:TasksetCalls.SubmitTaskset"),
     _buffer("queue-closed", "servicer.catalogue:TasksetServicer.CloseQueue"),
     _buffer("taskset-deleted", "servicer.catalogue:delete_taskset"),
+    # One whose client never came back, deleted and not committed.
+    _buffer("abandoned-deleted", "upkeep:delete_taskset"),
     # Rewards that come later, samples that are taken out: in the transaction, and not answered yet.
     _buffer("reward-stored", "handlers.feedback:store_reward"),
     _buffer("feedback-given", "servicer.steering:SteeringCalls.GiveFeedback"),
+    # Rewards that never come: samples left out, their groups let go, all of it told, uncommitted.
+    _buffer("overdue-left-out", "handlers.feedback:log_event"),
     _buffer("samples-excluded", "handlers.setting_aside:exclude"),
     _buffer("exclusion-committed", "servicer.steering:SteeringCalls.ExcludeExperiences"),
     _buffer("samples-included", "handlers.setting_aside:take_back"),

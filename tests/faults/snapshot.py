@@ -199,7 +199,7 @@ class Taskset:
 
     name: str
     told_rows: int
-    """-1 when it was told last that it is deleted."""
+    """-1 when it was told last that it is deleted, or not there any more."""
     right_rows: int
     """Rows that are what was sent, in order, from the first on."""
     stored_rows: int
@@ -213,6 +213,10 @@ class Visit:
     excluded: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    overdue: tuple[str, ...] = ()
+    """Samples whose reward never came, and that had waited long enough."""
+    num_told_overdue: int = 0
+    """Of how many the progress says that they were left out."""
     tasksets: tuple[Taskset, ...] = ()
 
 

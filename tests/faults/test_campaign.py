@@ -7,8 +7,14 @@ import pytest
 from tests.faults.fire import open_fire
 from tests.faults.recovery import KINDS
 
-KILLS = 10
-POINTS = ("buffer.upload-stored", "buffer.reward-stored", "buffer.partition-detached")
+KILLS = 12
+POINTS = (
+    "buffer.upload-stored",
+    "buffer.abandoned-deleted",
+    "buffer.reward-stored",
+    "buffer.overdue-left-out",
+    "buffer.partition-detached",
+)
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -161,22 +161,30 @@ def visited(**what: object) -> s.Visit:
     return s.Visit(**what)  # type: ignore[arg-type]
 
 
+NO_REWARD = "no reward came in 86400 s (`buffer.feedback_timeout`)"
 FIRST_REWARD = s.Rewarded(rewards={"a": 0.5}, are_new=True)
 SCORED = tuple(replace(one, reward=0.5) if one.payload_id == "a" else one for one in GOOD.samples)
 VISITED = replace(
     GOOD,
-    samples=(*SCORED, sample("c", 1, state="excluded"), gone(sample("d", 1, state="deleted"))),
+    samples=(
+        *SCORED,
+        sample("c", 1, state="excluded"),
+        gone(sample("d", 1, state="deleted")),
+        sample("e", 1, state="filtered", reason=NO_REWARD),
+    ),
     visit=visited(
         rewarded=(FIRST_REWARD, replace(FIRST_REWARD, are_new=False)),
         excluded=("c",),
         deleted=("d",),
+        overdue=("e",),
+        num_told_overdue=1,
         tasksets=(
             s.Taskset(name="whole", told_rows=2, right_rows=2, stored_rows=2),
             s.Taskset(name="deleted", told_rows=-1, right_rows=0, stored_rows=0),
         ),
     ),
 )
-"""Rewards came later, one sample was excluded, one was deleted, tasksets came and went."""
+"""Rewards came later or never, one sample was excluded, one deleted, tasksets came and went."""
 LET_GO = replace(GOOD, samples=tuple(gone(one, is_let_go=True) for one in GOOD.samples))
 """Everything is older than the checkpoint."""
 UNORDERED = replace(REPLAYED, stage=replace(REPLAYED.stage, is_ordered=False))
@@ -322,6 +330,26 @@ BAD: list[tuple[str, dict[str, object]]] = [
             "visit": visited(included=("c",)),
             "samples": (*GOOD.samples, sample("c", 1, state="excluded")),
         },
+    ),
+    *(
+        ("overdue_is_left_out", {"visit": visit, "samples": (*GOOD.samples, *further)})
+        for visit, further in (
+            (visited(overdue=("a",)), ()),
+            (visited(overdue=("c",), num_told_overdue=1), ()),
+            (visited(), (sample("c", 1, state="filtered", reason=NO_REWARD),)),
+            *(
+                (
+                    visited(overdue=("c",), num_told_overdue=num_told),
+                    (sample("c", 1, state=state, reason=NO_REWARD, reward=reward),),
+                )
+                for num_told, state, reward in (
+                    (0, "filtered", None),
+                    (2, "filtered", None),
+                    (1, "filtered", 0.5),
+                    (1, "awaiting", None),
+                )
+            ),
+        )
     ),
     ("deleted_is_gone", {"visit": visited(deleted=("a'",))}),
     (

@@ -59,8 +59,10 @@ async def test_with_all_protections_nothing_is_found_of_a_visit(shooting: Range)
     snapshot = arena.snapshot(ended, shooting.expected_of_visited)
     assert findings(snapshot) == {}
     visit = snapshot.visit
-    assert visit.rewarded and visit.excluded and visit.deleted
+    assert visit.rewarded and visit.excluded and visit.deleted and visit.overdue
     assert any(one.told_rows > 0 for one in visit.tasksets)
+    for point in ("buffer.overdue-left-out", "buffer.abandoned-deleted"):
+        assert arena.folder.times_reached(point)
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda one: f"{one.off}-{one.checks[0]}")

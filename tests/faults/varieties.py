@@ -3,7 +3,7 @@
 | variety | what it adds |
 |---|---|
 | plain | a selector that learns, contents that are removed |
-| visited | rewards that come later, samples taken out and put back, tasksets that are brought |
+| visited | rewards that come later or never, samples taken out and put back, tasksets brought |
 | replayed | samples that are trained more than once |
 | piped | tasks that go through a pipeline of one's own before any is drawn |
 | retrained | the recorded batches, trained again by another experiment |

@@ -1,5 +1,7 @@
 """Somebody who works on a run while it goes on: gives rewards, takes samples out, brings tasks.
 
+Of some samples the reward never comes.
+
 What is decided about a sample follows from its place alone, so that an experiment that is disturbed
 ends as one that is not. What the visitor is told it writes down, for the checks.
 """
@@ -11,7 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import grpc
+import psycopg
 
+from tests.faults.aging import age_samples
 from tests.faults.folder import FaultsFolder
 from tests.faults.uploads import Uploader
 from tests.model_free.reward import LettersReward
@@ -21,6 +25,7 @@ from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.rpc.channel import open_channel
 
 REWARDED, EXCLUDED, DELETED, INCLUDED = "rewarded", "excluded", "deleted", "included"
+OVERDUE = "overdue"
 CALL_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
 UPLOAD_PAUSE_SECONDS = 0.3
@@ -40,12 +45,19 @@ def is_put_back(record: pb.ExperienceRecord) -> bool:
     return bool(place.run == 0 and (3 * place.explore_step + place.position) % 7 == 3)
 
 
+def is_never_scored(record: pb.ExperienceRecord) -> bool:
+    """Whether the visitor leaves a sample alone, until the buffer leaves it out."""
+    place = record.eid
+    return bool(place.run == 1 and (3 * place.explore_step + place.position) % 7 == 5)
+
+
 @dataclass
 class Visitor:
     """One visit to one experiment, until it is cancelled."""
 
     folder: FaultsFolder
     buffer: str
+    database: str
     experiment_id: str
     tenant: str
     stage: str
@@ -53,6 +65,7 @@ class Visitor:
     _out: dict[str, str] = field(default_factory=dict)
     """Samples that were taken out to be put back, by their assignments."""
     _put_back: set[str] = field(default_factory=set)
+    _overdue: set[str] = field(default_factory=set)
 
     async def stay(self) -> None:
         """Judge what waits, delete a sample, bring tasksets, again and again."""
@@ -60,7 +73,13 @@ class Visitor:
             stub = QueryServiceStub(channel)
             acts.create_task(_again_and_again(lambda: self._judge(stub), PAUSE_SECONDS))
             acts.create_task(_again_and_again(lambda: self._delete(stub), PAUSE_SECONDS))
-            uploader = Uploader(self.folder, self.buffer, self.tenant, self.experiment_id)
+            uploader = Uploader(
+                folder=self.folder,
+                buffer=self.buffer,
+                database=self.database,
+                tenant=self.tenant,
+                experiment_id=self.experiment_id,
+            )
             await _again_and_again(uploader.bring, UPLOAD_PAUSE_SECONDS)
 
     @property
@@ -77,7 +96,8 @@ class Visitor:
                 continue
             if left_out := [one.id for one in group if is_left_out(one)]:
                 await self._exclude(stub, left_out)
-            if scored := [one for one in group if not is_left_out(one)]:
+            await self._let_wait([one.id for one in group if is_never_scored(one)])
+            if scored := [one for one in group if not (is_left_out(one) or is_never_scored(one))]:
                 await self._reward(stub, scored)
 
     async def _is_unsettled(
@@ -105,6 +125,13 @@ class Visitor:
         back = pb.IncludeExperiencesRequest(key=self._key, filter=chosen)
         await stub.IncludeExperiences(back, timeout=CALL_SECONDS)
         self._note(INCLUDED, ids=[sample])
+
+    async def _let_wait(self, ids: Sequence[str]) -> None:
+        """Until nobody waits for their rewards any more."""
+        if new := [one for one in ids if one not in self._overdue]:
+            await age_samples(self.database, self.experiment_id, new)
+            self._overdue.update(new)
+            self._note(OVERDUE, ids=new)
 
     async def _list(
         self, stub: QueryServiceStub, wanted: pb.ExperienceFilter, limit: int = 0
@@ -156,6 +183,6 @@ def _score(response: str) -> float:
 async def _again_and_again(act: Callable[[], Awaitable[None]], pause_seconds: float) -> None:
     """What does not work while something is dead, or too early, is done the next time."""
     while True:
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, psycopg.OperationalError):
             await act()
         await asyncio.sleep(pause_seconds)

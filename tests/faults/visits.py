@@ -1,17 +1,22 @@
 """Reads what the visitor of an experiment was told, beside what is stored of it."""
 
+import re
 from typing import Any
 
 import psycopg
 
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
-from tests.faults.uploads import TASKSET_DELETED, UPLOADED, row
-from tests.faults.visitor import DELETED, EXCLUDED, INCLUDED, REWARDED
+from tests.faults.uploads import ABANDONED, TASKSET_DELETED, UPLOADED, row
+from tests.faults.visitor import DELETED, EXCLUDED, INCLUDED, OVERDUE, REWARDED
 
 ROWS = """
     SELECT body FROM task WHERE taskset_id = %s ORDER BY index
 """
+NOTICES = """
+    SELECT body ->> 'text' AS text FROM progress WHERE experiment_id = %s AND kind = 'notice'
+"""
+LEFT_OUT = re.compile(r"(\d+) samples of \d+ tasks are left out: no reward came")
 
 
 def read_visit(
@@ -27,21 +32,28 @@ def read_visit(
         excluded=tuple(one for line in folder.read(EXCLUDED, **own) for one in line["ids"]),
         included=tuple(one for line in folder.read(INCLUDED, **own) for one in line["ids"]),
         deleted=tuple(one for line in folder.read(DELETED, **own) for one in line["ids"]),
+        overdue=tuple(one for line in folder.read(OVERDUE, **own) for one in line["ids"]),
+        num_told_overdue=_num_told_overdue(connection, experiment_id),
         tasksets=_tasksets(connection, folder, experiment_id),
     )
+
+
+def _num_told_overdue(connection: psycopg.Connection[dict[str, Any]], experiment_id: str) -> int:
+    texts = [one["text"] for one in connection.execute(NOTICES, [experiment_id]).fetchall()]
+    return sum(int(found[1]) for text in texts if (found := LEFT_OUT.match(text)))
 
 
 def _tasksets(
     connection: psycopg.Connection[dict[str, Any]], folder: FaultsFolder, experiment_id: str
 ) -> tuple[s.Taskset, ...]:
     own = {"experiment_id": experiment_id}
-    uploaded = {line["name"]: line for line in folder.read(UPLOADED, **own)}
-    told = {name: line["num_rows"] for name, line in uploaded.items()}
-    told |= {line["name"]: -1 for line in folder.read(TASKSET_DELETED, **own)}
-    return tuple(
-        _taskset(connection, name, uploaded[name]["taskset_id"], number)
-        for name, number in told.items()
-    )
+    told: dict[str, int] = {}
+    ids: dict[str, str] = {}
+    for journal in (UPLOADED, TASKSET_DELETED, ABANDONED):
+        for line in folder.read(journal, **own):
+            told[line["name"]] = line["num_rows"]
+            ids[line["name"]] = line.get("taskset_id") or ids[line["name"]]
+    return tuple(_taskset(connection, name, ids[name], num_rows) for name, num_rows in told.items())
 
 
 def _taskset(

@@ -38,6 +38,8 @@ class Judge:
     known: Iterable[KnownAttempt]
     stage_is_open: bool
     max_attempts: int
+    stored: list[KnownAttempt] = field(init=False, default_factory=list)
+    """Attempts that are to be stored."""
     _by_place: dict[tuple[str, int, int], KnownAttempt] = field(init=False)
     _by_sequence: dict[tuple[str, int], KnownAttempt] = field(init=False)
 
@@ -62,6 +64,7 @@ class Judge:
             content_hash=result.content_hash,
             state=state,
         )
+        self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
         return Verdict(result=result, fate=FATES[state], state=state)

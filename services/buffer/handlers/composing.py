@@ -1,6 +1,5 @@
 """Composes the batch of a train step, once."""
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,14 +19,15 @@ from services.buffer.domain.composition import (
     decide_at_once,
     decide_short,
 )
-from services.buffer.domain.events import BatchComposed, Sample, Samples
+from services.buffer.domain.events import Sample
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import ExperienceState, StageState
+from services.buffer.domain.states import StageState
 from services.buffer.handlers.driving import wanted_version
 from services.buffer.handlers.ending import end_stage
 from services.buffer.handlers.explored import explored_rows
+from services.buffer.handlers.recording import record_batch
 from services.buffer.handlers.replaying import Look, bounds, look, settle_choice
 from services.buffer.handlers.retraining import compose_stored
 from services.buffer.handlers.sampling import (
@@ -38,15 +38,12 @@ from services.buffer.handlers.sampling import (
 )
 from services.buffer.handlers.shortage import go_without, supply_of
 from services.buffer.priorities import Priorities, PriorityDied, PriorityFailed
-from services.buffer.store.assignments import first_open_place
-from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch, load_rows
+from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
 from services.buffer.store.contents import load_bodies
-from services.buffer.store.database import notify, stage_topics, unanswered
-from services.buffer.store.experiences import set_states
-from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, ready_rows, rows_of
-from services.buffer.store.scopes import open_scope_places, take_figures
+from services.buffer.store.scopes import take_figures
 from services.buffer.store.stages import update_stage
+from services.buffer.store.unfinished import first_unfinished
 from trinity.errors import PreconditionFailed
 from trinity.telemetry import tracing
 from trinity.types import StageKey
@@ -61,7 +58,7 @@ SampleDecoder = Callable[[bytes], Sample]
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Composes batches in the caller's transaction, which holds the stage's lock.
+    """Composes batches in the caller's transaction, which holds the stage's lock, and ends it.
 
     A batch is a function of the rollouts alone where their order is fixed: no row is taken while
     something that would come before it is still open. Who reads the open work first and the rows
@@ -79,9 +76,7 @@ class Composer:
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End | VersionWanted:
-        """The batch of `step`, composed now if it was not before; `stage` is locked."""
-        if head := await find_batch(connection, stage, step):
-            return head
+        """The batch of `step`, which was not composed before; `stage` is locked."""
         if not stage.is_open:
             return End("failed", stage.reason)
         if stage.plan.stored_batches is not None:
@@ -115,12 +110,12 @@ class Composer:
             case Take():
                 size = stage.plan.num_rollout_rows
                 rows = await ready_rows(connection, stage, limit=size, before=before)
-                ids = [row.experience_id for row in rows]
-                await set_states(connection, stage.key, ids, ExperienceState.BATCHED)
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
                 telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
-                return await self._take(connection, stage, step, rows, up_to=up_to, figures={})
+                return await self._take(
+                    connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
+                )
             case _:
                 return await go_without(connection, stage, step, decision, num_rows)
 
@@ -202,7 +197,9 @@ class Composer:
         *,
         up_to: Place | None,
         figures: dict[str, float],
+        are_new: bool = False,
     ) -> BatchHead:
+        """Record a batch of these rows; new ones are still to be marked."""
         metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
         metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to)) | figures
         items = [
@@ -210,11 +207,13 @@ class Composer:
             for row in rows
         ]
         items += await expert_rows(connection, stage, step)
-        head = await _record(connection, stage, step, items, metrics)
+        samples = []
         if step == 1:
             bodies = await load_bodies(connection, stage.samples_key, _of_different_groups(rows))
             samples = [self.decode_sample(body) for body in bodies]
-            await log_event(connection, stage.key, Samples(samples=samples))
+        head = _head(stage, step, items, metrics)
+        taken = [row.experience_id for row in rows] if are_new else []
+        await record_batch(connection, stage, head, items, taken=taken, samples=samples)
         return head
 
     async def _compose_explored(
@@ -234,40 +233,29 @@ class Composer:
         size = stage.plan.train_batch_size
         items = await draw_data(connection, stage, buffer, step=step, count=size)
         await update_stage(connection, stage.key, num_drawn=step * size)
-        head = await _record(connection, stage, step, items, {"num_rows": float(size)})
+        samples = []
         if step == 1:
-            rows = await load_rows(connection, stage, step, 0, NUM_SAMPLES)
-            samples = [data_sample(row.row_json or "{}", buffer.format) for row in rows]
-            await log_event(connection, stage.key, Samples(samples=samples))
+            shown = [
+                (one.taskset_id, one.row_index)
+                for one in items[:NUM_SAMPLES]
+                if one.taskset_id is not None and one.row_index is not None
+            ]
+            texts = await load_tasks(connection, stage.key.tenant, shown)
+            samples = [data_sample(texts[place], buffer.format) for place in shown]
+        head = _head(stage, step, items, {"num_rows": float(size)})
+        await record_batch(connection, stage, head, items, samples=samples)
         return head
 
 
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
     """The place of the first group that may still give rows, where their order is fixed."""
-    if not stage.is_ordered:
-        return None
-    async with unanswered(connection):
-        scopes, first_open = await asyncio.gather(
-            open_scope_places(connection, stage.key), first_open_place(connection, stage.key)
-        )
-    return min([*scopes[:1], *([first_open] if first_open else [])], default=None)
+    return await first_unfinished(connection, stage.key) if stage.is_ordered else None
 
 
-async def _record(
-    connection: AsyncConnection,
-    stage: Stage,
-    step: int,
-    items: Sequence[BatchItem],
-    metrics: dict[str, float],
+def _head(
+    stage: Stage, step: int, items: Sequence[BatchItem], metrics: dict[str, float]
 ) -> BatchHead:
-    head = BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
-    await insert_batch(connection, stage, head, items)
-    event = BatchComposed(step=step, num_rows=len(items), metrics=metrics)
-    async with unanswered(connection):
-        await update_stage(connection, stage.key, recorded_step=step, num_stale=0)
-        await log_event(connection, stage.key, event)
-        await notify(connection, *stage_topics(stage.key))
-    return head
+    return BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
 
 
 def _of_different_groups(rows: Sequence[ReadyRow]) -> list[str]:

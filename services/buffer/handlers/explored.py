@@ -6,15 +6,14 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, StageState
 from services.buffer.handlers.evaluating import open_evaluations
-from services.buffer.store.assignments import first_open_place
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.experiences import count_state
 from services.buffer.store.progress import log_event
 from services.buffer.store.ready_rows import ReadyRow
-from services.buffer.store.scopes import open_scope_places
 from services.buffer.store.stages import update_stage
 from services.buffer.store.stored_rollouts import least_used
 from services.buffer.store.training import Version, insert_version
+from services.buffer.store.unfinished import first_unfinished
 from trinity.config.plan import StagePlan
 
 STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
@@ -42,8 +41,7 @@ async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
     """End a stage without a trainer when all of its tasks are done; says whether they are."""
     unfinished = (
         stage.explore_step < stage.total_explore_steps
-        or await first_open_place(connection, stage.key)
-        or await open_scope_places(connection, stage.key)
+        or await first_unfinished(connection, stage.key)
         or await open_versions(connection, stage.key)
     )
     if unfinished:

@@ -18,10 +18,10 @@ from services.buffer.store.database import (
     SCOPES_TOPIC,
     batch_topic,
     notify,
-    unanswered,
     work_topic,
 )
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
+from services.buffer.store.prepared import committing, unanswered
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage
 from trinity.name_uuid import name_uuid
@@ -60,7 +60,7 @@ def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
 
 
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
-    """Commit the groups of one stage whose claims still hold.
+    """Store the groups of one stage whose claims still hold, which ends the transaction.
 
     The stage is locked last: nobody else touches these rows, and nobody sees them before the end.
     """
@@ -75,7 +75,8 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     if is_short or stage.plan.is_driven or not stage.plan.needs_training:
         # Rows that do not come leave room for the next explore step; or it waits for the last end.
         topics.append(work_topic(stage.key))
-    await notify(connection, *topics)
+    async with committing(connection):
+        await notify(connection, *topics)
 
 
 async def _commit_outcomes(

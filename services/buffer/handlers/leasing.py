@@ -32,6 +32,7 @@ from services.buffer.store.database import notify, work_topic
 from services.buffer.store.grants import Grant, take_leases
 from services.buffer.store.leases import free_lost_leases, seconds_until_expiry
 from services.buffer.store.load import current_load
+from services.buffer.store.prepared import unanswered
 from services.buffer.store.runs import oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
 from trinity.types import StageKey
@@ -170,25 +171,29 @@ async def draw_assignments(
         )
         for i, one in enumerate(drawn)
     ]
-    await insert_assignments(connection, stage.key, new)
-    telemetry.drawn(stage.key, new)
     stage = dataclasses.replace(stage, num_drawn=num_drawn)
-    await update_stage(
-        connection,
-        stage.key,
-        explore_step=stage.explore_step,
-        num_drawn=stage.num_drawn,
-        step_version=stage.step_version,
-    )
+    async with unanswered(connection):
+        await insert_assignments(connection, stage.key, new)
+        await update_stage(
+            connection,
+            stage.key,
+            explore_step=stage.explore_step,
+            num_drawn=stage.num_drawn,
+            step_version=stage.step_version,
+        )
+    telemetry.drawn(stage.key, new)
     return stage
 
 
 async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refusal) -> str:
     if stage.published is None and stage.finished_step is None:
         return "the trainer has not published weights yet"
-    if evaluation := await oldest_open_work(connection, stage.key, AssignmentKind.EVAL):
+    evaluation, rollouts = await oldest_open_work(
+        connection, stage.key, AssignmentKind.EVAL, AssignmentKind.TRAIN
+    )
+    if evaluation:
         return describe_evaluation(evaluation)
-    if rollouts := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+    if rollouts:
         if rollouts.required_version > (stage.published or 0):
             return describe_needed_version(rollouts, stage.published or 0)
         return describe_rollouts(rollouts)

@@ -3,16 +3,16 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.composition import End
-from services.buffer.domain.events import BatchComposed, Notice
+from services.buffer.domain.events import Notice
 from services.buffer.domain.stage import Stage
 from services.buffer.handlers.benching import benched_checkpoints
-from services.buffer.store.batches import BatchHead, BatchItem, find_batch, insert_batch
-from services.buffer.store.database import notify, stage_topics
+from services.buffer.handlers.recording import record_batch
+from services.buffer.store.batches import BatchHead, BatchItem, find_batch
 from services.buffer.store.lineage import load_items
 from services.buffer.store.progress import log_event
 from services.buffer.store.retention import count_retired
 from services.buffer.store.set_aside import count_deleted
-from services.buffer.store.stages import find_stage, get_stage, lock_stage, update_stage
+from services.buffer.store.stages import find_stage, get_stage, lock_stage
 from services.buffer.store.training import Checkpoint, Version, kept_checkpoints, versions_of
 from trinity.config.plan_parts import StoredBatches
 from trinity.errors import PreconditionFailed
@@ -109,7 +109,7 @@ async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -
     if step > stored.last_step:
         return End("drained", f"the stored batches up to step {stored.last_step} are trained")
     source = await get_stage(connection, source_key(stage.key.tenant, stored))
-    recorded = await find_batch(connection, source, step)
+    recorded = await find_batch(connection, source.key, step)
     assert recorded is not None, "it was there when the stage was opened"
     items = await load_items(connection, source, step, first=0, count=ALL_ITEMS)
     copies = [
@@ -128,11 +128,7 @@ async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -
         num_rows=recorded.num_rows,
         metrics=recorded.metrics,
     )
-    await insert_batch(connection, stage, head, copies)
-    await update_stage(connection, stage.key, recorded_step=step)
-    event = BatchComposed(step=step, num_rows=head.num_rows, metrics=head.metrics)
-    await log_event(connection, stage.key, event)
-    await notify(connection, *stage_topics(stage.key))
+    await record_batch(connection, stage, head, copies)
     return head
 
 

@@ -1,16 +1,15 @@
 """Stores results of runs, and ends the assignments whose runs have all ended."""
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.events import Notice
 from services.buffer.domain.judgement import Judge, Verdict
-from services.buffer.domain.results import AssignmentView, Result
+from services.buffer.domain.results import AssignmentView, KnownAttempt, Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
@@ -25,14 +24,15 @@ from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import close_evaluation
 from services.buffer.handlers.feedback import by_awaited
 from services.buffer.store.assignments import end_assignments
-from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics, unanswered
+from services.buffer.store.copying import FEW_ROWS
+from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
 from services.buffer.store.feedback import hold_scopes
+from services.buffer.store.prepared import committing, unanswered
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import (
     insert_attempts,
-    load_known,
-    load_views,
+    load_before,
     update_open_counts,
     update_runs,
 )
@@ -41,12 +41,37 @@ from services.buffer.store.segments import Held, grow_segment, open_segment
 from services.buffer.store.stages import lock_stages, update_stage
 from trinity.types import StageKey
 
-FEW_ROWS = 8
-"""Of attempts and samples: for so few no stream is begun, which takes ways to the database."""
 KEPT_AS = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is to be stored of a stage's results."""
+
+    stage: Stage
+    verdicts: Sequence[Verdict]
+    touched: Sequence[AssignmentView]
+    samples: Sequence[tuple[Result, ExperienceState]]
+    held: Held
+    """By the segment, with the samples."""
+
+    @property
+    def new(self) -> list[Verdict]:
+        """Of results that are stored."""
+        return [verdict for verdict in self.verdicts if verdict.state is not None]
+
+    @property
+    def ended(self) -> list[AssignmentView]:
+        """Assignments whose runs have all ended."""
+        return [one for one in self.touched if _has_ended(one)]
+
+    @property
+    def num_rows(self) -> int:
+        """Attempts and samples."""
+        return len(self.new) + sum(len(one.experiences) for one, _ in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,66 +81,99 @@ class Settler:
     segment_max_rows: int
     segment_max_bytes: int
 
-    async def settle(self, connection: AsyncConnection, results: Sequence[Result]) -> list[Verdict]:
-        """Judge and store results; everything that follows from them happens with them."""
+    @asynccontextmanager
+    async def settled(
+        self, connection: AsyncConnection, results: Sequence[Result]
+    ) -> AsyncIterator[list[Verdict]]:
+        """Judge and store results; everything that follows from them happens with them.
+
+        What the block adds, which must read no answers, ends the transaction.
+        """
         by_stage: dict[StageKey, list[Result]] = defaultdict(list)
         for result in results:
             by_stage[result.key].append(result)
         stages = await lock_stages(connection, by_stage)
-        verdicts = [_unknown(result) for result in results if result.key not in stages]
+        judged: list[_Judged] = []
+        earlier: list[KnownAttempt] = []  # of the stages before
         for key, stage in stages.items():
-            verdicts += await self._settle_stage(connection, stage, by_stage[key])
-        return verdicts
+            judged.append(await _judge(connection, stage, by_stage[key], earlier))
+        verdicts = [_unknown(result) for result in results if result.key not in stages]
+        verdicts += [verdict for one in judged for verdict in one.verdicts]
+        are_few = sum(one.num_rows for one in judged) <= FEW_ROWS
+        if not are_few:  # many rows are streamed
+            for one in judged:
+                await _store(connection, one)
+        if any(self._asks_more(one) for one in judged):
+            async with unanswered(connection):
+                await _settle(connection, judged, are_stored=not are_few)
+            for one in judged:
+                await self._go_on(connection, one)
+            async with committing(connection):
+                yield verdicts
+            return
+        async with committing(connection):
+            await _settle(connection, judged, are_stored=not are_few)
+            yield verdicts
 
-    async def _settle_stage(
-        self, connection: AsyncConnection, stage: Stage, results: Sequence[Result]
-    ) -> list[Verdict]:
-        key = stage.key
-        ids = {result.assignment_id for result in results}
-        async with unanswered(connection):
-            views, known = await asyncio.gather(
-                load_views(connection, key, ids), load_known(connection, key, results)
-            )
-        judge = Judge(
-            assignments=views,
-            known=known,
-            stage_is_open=stage.is_open,
-            max_attempts=stage.max_attempts,
-        )
-        verdicts = [judge.judge(result) for result in results]
-        new = [verdict for verdict in verdicts if verdict.state is not None]
-        touched = [views[one] for one in {verdict.result.assignment_id: None for verdict in new}]
-        held = await _store(connection, stage, new, touched)
-        if held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes:
-            segment_id = await open_segment(connection, key)
-            await update_stage(connection, key, segment_id=segment_id)
-        await _end_evaluations(connection, stage, [one for one in touched if _has_ended(one)])
-        return verdicts
+    def _is_full(self, held: Held) -> bool:
+        return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
+
+    def _asks_more(self, judged: _Judged) -> bool:
+        """Whether what follows takes answers of the database."""
+        return self._is_full(judged.held) or bool(_measured(judged.ended))
+
+    async def _go_on(self, connection: AsyncConnection, judged: _Judged) -> None:
+        key = judged.stage.key
+        if self._is_full(judged.held):
+            await update_stage(connection, key, segment_id=await open_segment(connection, key))
+        await _end_evaluations(connection, judged.stage, judged.ended)
 
 
-async def _store(
+async def _judge(
     connection: AsyncConnection,
     stage: Stage,
-    new: Sequence[Verdict],
-    touched: Sequence[AssignmentView],
-) -> Held:
-    """Store attempts with their samples, and what follows from them; answers the segment's fill.
+    results: Sequence[Result],
+    earlier: list[KnownAttempt],
+) -> _Judged:
+    before = await load_before(connection, stage, results)
+    judge = Judge(
+        assignments=before.views,
+        known=[*before.known, *earlier],
+        stage_is_open=stage.is_open,
+        max_attempts=stage.max_attempts,
+    )
+    verdicts = [judge.judge(result) for result in results]
+    earlier += judge.stored
+    new = [verdict for verdict in verdicts if verdict.state is not None]
+    ids = {verdict.result.assignment_id: None for verdict in new}
+    samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
+    sizes = [len(one.body) for result, _ in samples for one in result.experiences]
+    held = before.held
+    return _Judged(
+        stage=stage,
+        verdicts=verdicts,
+        touched=[before.views[one] for one in ids],
+        samples=samples,
+        held=Held(held.num_rows + len(sizes), held.num_bytes + sum(sizes)),
+    )
 
-    Many rows are streamed, and what follows goes together; few rows go with it.
-    """
-    views = {view.assignment_id: view for view in touched}
-    samples = [part for verdict in new for part in _samples(stage, verdict, views)]
-    are_few = len(new) + sum(len(one.experiences) for one, _ in samples) <= FEW_ROWS
-    async with AsyncExitStack() as together:
-        if are_few:
-            await together.enter_async_context(unanswered(connection))
-        await insert_attempts(connection, stage.key, new)
-        await insert_experiences(connection, stage.key, stage.segment_id, samples)
-        if not are_few:
-            await together.enter_async_context(unanswered(connection))
-        await _store_runs(connection, stage, new, touched)
-        await _close(connection, stage, [view for view in touched if _has_ended(view)])
-        return await _grow(connection, stage, samples)
+
+async def _settle(
+    connection: AsyncConnection, judged: Sequence[_Judged], *, are_stored: bool
+) -> None:
+    """Store attempts with their samples, if they are not yet, and what follows from them."""
+    for one in judged:
+        if not are_stored:
+            await _store(connection, one)
+        await _store_runs(connection, one)
+        await _close(connection, one.stage, one.ended)
+        await _grow(connection, one)
+
+
+async def _store(connection: AsyncConnection, judged: _Judged) -> None:
+    stage = judged.stage
+    await insert_attempts(connection, stage.key, judged.new)
+    await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
 
 
 def _samples(
@@ -128,32 +186,26 @@ def _samples(
     return by_awaited(stage, verdict.result, state)
 
 
-async def _grow(
-    connection: AsyncConnection, stage: Stage, samples: Sequence[tuple[Result, ExperienceState]]
-) -> Held:
-    """Count what was stored; answers what the segment holds now."""
-    sizes = [len(one.body) for result, _ in samples for one in result.experiences]
-    if not sizes:
-        return Held(0, 0)
-    return await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
+async def _grow(connection: AsyncConnection, judged: _Judged) -> None:
+    """Count what is stored."""
+    stage = judged.stage
+    sizes = [len(one.body) for result, _ in judged.samples for one in result.experiences]
+    if sizes:
+        await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
-async def _store_runs(
-    connection: AsyncConnection,
-    stage: Stage,
-    new: Sequence[Verdict],
-    touched: Sequence[AssignmentView],
-) -> None:
+async def _store_runs(connection: AsyncConnection, judged: _Judged) -> None:
     """Keep how the runs stand whose results counted."""
     places = {
         (verdict.result.assignment_id, verdict.result.run)
-        for verdict in new
+        for verdict in judged.new
         if verdict.state in (AttemptState.WON, AttemptState.FAILED)
     }
-    by_id = {view.assignment_id: view for view in touched}
+    by_id = {view.assignment_id: view for view in judged.touched}
     changed = [(one, number, by_id[one].runs[number]) for one, number in sorted(places)]
-    await update_runs(connection, stage.key, changed)
-    await update_open_counts(connection, stage.key, sorted({one for one, _ in places}))
+    key = judged.stage.key
+    await update_runs(connection, key, changed)
+    await update_open_counts(connection, key, sorted({one for one, _ in places}))
 
 
 def _unknown(result: Result) -> Verdict:
@@ -196,14 +248,17 @@ async def _end_evaluations(
     connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
 ) -> None:
     """Groups that closed are told of when the pipeline is done with them."""
-    measured = {
-        (view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL
-    }
+    measured = _measured(ended)
     for version, taskset in sorted(measured):
         await close_evaluation(connection, stage, version, taskset)
     if measured:
         await finish_if_done(connection, stage)
         await notify(connection, *stage_topics(stage.key))
+
+
+def _measured(ended: Iterable[AssignmentView]) -> set[tuple[int, str]]:
+    """Versions and tasksets of evaluations that some of these belong to."""
+    return {(view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL}
 
 
 def _has_ended(view: AssignmentView) -> bool:

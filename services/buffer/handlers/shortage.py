@@ -50,7 +50,8 @@ async def go_without(
 async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
     """What there is for the batch of a step, and what is still to come."""
     unfinished = ""
-    if work := await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN):
+    [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
+    if work:
         unfinished = describe_rollouts(work)
     elif scopes := await open_scope_places(connection, stage.key):
         num_awaited = await count_held(connection, stage.key)

@@ -12,16 +12,17 @@ from services.buffer.handlers.ending import finish_if_done
 from services.buffer.handlers.evaluating import open_evaluations
 from services.buffer.handlers.populations import newly_compared
 from services.buffer.handlers.retraining import compare_with_source, starting_checkpoints
-from services.buffer.store.assignments import cancel_open, oldest_required_version
+from services.buffer.store.assignments import cancel_open
 from services.buffer.store.batches import (
     Feedback,
-    find_batch,
+    find_with_stage,
     insert_report,
     store_feedback,
     was_trained_before,
 )
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
-from services.buffer.store.evaluations import open_versions
+from services.buffer.store.pinned import pinned_versions
+from services.buffer.store.prepared import committing
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
@@ -116,14 +117,7 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
     if stage.is_open and stage.is_evaluated(new.version):
         await open_evaluations(connection, stage, new.version)
     await notify(connection, *stage_topics(key))
-    return await _pinned_versions(connection, key)
-
-
-async def _pinned_versions(connection: AsyncConnection, key: StageKey) -> Sequence[int]:
-    """Weights that open work needs, though they may not be the newest."""
-    pinned = set(await open_versions(connection, key))
-    oldest = await oldest_required_version(connection, key)
-    return sorted(pinned if oldest is None else pinned | {oldest})
+    return await pinned_versions(connection, key)
 
 
 async def _check_weights(
@@ -152,21 +146,23 @@ async def report_step(
     rows: Sequence[Feedback],
 ) -> Sequence[int]:
     """Record that a step is trained; answers the versions to keep."""
-    stage = await lock_for(connection, key, incarnation)
-    head = await find_batch(connection, stage, step)
+    stage, head = await find_with_stage(connection, key, step, locks=True)
+    check_incarnation(stage, incarnation)
     if head is None:
         raise InvalidRequest(f"step {step} has no batch")
+    pinned = await pinned_versions(connection, key)
     if await insert_report(connection, stage, step, metrics):
-        await store_feedback(connection, stage, head, rows)
-        await update_stage(connection, key, trained_step=max(step, stage.trained_step))
         event = StepTrained(
             step=step,
             incarnation=incarnation,
             metrics=metrics | await newly_compared(connection, stage),
             replayed=await was_trained_before(connection, stage, step),
         )
-        await log_event(connection, key, event)
-    return await _pinned_versions(connection, key)
+        async with committing(connection):
+            await store_feedback(connection, stage, head, rows)
+            await update_stage(connection, key, trained_step=max(step, stage.trained_step))
+            await log_event(connection, key, event)
+    return pinned
 
 
 async def commit_checkpoint(

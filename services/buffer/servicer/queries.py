@@ -143,7 +143,7 @@ class LookingCalls:
         key = key_of(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
-            batch = await find_batch(connection, stage, request.step)
+            batch = await find_batch(connection, key, request.step)
             if batch is None:
                 raise NotFound(
                     f"step {request.step} of stage {key.stage} has no batch; "

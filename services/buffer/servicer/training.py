@@ -30,9 +30,8 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import MAX_ROWS
-from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_batch, load_rows
+from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_with_stage, load_rows
 from services.buffer.store.database import batch_topic
-from services.buffer.store.stages import get_stage, lock_stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
 from trinity.types import StageKey
@@ -150,11 +149,11 @@ class TrainerCalls(Parts):
         async with self.database.transaction() as connection:
             if is_first and (found := await _find(connection, key, incarnation, step)):
                 return found
-            stage = await lock_stage(connection, key)
+            stage, head = await find_with_stage(connection, key, step, locks=True)
             check_incarnation(stage, incarnation)
             if _has_failed(stage):
                 return stage, End("failed", stage.reason)
-            return stage, await self.composer.compose(connection, stage, step)
+            return stage, head or await self.composer.compose(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Take note of a trained step."""
@@ -200,10 +199,9 @@ class TrainerCalls(Parts):
 async def _find(
     connection: AsyncConnection, key: StageKey, incarnation: int, step: int
 ) -> tuple[Stage, Answer] | None:
-    stage = await get_stage(connection, key)
+    stage, head = await find_with_stage(connection, key, step, locks=False)
     check_incarnation(stage, incarnation)
-    head = None if _has_failed(stage) else await find_batch(connection, stage, step)
-    return (stage, head) if head else None
+    return None if head is None or _has_failed(stage) else (stage, head)
 
 
 def _has_failed(stage: Stage) -> bool:

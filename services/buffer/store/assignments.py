@@ -17,16 +17,14 @@ from services.buffer.store.database import (
     among,
     among_given,
     given,
-    in_given_stage,
     in_stage,
     insert_rows,
     key_columns,
     of_given_stage,
     of_stage,
     one_of,
-    unanswered,
 )
-from services.buffer.store.prepared import execute, fetch_first
+from services.buffer.store.prepared import execute, unanswered
 from services.buffer.store.tables import STAGE_KEY, assignment, run
 from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
@@ -167,41 +165,12 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
     return Refills(num_rounds=row.rounds, next_position=row.next_position, num_tasks=row.num_tasks)
 
 
-_FIRST_OPEN = (
-    sa.select(assignment.c.explore_step, assignment.c.position)
-    .where(
-        in_given_stage(assignment),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
-    )
-    .order_by(assignment.c.explore_step, assignment.c.position)
-    .limit(1)
-)
-
-
-async def first_open_place(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
-    """Explore step and position of the earliest training assignment that has not ended."""
-    row = await fetch_first(connection, _FIRST_OPEN, given(key))
-    return None if row is None else (row.explore_step, row.position)
-
-
 async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> int:
     """The earliest explore step of these assignments."""
     statement = sa.select(sa.func.min(assignment.c.explore_step)).where(
         of_stage(assignment, key), among(assignment.c.assignment_id, ids)
     )
     return int((await connection.execute(statement)).scalar_one())
-
-
-async def oldest_required_version(connection: AsyncConnection, key: StageKey) -> int | None:
-    """Oldest weights that open training work was drawn for."""
-    statement = sa.select(sa.func.min(assignment.c.required_version)).where(
-        in_stage(assignment, key),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
-    )
-    oldest = (await connection.execute(statement)).scalar()
-    return None if oldest is None else int(oldest)
 
 
 async def count_assignments(

@@ -1,6 +1,7 @@
 """Statements on batches: composed once, never changed."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -20,10 +21,11 @@ from services.buffer.store.database import (
     in_given_stage,
     in_stage,
     key_columns,
-    unanswered,
 )
-from services.buffer.store.prepared import Row, fetch, fetch_first
-from services.buffer.store.tables import batch, batch_item, step_report, task
+from services.buffer.store.prepared import Row, fetch, fetch_together, unanswered
+from services.buffer.store.stages import FIND, LOCK, opened, stage_of
+from services.buffer.store.tables import batch, batch_item, stage, step_report, task
+from trinity.types import StageKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +72,35 @@ class Feedback:
 
 _FIND = sa.select(batch).where(
     in_given_stage(batch),
-    batch.c.line == sa.bindparam("given_line"),
+    batch.c.line == sa.select(stage.c.line).where(in_given_stage(stage)).scalar_subquery(),
     batch.c.step == sa.bindparam("given_step"),
 )
 
 
-async def find_batch(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | None:
+async def find_batch(connection: AsyncConnection, key: StageKey, step: int) -> BatchHead | None:
     """The batch of a step, if it is composed."""
-    values = given(stage.key, given_line=stage.line, given_step=step)
-    row = await fetch_first(connection, _FIND, values)
-    if row is None:
+    return _head_of(await fetch(connection, _FIND, given(key, given_step=step)))
+
+
+async def find_with_stage(
+    connection: AsyncConnection, key: StageKey, step: int, *, locks: bool
+) -> tuple[Stage, BatchHead | None]:
+    """The stage, locked if asked for, and the batch of a step, if it is composed.
+
+    Raises: NotFound when the stage was never opened.
+    """
+    stages, heads = await fetch_together(
+        connection,
+        (LOCK if locks else FIND, given(key)),
+        (_FIND, given(key, given_step=step)),
+    )
+    return opened(key, stage_of(stages)), _head_of(heads)
+
+
+def _head_of(rows: Sequence[Row]) -> BatchHead | None:
+    if not rows:
         return None
+    row = rows[0]
     return BatchHead(
         step=row.step,
         incarnation=row.incarnation,
@@ -89,19 +109,23 @@ async def find_batch(connection: AsyncConnection, stage: Stage, step: int) -> Ba
     )
 
 
-async def insert_batch(
-    connection: AsyncConnection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
-) -> None:
-    """Record a batch with its rows in order."""
-    own = {**key_columns(stage.key), "line": stage.line, "step": head.step}
+async def insert_head(connection: AsyncConnection, stage: Stage, head: BatchHead) -> None:
+    """Record a batch, whose rows follow in the same transaction."""
     values = {
-        **own,
+        **_place_of(stage, head),
         "incarnation": head.incarnation,
         "num_rows": head.num_rows,
         "metrics": encode_numbers(head.metrics),
     }
     async with unanswered(connection):
         await add_rows(connection, batch, [values])
+
+
+async def insert_items(
+    connection: AsyncConnection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
+) -> None:
+    """Record a batch's rows in order."""
+    own = _place_of(stage, head)
     rows = [
         {
             **own,
@@ -116,6 +140,10 @@ async def insert_batch(
         for position, item in enumerate(items)
     ]
     await add_rows(connection, batch_item, rows)
+
+
+def _place_of(stage: Stage, head: BatchHead) -> dict[str, object]:
+    return {**key_columns(stage.key), "line": stage.line, "step": head.step}
 
 
 async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:
@@ -154,7 +182,8 @@ async def load_rows(
     sampled = [item.experience_id for item in items if item.experience_id is not None]
     bodies = await load_bodies(connection, stage.samples_key, sampled)
     body_of = dict(zip(sampled, bodies, strict=True))
-    task_of = await _load_tasks(connection, stage.key.tenant, items)
+    drawn = [(one.taskset_id, one.row_index) for one in items if one.taskset_id is not None]
+    task_of = await load_tasks(connection, stage.key.tenant, drawn)
     return [
         LoadedRow(
             position=item.position,
@@ -168,13 +197,15 @@ async def load_rows(
     ]
 
 
-async def _load_tasks(
-    connection: AsyncConnection, tenant: str, items: Sequence[Row]
+async def load_tasks(
+    connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], str]:
-    """Data rows by their taskset and index."""
+    """Rows of data by their taskset and index."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for taskset_id, index in places:
+        wanted[taskset_id].add(index)
     bodies = {}
-    for taskset_id in {item.taskset_id for item in items if item.taskset_id is not None}:
-        indexes = {item.row_index for item in items if item.taskset_id == taskset_id}
+    for taskset_id, indexes in wanted.items():
         statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
             task.c.tenant == tenant,
             task.c.taskset_id == taskset_id,

@@ -27,7 +27,7 @@ from services.buffer.store.database import (
     in_stage,
     one_of,
 )
-from services.buffer.store.prepared import execute, fetch, fetch_column
+from services.buffer.store.prepared import Row, execute, fetch, fetch_column
 from services.buffer.store.scopes import IS_FREE
 from services.buffer.store.stages import lock_stage
 from services.buffer.store.tables import NOW, assignment, pipeline_scope
@@ -55,17 +55,19 @@ _FREE = (
     .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
     .with_for_update(skip_locked=True)
 )
-_OLDEST_FREE = _FREE.order_by(C.opened_at).limit(sa.bindparam("limit", type_=sa.Integer))
 _THESE_FREE = _FREE.where(among_given(C.assignment_id))
 
 
 async def claim_groups(
     connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
-    """Take groups of a stage that nobody works on; other workers pass over those taken."""
-    free = await fetch(connection, _OLDEST_FREE, given(key, limit=limit))
-    ids = [row.assignment_id for row in free]
-    return await _claim(connection, key, ids, claim_seconds)
+    """Take groups of a stage that nobody works on; other workers pass over those taken.
+
+    One statement, which needs no transaction around it.
+    """
+    token = str(uuid.uuid4())
+    values = given(key, limit=limit, token=token, seconds=claim_seconds)
+    return _claims(key, token, await fetch(connection, _CLAIM_OLDEST, values))
 
 
 async def claim_step(
@@ -114,7 +116,7 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
 _UNTIL = NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("seconds", type_=sa.Float))
 _CLAIM = (
     sa.update(pipeline_scope)
-    .where(in_given_stage(pipeline_scope), among_given(C.assignment_id))
+    .where(in_given_stage(pipeline_scope))
     .values(
         state=ScopeState.CLAIMED,
         claim_token=sa.bindparam("token"),
@@ -124,6 +126,11 @@ _CLAIM = (
     )
     .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
 )
+_CLAIM_THESE = _CLAIM.where(among_given(C.assignment_id))
+_OLDEST_FREE = _FREE.order_by(C.opened_at).limit(sa.bindparam("limit", type_=sa.Integer))
+_CLAIM_OLDEST = _CLAIM.where(
+    C.assignment_id == sa.any_(sa.func.array(_OLDEST_FREE.correlate(None).scalar_subquery()))
+)
 
 
 async def _claim(
@@ -132,10 +139,12 @@ async def _claim(
     ids: Sequence[str],
     claim_seconds: float,
 ) -> list[Claim]:
-    if not ids:
-        return []
     token = str(uuid.uuid4())
     values = given(key, ids=ids, token=token, seconds=claim_seconds)
+    return _claims(key, token, await fetch(connection, _CLAIM_THESE, values))
+
+
+def _claims(key: StageKey, token: str, rows: Sequence[Row]) -> list[Claim]:
     claims = [
         Claim(
             key=key,
@@ -145,7 +154,7 @@ async def _claim(
             token=token,
             attempts=row.attempts,
         )
-        for row in await fetch(connection, _CLAIM, values)
+        for row in rows
     ]
     return sorted(claims, key=lambda claim: (claim.explore_step, claim.position))
 

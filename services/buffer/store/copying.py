@@ -5,14 +5,15 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 from psycopg import sql
-from psycopg.pq import PipelineStatus
 from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import Row
-from services.buffer.store.prepared import driver_of, execute
+from services.buffer.store.prepared import driver_of, execute, is_unanswered
 
+FEW_ROWS = 8
+"""For so few no stream is begun, which takes ways to the database of its own."""
 Adapter = Callable[[object], object]
 
 
@@ -46,7 +47,7 @@ async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[
     """
     if not rows:
         return
-    if driver_of(connection).pgconn.pipeline_status != PipelineStatus.OFF:
+    if is_unanswered(connection):
         for row in rows:
             await execute(connection, _insert(table, tuple(row)), row)
         return

@@ -8,13 +8,12 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from services.buffer.store.arrays import BIGINTS, UUIDS
-from services.buffer.store.prepared import driver_of, execute
+from services.buffer.store.prepared import execute
 from services.buffer.store.tables import STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.postgres import map_database_errors
@@ -59,29 +58,6 @@ class Database:
         with map_database_errors():
             async with self._engine.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
-
-
-@contextlib.asynccontextmanager
-async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Statements of the block whose answers nobody reads take one way to the database and back.
-
-    An answer that is read takes a way of its own; COPY cannot be among them. What one of them
-    raises, the next reader or the block's end raises, as an error of the driver.
-    """
-    async with driver_of(connection).pipeline() as pipeline:
-        yield
-        _end_with_sync(pipeline)
-
-
-def _end_with_sync(pipeline: psycopg.AsyncPipeline) -> None:
-    """Keep the driver from sending a Flush behind the Sync that ends the block.
-
-    Postgres takes it for a sign of life in the transaction, and its clock for sessions that give
-    none would start again with the next statement only: a process that freezes before it would
-    hold its locks for as long as it is frozen.
-    """
-    fetch = pipeline._fetch_gen
-    vars(pipeline)["_fetch_gen"] = lambda flush: fetch(flush=False)  # noqa: ARG005 - the driver's
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from services.buffer.domain.admission import Load
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, ExperienceState
 from services.buffer.store.database import given, in_given_stage, one_of
-from services.buffer.store.prepared import fetch, fetch_column
+from services.buffer.store.prepared import fetch_together
 from services.buffer.store.tables import assignment, experience
 
 
@@ -35,7 +35,7 @@ _COUNTS = sa.select(
     _count(ExperienceState.RAW).label("raw"),
     _count(ExperienceState.AWAITING).label("awaiting"),
 )
-_READY = sa.select(_count(ExperienceState.READY))
+_READY = sa.select(_count(ExperienceState.READY).label("number"))
 
 
 async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
@@ -43,8 +43,10 @@ async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
 
     Where nobody trains them, those that are ready are all that were ever made: they do not count.
     """
-    row = (await fetch(connection, _COUNTS, given(stage.key)))[0]
-    num_ready = 0
-    if stage.plan.needs_training:
-        num_ready = (await fetch_column(connection, _READY, given(stage.key)))[0]
-    return Load(num_outstanding=int(row.open_runs) + row.raw + row.awaiting, num_ready=num_ready)
+    key = given(stage.key)
+    asked = [_COUNTS, _READY] if stage.plan.needs_training else [_COUNTS]
+    [row], *ready = await fetch_together(connection, *((one, key) for one in asked))
+    return Load(
+        num_outstanding=int(row.open_runs) + row.raw + row.awaiting,
+        num_ready=sum(rows[0].number for rows in ready),
+    )

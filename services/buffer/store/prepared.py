@@ -5,18 +5,22 @@ wrap its cursor and its rows takes SQLAlchemy more than twice as long as the dri
 the rest (docs/decisions/0050-statements-that-the-driver-runs.md).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import psycopg
 import sqlalchemy as sa
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import namedtuple_row
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Values = Mapping[str, object]
+Asked = tuple[sa.Executable, Values | None]
+"""A statement whose rows are wanted."""
 Row = Any
 """A tuple whose columns are attributes too; ids are texts."""
 
@@ -29,13 +33,69 @@ def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
     return driver
 
 
+@asynccontextmanager
+async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Statements of the block whose answers nobody reads take one way to the database and back.
+
+    Within another such block it is part of that one. SQLAlchemy's own statements and COPY cannot be
+    among them. What one of them raises, the block's end raises, as an error of the driver.
+    """
+    if is_unanswered(connection):
+        yield
+        return
+    async with driver_of(connection).pipeline() as pipeline:
+        yield
+        _end_with_sync(pipeline)
+
+
+def is_unanswered(connection: AsyncConnection) -> bool:
+    """Whether what is asked now is not answered before the block's end."""
+    return driver_of(connection).pgconn.pipeline_status != PipelineStatus.OFF
+
+
+@asynccontextmanager
+async def committing(connection: AsyncConnection) -> AsyncIterator[None]:
+    """The same at the end of a transaction, which is committed with them."""
+    async with unanswered(connection):
+        yield
+        await driver_of(connection).cursor().execute("COMMIT", prepare=False)
+
+
+def _end_with_sync(pipeline: psycopg.AsyncPipeline) -> None:
+    """Keep the driver from sending a Flush behind the Sync that ends the block.
+
+    Postgres takes it for a sign of life in the transaction, and its clock for sessions that give
+    none would start again with the next statement only: a process that freezes before it would
+    hold its locks for as long as it is frozen.
+    """
+    fetch = pipeline._fetch_gen
+    vars(pipeline)["_fetch_gen"] = lambda flush: fetch(flush=False)  # noqa: ARG005 - the driver's
+
+
 async def fetch(
     connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
 ) -> list[Row]:
     """All rows that a statement gives."""
-    cursor = driver_of(connection).cursor(row_factory=namedtuple_row)
-    await _execute(cursor, connection, statement, values)
-    return await cursor.fetchall()
+    (rows,) = await fetch_together(connection, (statement, values))
+    return rows
+
+
+async def fetch_together(connection: AsyncConnection, *asked: Asked) -> list[list[Row]]:
+    """All rows of each of these statements, which run one after another in one way."""
+    cursors = [driver_of(connection).cursor(row_factory=namedtuple_row) for _ in asked]
+    async with AsyncExitStack() as together:
+        if len(asked) > 1 or _begins(connection):
+            await together.enter_async_context(unanswered(connection))
+        for cursor, (statement, values) in zip(cursors, asked, strict=True):
+            await _execute(cursor, connection, statement, values)
+    return [await cursor.fetchall() for cursor in cursors]
+
+
+def _begins(connection: AsyncConnection) -> bool:
+    """Whether a transaction begins with what is asked now: then BEGIN takes the same way."""
+    driver = driver_of(connection)
+    is_idle = driver.pgconn.transaction_status == TransactionStatus.IDLE
+    return is_idle and not driver.autocommit
 
 
 async def fetch_first(

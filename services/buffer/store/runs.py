@@ -1,7 +1,7 @@
 """Statements on runs and the attempts at them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import AssignmentView, KnownAttempt, OpenRun, Result
+from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
     OPEN_ASSIGNMENT,
     AssignmentKind,
@@ -31,7 +32,8 @@ from services.buffer.store.database import (
     of_given_stage,
     one_of,
 )
-from services.buffer.store.prepared import execute, fetch
+from services.buffer.store.prepared import Row, execute, fetch, fetch_together
+from services.buffer.store.segments import FILL, Held
 from services.buffer.store.tables import STAGE_KEY, assignment, run, run_attempt
 from trinity.types import StageKey
 
@@ -47,14 +49,6 @@ _RUNS = (
 _VIEWS = sa.select(assignment, _RUNS.label("runs")).where(
     of_given_stage(assignment), among_given(assignment.c.assignment_id)
 )
-
-
-async def load_views(
-    connection: AsyncConnection, key: StageKey, ids: Iterable[str]
-) -> dict[str, AssignmentView]:
-    """Assignments with the state of each of their runs."""
-    rows = await fetch(connection, _VIEWS, given(key, ids=list(ids)))
-    return {row.assignment_id: _view(row) for row in rows}
 
 
 def _view(row: sa.Row[Any]) -> AssignmentView:
@@ -87,21 +81,31 @@ _BY_PLACE_OR_SEQUENCE = sa.union_all(
 )
 
 
-async def load_known(
-    connection: AsyncConnection, key: StageKey, results: Sequence[Result]
-) -> list[KnownAttempt]:
-    """Attempts in the database under the place or the sequence of any of these results."""
-    by_producer: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        by_producer[result.producer].append(result)
-    found: list[sa.Row[Any]] = []
-    for producer, own in by_producer.items():
-        ids = list({result.assignment_id for result in own})
-        values = given(
-            key, ids=ids, given_producer=producer, sequences=[one.sequence for one in own]
-        )
-        found += await fetch(connection, _BY_PLACE_OR_SEQUENCE, values)
-    return [
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What there is before some results are stored."""
+
+    views: dict[str, AssignmentView]
+    """Their assignments, with the state of each run."""
+    known: list[KnownAttempt]
+    """Attempts under the place or the sequence of any of them."""
+    held: Held
+    """In the segment that takes their samples."""
+
+
+async def load_before(
+    connection: AsyncConnection, stage: Stage, results: Sequence[Result]
+) -> Before:
+    """All that results of a stage are judged by."""
+    key = stage.key
+    ids = {result.assignment_id for result in results}
+    views, [fill], *found = await fetch_together(
+        connection,
+        (_VIEWS, given(key, ids=list(ids))),
+        (FILL, given(key, given_segment=stage.segment_id)),
+        *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
+    )
+    known = [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
             producer=row.producer,
@@ -109,8 +113,24 @@ async def load_known(
             content_hash=row.content_hash,
             state=row.state,
         )
-        for row in found
+        for rows in found
+        for row in rows
     ]
+    return Before(
+        views={row.assignment_id: _view(row) for row in views},
+        known=known,
+        held=Held(fill.num_rows, fill.num_bytes),
+    )
+
+
+def _by_producer(key: StageKey, results: Sequence[Result]) -> Iterator[dict[str, object]]:
+    by_producer: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_producer[result.producer].append(result)
+    for producer, own in by_producer.items():
+        ids = list({result.assignment_id for result in own})
+        sequences = [one.sequence for one in own]
+        yield given(key, ids=ids, given_producer=producer, sequences=sequences)
 
 
 async def insert_attempts(
@@ -214,33 +234,46 @@ async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
     return (await connection.execute(counted)).scalar() or ""
 
 
+_OF_KIND = sa.and_(
+    in_given_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
+)
+_IS_OPEN = one_of(assignment.c.state, OPEN_ASSIGNMENT)
+_COUNT = sa.func.count()
+_FIRST_STEP = (
+    sa.select(sa.func.min(assignment.c.explore_step))
+    .where(_OF_KIND, _IS_OPEN)
+    .correlate(None)
+    .scalar_subquery()
+)
+_OLDEST_OPEN = sa.select(
+    sa.func.min(assignment.c.explore_step).label("explore_step"),
+    _COUNT.filter(_IS_OPEN).label("num_open"),
+    _COUNT.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
+    _COUNT.label("num_all"),
+    sa.func.array_agg(sa.distinct(assignment.c.leased_by))
+    .filter(assignment.c.state == AssignmentState.LEASED)
+    .label("holders"),
+    sa.func.max(assignment.c.required_version).label("required_version"),
+).where(_OF_KIND, assignment.c.explore_step == _FIRST_STEP)
+
+
 async def oldest_open_work(
-    connection: AsyncConnection, key: StageKey, kind: AssignmentKind
-) -> OpenWork | None:
-    """The earliest explore step (of an evaluation: version) with open assignments, if any."""
-    is_open = one_of(assignment.c.state, OPEN_ASSIGNMENT)
-    of_kind = sa.and_(in_stage(assignment, key), assignment.c.kind == kind)
-    oldest = sa.select(sa.func.min(assignment.c.explore_step)).where(of_kind, is_open)
-    explore_step = (await connection.execute(oldest)).scalar()
-    count = sa.func.count()
-    statement = sa.select(
-        count.filter(is_open).label("num_open"),
-        count.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
-        count.label("num_all"),
-        sa.func.array_agg(sa.distinct(assignment.c.leased_by))
-        .filter(assignment.c.state == AssignmentState.LEASED)
-        .label("holders"),
-        sa.func.max(assignment.c.required_version).label("required_version"),
-    ).where(of_kind, assignment.c.explore_step == explore_step)
-    if explore_step is None:
+    connection: AsyncConnection, key: StageKey, *kinds: AssignmentKind
+) -> list[OpenWork | None]:
+    """The earliest explore step (of an evaluation: version) with open work, of each kind."""
+    asked = [(_OLDEST_OPEN, given(key, given_kind=kind)) for kind in kinds]
+    return [_open_work(row) for [row] in await fetch_together(connection, *asked)]
+
+
+def _open_work(row: Row) -> OpenWork | None:
+    if row.explore_step is None:
         return None
-    row = (await connection.execute(statement)).one()
     return OpenWork(
-        explore_step=explore_step,
+        explore_step=row.explore_step,
         num_open=row.num_open,
         num_pending=row.num_pending,
         num_all=row.num_all,
-        holders=tuple(str(holder) for holder in row.holders or ()),
+        holders=tuple(row.holders or ()),
         required_version=row.required_version,
     )
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import given, in_given_stage, key_columns
-from services.buffer.store.prepared import fetch
+from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import NOW, payload, segment
 from trinity.errors import Unavailable
 from trinity.types import StageKey
@@ -73,6 +73,10 @@ def while_it_is_there() -> Iterator[None]:
         raise Unavailable("contents were removed while they were read: ask again") from error
 
 
+FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
+    in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment")
+)
+"""What a segment holds."""
 _GROW = (
     sa.update(segment)
     .where(in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
@@ -80,17 +84,15 @@ _GROW = (
         num_rows=segment.c.num_rows + sa.bindparam("more_rows", type_=sa.BigInteger),
         num_bytes=segment.c.num_bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
     )
-    .returning(segment.c.num_rows, segment.c.num_bytes)
 )
 
 
 async def grow_segment(
     connection: AsyncConnection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
-) -> Held:
-    """Count what was stored; answers what the segment holds now."""
+) -> None:
+    """Count what was stored."""
     values = given(key, given_segment=segment_id, more_rows=num_rows, more_bytes=num_bytes)
-    [row] = await fetch(connection, _GROW, values)
-    return Held(row.num_rows, row.num_bytes)
+    await execute(connection, _GROW, values)
 
 
 async def try_to_remove_alone(connection: AsyncConnection) -> bool:

@@ -1,6 +1,6 @@
 """Statements on stages and the tasksets they take from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ from services.buffer.store.database import (
     key_columns,
     key_from_row,
 )
-from services.buffer.store.prepared import execute, fetch, fetch_first
+from services.buffer.store.prepared import Row, execute, fetch
 from services.buffer.store.tables import stage, stage_taskset
 from trinity.errors import NotFound
 from trinity.types import StageKey
@@ -58,14 +58,14 @@ def _from_row(row: sa.Row[Any]) -> Stage:
     )
 
 
-_FIND = sa.select(stage).where(in_given_stage(stage))
-_LOCK = _FIND.with_for_update()
+FIND = sa.select(stage).where(in_given_stage(stage))
+LOCK = FIND.with_for_update()
+"""Gives the row as it is once the lock is ours, whoever changed it while we waited."""
 
 
 async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
     """The stage as it is, if it is."""
-    row = await fetch_first(connection, _FIND, given(key))
-    return None if row is None else _from_row(row)
+    return stage_of(await fetch(connection, FIND, given(key)))
 
 
 async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
@@ -73,14 +73,17 @@ async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
     Raises: NotFound when it was never opened.
     """
-    found = await find_stage(connection, key)
+    return opened(key, await find_stage(connection, key))
+
+
+def opened(key: StageKey, found: Stage | None) -> Stage:
+    """The stage that was looked for.
+
+    Raises: NotFound when it was never opened.
+    """
     if found is None:
-        raise _not_open(key)
+        raise NotFound(f"stage {key.stage} of experiment {key.experiment_id} is not open")
     return found
-
-
-def _not_open(key: StageKey) -> NotFound:
-    return NotFound(f"stage {key.stage} of experiment {key.experiment_id} is not open")
 
 
 async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
@@ -88,10 +91,7 @@ async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
     Raises: NotFound when it was never opened.
     """
-    locked = await _lock(connection, key)
-    if locked is None:
-        raise _not_open(key)
-    return locked
+    return opened(key, await _lock(connection, key))
 
 
 async def lock_stages(
@@ -106,9 +106,12 @@ async def lock_stages(
 
 
 async def _lock(connection: AsyncConnection, key: StageKey) -> Stage | None:
-    """The row as it is once the lock is ours, whoever changed it while we waited."""
-    row = await fetch_first(connection, _LOCK, given(key))
-    return None if row is None else _from_row(row)
+    return stage_of(await fetch(connection, LOCK, given(key)))
+
+
+def stage_of(rows: Sequence[Row]) -> Stage | None:
+    """What `FIND` or `LOCK` found."""
+    return _from_row(rows[0]) if rows else None
 
 
 async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str | int) -> bool:

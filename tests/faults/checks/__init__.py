@@ -17,6 +17,7 @@ from tests.faults.checks.visits import (
     deleted_is_gone,
     excluded_is_not_trained,
     included_is_trained,
+    overdue_is_left_out,
     rewards_are_kept,
     tasksets_are_whole,
 )
@@ -48,6 +49,7 @@ ALL = (
     rewards_are_kept,
     excluded_is_not_trained,
     included_is_trained,
+    overdue_is_left_out,
     deleted_is_gone,
     tasksets_are_whole,
     evaluations_are_whole,

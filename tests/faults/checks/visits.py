@@ -5,6 +5,7 @@ from collections import Counter
 from tests.faults.snapshot import Snapshot
 
 TAKEN_OUT = ("excluded", "deleted")
+OVERDUE = "`buffer.feedback_timeout`"
 
 
 def rewards_are_kept(snapshot: Snapshot) -> list[str]:
@@ -65,6 +66,29 @@ def included_is_trained(snapshot: Snapshot) -> list[str]:
     ]
 
 
+def overdue_is_left_out(snapshot: Snapshot) -> list[str]:
+    """A sample whose reward never came is left out for that, alone, and that is told once."""
+    overdue = set(snapshot.visit.overdue)
+    own = [one for one in snapshot.samples if overdue & {one.id, one.parent_id}]
+    left_out = {one.id for one in snapshot.samples if OVERDUE in one.reason}
+    num_told = snapshot.visit.num_told_overdue
+    batched = {one for batch in snapshot.batches for one in batch.experience_ids}
+    return [
+        *(f"the sample {one.id} was overdue and is in a batch" for one in own if one.id in batched),
+        *(
+            f"the sample {one.id} was overdue, is {one.state}, and has the reward {one.reward}"
+            for one in own
+            if one.state != "filtered" or one.reward is not None
+        ),
+        *(f"the overdue sample {one} is not left out as such" for one in overdue - left_out),
+        *(f"the sample {one} is left out as overdue and was not" for one in left_out - overdue),
+        *(
+            f"{num_told} overdue samples were told of instead of {len(left_out)}"
+            for _ in range(num_told != len(left_out))
+        ),
+    ]
+
+
 def deleted_is_gone(snapshot: Snapshot) -> list[str]:
     """What was told to be deleted has no content any more, and is known to be deleted."""
     told = set(snapshot.visit.deleted)
@@ -76,9 +100,9 @@ def deleted_is_gone(snapshot: Snapshot) -> list[str]:
 
 
 def tasksets_are_whole(snapshot: Snapshot) -> list[str]:
-    """Tasksets that were brought hold what was sent, once and in order; deleted ones hold nothing.
+    """Tasksets that were brought hold what was sent, once and in order; what is gone holds nothing.
 
-    However often the client was cut off and sent it again.
+    However often the client was cut off and sent it again; and what nobody sent again goes whole.
     """
     return [
         f"the taskset {one.name} was told to have {one.told_rows} rows (-1: deleted), has "

@@ -2,9 +2,14 @@
 
 import sys
 
+from services.buffer import upkeep
 from services.buffer.__main__ import main
 from tests.faults.processes import prepare
 
+UPKEEP_SECONDS = 0.3
+"""Between looks for what is old: an experiment takes less than the usual minutes."""
+
 if __name__ == "__main__":
     prepare("buffer")
+    upkeep.PAUSE_SECONDS = upkeep.FEEDBACK_SECONDS = UPKEEP_SECONDS
     sys.exit(main())

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
 from services.buffer.handlers.feedback import Given
-from services.buffer.store import set_aside
+from services.buffer.store import catalogue, set_aside
 from services.buffer.store.reports import Report, insert_reports
 from services.buffer.wire import open_parcel
 from tests.faults.folder import FaultsFolder
@@ -255,6 +255,28 @@ def forget_count(_: Function) -> Function:
         return None
 
     return do_nothing
+
+
+def tell_first(original: Function) -> Function:
+    """Tell of what is not done yet, in a transaction of its own."""
+
+    async def log_event(connection: Any, key: Any, event: Any) -> None:
+        async with connection.engine.begin() as own:
+            await original(own, key, event)
+
+    return log_event
+
+
+def delete_in_parts(original: Function) -> Function:
+    """Delete a taskset for good before its rows."""
+
+    async def delete_taskset(connection: Any, tenant: str, taskset_id: str) -> None:
+        with patch.object(catalogue, "delete_tasks", forget_count(original)):
+            await original(connection, tenant, taskset_id)
+        await connection.execute(sa.text("COMMIT"))
+        await original(connection, tenant, taskset_id)
+
+    return delete_taskset
 
 
 def shuffle_items(original: Function) -> Function:

@@ -1,0 +1,26 @@
+"""The statement that finds the weights which open work needs, though they may not be the newest."""
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, EvaluationState
+from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.prepared import fetch_column
+from services.buffer.store.tables import assignment, evaluation
+from trinity.types import StageKey
+
+_OF_EVALUATIONS = sa.select(evaluation.c.version).where(
+    in_given_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
+)
+_OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
+    in_given_stage(assignment),
+    assignment.c.kind == AssignmentKind.TRAIN,
+    one_of(assignment.c.state, OPEN_ASSIGNMENT),
+)
+_PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
+
+
+async def pinned_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+    """In order."""
+    found = await fetch_column(connection, _PINNED, given(key))
+    return sorted(version for version in found if version is not None)

@@ -1,0 +1,33 @@
+"""The statement that finds the first group which may still give rows."""
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.states import OPEN_ASSIGNMENT, UNFINISHED_SCOPE, AssignmentKind
+from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.store.prepared import fetch
+from services.buffer.store.tables import assignment, pipeline_scope
+from trinity.types import StageKey
+
+A, S = assignment.c, pipeline_scope.c
+_IN_WORK = sa.and_(
+    in_given_stage(assignment),
+    A.kind == AssignmentKind.TRAIN,
+    one_of(A.state, OPEN_ASSIGNMENT),
+)
+_IN_PIPELINE = sa.and_(in_given_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
+
+
+def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
+    place = (table.c.explore_step, table.c.position)
+    one = sa.select(*place).where(which).order_by(*place).limit(1).subquery()
+    return sa.select(one)
+
+
+_FIRST = sa.union_all(_first(assignment, _IN_WORK), _first(pipeline_scope, _IN_PIPELINE))
+
+
+async def first_unfinished(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
+    """Explore step and position of the first training group that is in work or to be shaped."""
+    rows = await fetch(connection, _FIRST, given(key))
+    return min(((row.explore_step, row.position) for row in rows), default=None)
