@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-deploy check-data-juicer faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-data-juicer faults hosts bench \
 	bench-buffer bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -48,7 +48,10 @@ test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) --dist worksteal tests/unit
 
 check-images: setup  ## The environments of the buffer's and the synchronizer's image: made, weighed, started
-	$(BIN)/pytest tests/images
+	$(BIN)/pytest tests/images/test_images.py
+
+check-images-heavy: setup  ## All four images for processors: made, weighed, an experiment run in them (5 GB)
+	$(BIN)/pytest tests/images/test_heavy_images.py
 
 check-deploy: setup  ## Manifests rendered for the examples, against the schemas of what takes them
 	PYTHON=$(BIN)/python deploy/check.sh

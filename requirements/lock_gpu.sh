@@ -13,7 +13,7 @@ resolve() { # SERVICE REQUIREMENT...
         --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
         --no-header --no-annotate --output-file "$lock.new" > /dev/null
     {
-        echo "# Every package of the image \`$service-gpu\`: resolved, not run; installed by"
+        echo "# Every package of the image \`$service-gpu\`, as uv resolved it; installed by"
         echo "# deploy/docker/install.sh with --no-deps. Written by requirements/lock_gpu.sh."
         cat "$lock.new"
     } > "$lock"

@@ -21,7 +21,9 @@ RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /
 RUN install -d -m 1777 /cache
 COPY --from=build /venv /venv
 # Caches and bytecode go where a container with a read-only root may write.
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface
+# torch 2.11 asks for the name of the user, whose number no file here knows.
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface \
+    USER=trinity
 USER 10001:10001
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m", "services.trainer"]

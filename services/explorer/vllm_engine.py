@@ -240,11 +240,13 @@ class VllmEngine:
 @contextmanager
 def _refusals(before: str = "") -> Iterator[None]:
     """What vLLM says against a request is the mistake of who asks."""
-    from vllm.exceptions import VLLMClientError
+    from vllm import exceptions
 
+    # vLLM 0.24, the build for GPUs, has no name for them: there they are kinds of ValueError.
+    refusal: type[Exception] = getattr(exceptions, "VLLMClientError", ValueError)
     try:
         yield
-    except VLLMClientError as error:
+    except refusal as error:
         raise UserError(f"{before}{error}") from error
 
 

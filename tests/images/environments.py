@@ -9,6 +9,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 INSTALL_SECONDS = 3_600.0
+IMPORT_SECONDS = 600.0
+IMPORT_ALL = Path(__file__).with_name("import_all.py")
 MEGABYTE = 1_000_000
 
 
@@ -30,23 +32,31 @@ class Environment:
 
     def can_import(self, module: str) -> bool:
         """In a fresh process, away from this checkout."""
+        return self._run(f"import {module}").returncode == 0
+
+    def import_all(self, service: str) -> str:
+        """What the import of all that the service needs says, empty where all is there."""
+        done = self._run(IMPORT_ALL.read_text(), service)
+        return done.stderr if done.returncode else ""
+
+    def _run(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        done = subprocess.run(
-            [str(self.python), "-c", f"import {module}"],
+        return subprocess.run(
+            [str(self.python), "-c", code, *arguments],
             cwd=self.folder,
             env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
-            timeout=120,
+            text=True,
+            timeout=IMPORT_SECONDS,
         )
-        return done.returncode == 0
 
 
-def install(service: str, folder: Path) -> Environment:
+def install(service: str, folder: Path, variant: str = "") -> Environment:
     """Copy what the Dockerfile copies, then run what it runs."""
     source, environment = folder / "src", folder / "venv"
     for given, target in copied(service):
         _copy(REPOSITORY / given, source, target)
-    lock = REPOSITORY / "requirements" / f"{service}.lock"
+    lock = REPOSITORY / "requirements" / f"{service}{variant and f'-{variant}'}.lock"
     done = subprocess.run(
         [str(REPOSITORY / "deploy" / "docker" / "install.sh"), str(lock), str(environment)],
         cwd=source,
@@ -64,6 +74,13 @@ def copied(service: str) -> list[tuple[str, str]]:
     _, stage, _ = text.split("\nFROM ")
     pairs = re.findall(r"^COPY (\S+) (\S+)$", stage, re.MULTILINE)
     return [(given, target) for given, target in pairs if not target.startswith("/")]
+
+
+def variables(service: str) -> dict[str, str]:
+    """What the second stage sets."""
+    text = (REPOSITORY / "deploy" / "docker" / f"{service}.Dockerfile").read_text()
+    (line,) = re.findall(r"^ENV (.+)$", text.replace("\\\n", ""), re.MULTILINE)
+    return dict(pair.split("=", 1) for pair in line.split())
 
 
 def _copy(given: Path, source: Path, target: str) -> None:
