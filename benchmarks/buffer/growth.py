@@ -86,7 +86,7 @@ async def _copy(
 ) -> None:
     names = await connection.execute(
         "SELECT column_name FROM information_schema.columns"
-        " WHERE table_schema = 'buffer' AND table_name = %s",
+        " WHERE table_schema = 'buffer' AND table_name = %s AND is_generated = 'NEVER'",
         [table],
     )
     columns = [name for (name,) in await names.fetchall() if name not in GIVEN]

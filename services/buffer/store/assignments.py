@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
     RunState,
@@ -22,7 +21,6 @@ from services.buffer.store.database import (
     key_columns,
     of_given_stage,
     of_stage,
-    one_of,
 )
 from services.buffer.store.prepared import execute, unanswered
 from services.buffer.store.tables import STAGE_KEY, assignment, run
@@ -132,7 +130,7 @@ async def cancel_open(
         sa.update(assignment)
         .where(
             in_stage(assignment, key),
-            one_of(assignment.c.state, OPEN_ASSIGNMENT),
+            assignment.c.is_open,
             assignment.c.kind.in_(list(kinds)),
         )
         .values(state=AssignmentState.CANCELLED, reason=reason, lease_token=None, lease_until=None)

@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     OPEN_SCOPE,
     UNFINISHED_SCOPE,
     AssignmentKind,
@@ -105,7 +104,7 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
     unfinished = sa.select(a.explore_step).where(
         in_stage(assignment, key),
         a.kind == AssignmentKind.TRAIN,
-        one_of(a.state, OPEN_ASSIGNMENT),
+        a.is_open,
         among_numbers(a.explore_step, steps),
     )
     if ended := steps - set((await connection.execute(unfinished.distinct())).scalars()):

@@ -9,12 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     AssignmentKind,
     EvaluationState,
     RunState,
 )
-from services.buffer.store.database import among, in_stage, key_columns, one_of
+from services.buffer.store.database import among, in_stage, key_columns
 from services.buffer.store.tables import NOW, assignment, evaluation, run
 from trinity.types import StageKey
 
@@ -74,7 +73,7 @@ async def count_unfinished(
             assignment.c.kind == AssignmentKind.EVAL,
             assignment.c.explore_step == version,
             assignment.c.taskset == taskset,
-            one_of(assignment.c.state, OPEN_ASSIGNMENT),
+            assignment.c.is_open,
         )
     )
     return (await connection.execute(statement)).scalar_one()

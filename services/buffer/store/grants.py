@@ -8,12 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
     RunState,
 )
-from services.buffer.store.database import given, in_given_stage, of_given_stage, one_of
+from services.buffer.store.database import given, in_given_stage, of_given_stage
 from services.buffer.store.prepared import fetch
 from services.buffer.store.tables import NOW, UUID, assignment, run, stage_taskset, task, version
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
@@ -99,7 +98,7 @@ _FREE = (
     sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
     .where(
         in_given_stage(assignment),
-        one_of(_C.state, OPEN_ASSIGNMENT),
+        _C.is_open,
         sa.or_(_C.state == AssignmentState.PENDING, _C.lease_until < NOW),
         _MAY_BE_GRANTED,
     )
@@ -141,6 +140,10 @@ _OPEN_RUNS = (
     .scalar_subquery()
 )
 
+_GRANTED = (
+    *("assignment_id", "kind", "explore_step", "position", "taskset", "task_index"),
+    *("num_attempts", "lease_token", "required_version", "repeat_times"),
+)
 _TAKE = (
     sa.update(assignment)
     .where(
@@ -155,7 +158,7 @@ _TAKE = (
         lease_until=lease_end(sa.bindparam("lease_seconds", type_=sa.Float)),
     )
     .returning(
-        assignment,
+        *(_C[name] for name in _GRANTED),
         _NEWEST_INCARNATION.label("incarnation"),
         sa.func.array(_OPEN_RUNS).label("open_runs"),
         _task_of(assignment, task.c.body).label("task_body"),

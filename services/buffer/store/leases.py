@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentState
+from services.buffer.domain.states import AssignmentState
 from services.buffer.store.arrays import UUIDS
-from services.buffer.store.database import given, in_given_stage, in_stage, one_of
+from services.buffer.store.database import given, in_given_stage, in_stage
 from services.buffer.store.grants import lease_end
 from services.buffer.store.prepared import fetch, fetch_column
 from services.buffer.store.tables import NOW, UUID, assignment
@@ -43,16 +43,18 @@ async def release_leases(
 
 _IS_LEASED = sa.and_(
     in_given_stage(assignment),
-    one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    assignment.c.is_open,
     assignment.c.state == AssignmentState.LEASED,
 )
 
+# As rows, which Postgres hashes; an array it would search for each lease.
+_HELD_TOKENS = sa.select(sa.func.unnest(sa.bindparam("held", type_=UUIDS)))
 _FREE_LOST = (
     sa.update(assignment)
     .where(
         _IS_LEASED,
         assignment.c.leased_by == sa.bindparam("explorer_id", type_=UUID),
-        assignment.c.lease_token != sa.all_(sa.bindparam("held", type_=UUIDS)),
+        assignment.c.lease_token.not_in(_HELD_TOKENS),
     )
     .values(state=AssignmentState.PENDING)
     .returning(assignment.c.stage)
@@ -75,14 +77,19 @@ async def _free(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> i
 def _held(key: StageKey, explorer_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(
         in_stage(assignment, key),
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+        assignment.c.is_open,
         assignment.c.state == AssignmentState.LEASED,
         assignment.c.leased_by == explorer_id,
     )
 
 
 def _under_tokens(tokens: dict[str, str]) -> sa.ColumnElement[bool]:
-    return sa.tuple_(assignment.c.assignment_id, assignment.c.lease_token).in_(list(tokens.items()))
+    ids, given_tokens = sa.cast(list(tokens), UUIDS), sa.cast(list(tokens.values()), UUIDS)
+    pairs = sa.func.unnest(ids, given_tokens).table_valued("id", "token", name="held")
+    named = pairs.render_derived()
+    return sa.tuple_(assignment.c.assignment_id, assignment.c.lease_token).in_(
+        sa.select(named.c.id, named.c.token)
+    )
 
 
 _SECONDS_UNTIL_EXPIRY = sa.select(

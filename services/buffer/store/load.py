@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import Load
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, ExperienceState
+from services.buffer.domain.states import AssignmentKind, ExperienceState
 from services.buffer.store.database import given, in_given_stage, one_of
 from services.buffer.store.prepared import fetch_together
 from services.buffer.store.tables import assignment, experience
@@ -25,7 +25,7 @@ _OPEN_RUNS = (
     .where(
         in_given_stage(assignment),
         assignment.c.kind == AssignmentKind.TRAIN,
-        one_of(assignment.c.state, OPEN_ASSIGNMENT),
+        assignment.c.is_open,
     )
     .scalar_subquery()
 )

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import OPEN_ASSIGNMENT, AssignmentKind, EvaluationState
-from services.buffer.store.database import given, in_given_stage, one_of
+from services.buffer.domain.states import AssignmentKind, EvaluationState
+from services.buffer.store.database import given, in_given_stage
 from services.buffer.store.prepared import fetch_column
 from services.buffer.store.tables import assignment, evaluation
 from trinity.types import StageKey
@@ -15,7 +15,7 @@ _OF_EVALUATIONS = sa.select(evaluation.c.version).where(
 _OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
     in_given_stage(assignment),
     assignment.c.kind == AssignmentKind.TRAIN,
-    one_of(assignment.c.state, OPEN_ASSIGNMENT),
+    assignment.c.is_open,
 )
 _PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 

@@ -10,7 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.population import Generated, Population, Task
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     UNFINISHED_SCOPE,
     AssignmentKind,
     ExperienceState,
@@ -36,7 +35,7 @@ async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
         sa.select(sa.func.min(A.explore_step)).where(
             in_stage(assignment, key),
             A.kind == AssignmentKind.TRAIN,
-            one_of(A.state, OPEN_ASSIGNMENT),
+            A.is_open,
         ),
         sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
             in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)

@@ -13,7 +13,6 @@ from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import AssignmentView, KnownAttempt, OpenRun, Result
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
     AttemptState,
@@ -237,7 +236,7 @@ async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
 _OF_KIND = sa.and_(
     in_given_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
 )
-_IS_OPEN = one_of(assignment.c.state, OPEN_ASSIGNMENT)
+_IS_OPEN = assignment.c.is_open
 _COUNT = sa.func.count()
 _FIRST_STEP = (
     sa.select(sa.func.min(assignment.c.explore_step))

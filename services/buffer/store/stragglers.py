@@ -7,7 +7,6 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import (
-    OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
     ExperienceState,
@@ -27,7 +26,7 @@ from services.buffer.store.tables import NOW, assignment, experience, pipeline_s
 from trinity.types import StageKey
 
 A, E = assignment.c, experience.c
-_IS_OPEN = one_of(A.state, OPEN_ASSIGNMENT)
+_IS_OPEN = A.is_open
 ENDED = (AssignmentState.CLOSED, AssignmentState.GIVEN_UP)
 UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import OPEN_ASSIGNMENT, UNFINISHED_SCOPE, AssignmentKind
+from services.buffer.domain.states import UNFINISHED_SCOPE, AssignmentKind
 from services.buffer.store.database import given, in_given_stage, one_of
 from services.buffer.store.prepared import fetch
 from services.buffer.store.tables import assignment, pipeline_scope
@@ -13,7 +13,7 @@ A, S = assignment.c, pipeline_scope.c
 _IN_WORK = sa.and_(
     in_given_stage(assignment),
     A.kind == AssignmentKind.TRAIN,
-    one_of(A.state, OPEN_ASSIGNMENT),
+    A.is_open,
 )
 _IN_PIPELINE = sa.and_(in_given_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
 

@@ -40,7 +40,7 @@ def young(process: BufferProcess) -> Iterator[psycopg.Connection]:
         for table in ("assignment", "experience"):
             connection.execute(
                 f"CREATE TEMP TABLE {table} (LIKE buffer.{table} INCLUDING DEFAULTS"
-                " INCLUDING IDENTITY INCLUDING INDEXES)"
+                " INCLUDING IDENTITY INCLUDING GENERATED INCLUDING INDEXES)"
             )
         connection.execute(
             "INSERT INTO experience (tenant, experiment_id, stage, experience_id, assignment_id,"
