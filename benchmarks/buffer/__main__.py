@@ -6,6 +6,9 @@ Everything is real: broker, database, the buffer's process and our two clients, 
 all on the same few cores. *Raw* is what two bare processes do with the same bytes: publish with
 acknowledgement, COPY and commit; read and mark rows. Ray's queue actor and TransferQueue run in an
 environment of their own, made under build/peers; they keep nothing.
+
+Every figure is the median of as many runs, with the lowest and the highest beside it; those of a
+growing stage and of memory are described in age.py and memory.py.
 """
 
 import argparse
@@ -16,7 +19,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from benchmarks.buffer import limits, ours
+from benchmarks.buffer import age, limits, memory, ours
 from benchmarks.buffer.peers import environment
 from benchmarks.buffer.plans import BATCH_ROWS
 from benchmarks.buffer.report import as_json, print_table
@@ -72,11 +75,13 @@ async def measure(sizes: Sizes, num_runs: int) -> tuple[Runs, Runs]:
             for _ in range(num_runs):
                 _add(raw, await limits.measure(stack, sizes))
                 _add(own, await ours.measure(stack, folder, sizes))
-            _add(own, await ours.growth(stack, folder, sizes))
     with tempfile.TemporaryDirectory() as directory:
-        folder = Path(directory)
-        async with running_stack(folder) as stack:
-            _add(own, await ours.memory_mb(stack, folder, sizes))
+        async for own_figures, raw_figures in age.measure(Path(directory), sizes, num_runs):
+            _add(own, own_figures)
+            _add(raw, raw_figures)
+    for _ in range(num_runs):
+        with tempfile.TemporaryDirectory() as directory:
+            _add(own, await memory.measure(Path(directory), sizes))
     return own, raw
 
 
@@ -96,6 +101,7 @@ def peer_sizes(sizes: Sizes, num_runs: int, cores: set[int]) -> dict[str, object
         "huge": sizes.huge_steps * BATCH_ROWS,
         "awaited": sizes.awaited,
         "outstanding": sizes.outstanding,
+        "leases": sizes.leases * BATCH_ROWS,
         "wakes": sizes.wakes,
         "load_seconds": sizes.load_seconds / 6,
         "few_rows": sizes.few_steps * BATCH_ROWS,

@@ -1,15 +1,12 @@
 """The rows of the table as our clients and the buffer's process give them."""
 
 import asyncio
-import signal
 import statistics
 import time
 from pathlib import Path
 
-import psutil
 import psycopg
 
-from benchmarks.buffer.growth import grow
 from benchmarks.buffer.made import num_tokens_of
 from benchmarks.buffer.plans import BATCH_ROWS, REPEAT_TIMES, rollout_plan
 from benchmarks.buffer.sizes import Sizes
@@ -18,7 +15,6 @@ from services.buffer.store.database import CHANNEL, batch_topic
 from trinity.types import StageKey
 
 KIB = 1024
-SAMPLE_SECONDS = 0.25
 Figures = dict[str, float]
 
 
@@ -109,62 +105,3 @@ async def _told(connection: psycopg.AsyncConnection, topic: str) -> float:
         if notification.payload == topic:
             return time.monotonic()
     raise RuntimeError("the database ended the connection")
-
-
-async def memory_mb(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
-    """Most memory of the buffer's process while its trainer is stopped in the middle of a batch."""
-    assert stack.buffer.process is not None
-    process = psutil.Process(stack.buffer.process.pid)
-    key = await stack.open(rollout_plan(folder, num_steps=sizes.load_steps))
-    reading = asyncio.create_task(stack.trainer.call("read", first=1, last=sizes.load_steps))
-    load = asyncio.create_task(
-        stack.explorer.number(
-            "load",
-            key=key,
-            seconds=sizes.load_seconds,
-            num_tokens=num_tokens_of(16 * KIB),
-        )
-    )
-    before, most = _resident_mb(process), 0.0
-    await asyncio.sleep(sizes.load_seconds / 20)
-    stack.trainer.send_signal(signal.SIGSTOP)
-    while not load.done():
-        most = max(most, _resident_mb(process))
-        await asyncio.sleep(SAMPLE_SECONDS)
-    reading.cancel()
-    return {"memory_mb": most, "idle_memory_mb": before, "loaded_rows": await load}
-
-
-def _resident_mb(process: psutil.Process) -> float:
-    return float(process.memory_info().rss) / 2**20
-
-
-async def growth(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
-    """Rate of 2 KiB rows with a million stored over the rate with ten thousand."""
-    steps, parts = sizes.few_steps, sizes.few_parts
-    begun = steps * (1 + parts)
-    key = await stack.open(
-        rollout_plan(folder, num_steps=begun * (sizes.copies + 2), steps_ahead=steps)
-    )
-    await _next_rate(stack, key, 0, steps)
-    few = await _median_rate(stack, key, steps, sizes)
-    rows = await grow(stack.admin_dsn, StageKey(**key), sizes.copies)
-    many = await _median_rate(stack, key, begun * (sizes.copies + 1), sizes)
-    return {"growth": many / few, "few_rate": few, "many_rate": many, "stored_rows": rows}
-
-
-async def _median_rate(stack: Stack, key: dict[str, str], done: int, sizes: Sizes) -> float:
-    """Of the parts that come next."""
-    steps = sizes.few_steps
-    firsts = range(done, done + steps * sizes.few_parts, steps)
-    return statistics.median([await _next_rate(stack, key, first, steps) for first in firsts])
-
-
-async def _next_rate(stack: Stack, key: dict[str, str], done: int, steps: int) -> float:
-    """Of the steps after `done`; the trainer takes them, so that the next ones may begin."""
-    await stack.trainer.call("record", version=done)
-    rows = steps * BATCH_ROWS
-    await stack.explorer.call("lease", key=key, rows=rows, num_tokens=num_tokens_of(2 * KIB))
-    seconds = await stack.explorer.number("publish", count=rows, batch=BATCH_ROWS)
-    await stack.trainer.numbers("read", first=done + 1, last=done + steps)
-    return rows / seconds

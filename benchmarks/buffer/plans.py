@@ -21,8 +21,7 @@ def rollout_plan(
 ) -> StagePlan:
     """Explored may be `steps_ahead` with each version of the weights; else all with the first."""
     file = directory / f"tasks-{task_bytes}.jsonl"
-    row = json.dumps({"prompt": "x" * task_bytes, "response": "1"})
-    file.write_text(f"{row}\n" * NUM_TASKS)
+    file.write_text(f"{task_of(task_bytes)}\n" * NUM_TASKS)
     return stage(
         algorithm={"repeat_times": REPEAT_TIMES},
         buffer={
@@ -33,3 +32,8 @@ def rollout_plan(
         },
         synchronizer={"sync_interval": steps_ahead or num_steps},
     )
+
+
+def task_of(num_bytes: int) -> str:
+    """A task whose prompt has this size."""
+    return json.dumps({"prompt": "x" * num_bytes, "response": "1"})

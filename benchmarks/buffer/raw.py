@@ -26,6 +26,7 @@ CREATE TABLE public.raw_row (id uuid PRIMARY KEY, taken boolean NOT NULL, body b
 ALTER TABLE public.raw_row ALTER COLUMN body SET STORAGE EXTERNAL
 """
 COPY = "COPY public.raw_row (id, taken, body) FROM STDIN (FORMAT BINARY)"
+FILL = "INSERT INTO public.raw_row SELECT gen_random_uuid(), false, %b FROM generate_series(1, %s)"
 READ = "SELECT body FROM public.raw_row WHERE id = ANY(%s)"
 TAKE = """
 UPDATE public.raw_row SET taken = true WHERE id = ANY(ARRAY(
@@ -67,9 +68,19 @@ class Raw:
         return began
 
     async def store(self, size: int, count: int) -> float:
-        """Store so many rows; answers when the last of them was committed."""
+        """Store so many rows in a fresh table; answers when the last of them was committed."""
         self._connection.execute(TABLE)
         self._connection.commit()
+        return await self.store_more(size, count)
+
+    def fill(self, size: int, rows: int) -> None:
+        """Make a fresh table that has so many rows already."""
+        self._connection.execute(TABLE)
+        self._connection.execute(FILL, [os.urandom(size), rows])
+        self._connection.commit()
+
+    async def store_more(self, size: int, count: int) -> float:
+        """Store so many rows beside those that are there; answers as `store` does."""
         self._ids = []
         while len(self._ids) < count:
             messages = await self._pull.fetch(FETCHED, timeout=30.0)
@@ -101,7 +112,7 @@ class Raw:
         return time.perf_counter() - began
 
     def read(self, batch: int) -> list[float]:
-        """All rows by their ids, as numpy arrays; answers the seconds of each batch."""
+        """The rows stored last by their ids, as numpy arrays; answers the seconds of each batch."""
         seconds = []
         for first in range(0, len(self._ids) - batch + 1, batch):
             began = time.perf_counter()
@@ -123,6 +134,12 @@ class Raw:
         with self._connection.cursor(binary=True) as cursor:
             rows = cursor.execute(statement, values).fetchall()
         assert all(np.frombuffer(body, dtype=np.uint8).size for (body,) in rows)
+
+    def most_mb(self) -> float:
+        """The most memory that this process ever took."""
+        with open("/proc/self/status") as status:
+            (line,) = (line for line in status if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
 
     def wake(self, count: int) -> list[float]:
         """From one session's notification to its arrival in another."""

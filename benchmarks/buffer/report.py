@@ -33,6 +33,7 @@ ROWS = (
     Row(name="take_16k_ms", what="batch of 256 composed and read, 16 KiB, ms", relation="<="),
     Row(name="take_64k_ms", what="batch of 256 composed and read, 64 KiB, ms", relation="<="),
     Row(name="growth", what="rate at 1,000,000 rows over rate at 10,000", aim=0.9),
+    Row(name="growth_read", what="reading at 1,000,000 rows over reading at 10,000"),
     Row(name="wake_ms", what="wake-up of a waiting trainer, ms", aim=5, relation="<="),
     Row(name="memory_mb", what="buffer's memory, trainer stopped, MB", aim=400, relation="<="),
 )
@@ -46,22 +47,22 @@ def as_json(own: Figures, raw: Figures, peers: Mapping[str, Figures | str]) -> d
             continue
         ours = statistics.median(own[row.name])
         others = {"raw": raw} | {n: p for n, p in peers.items() if not isinstance(p, str)}
-        medians = {
-            name: statistics.median(figures[row.name])
-            for name, figures in others.items()
-            if row.name in figures
-        }
         rows[row.name] = {
             "what": row.what,
             "median": ours,
             "runs": list(own[row.name]),
             "aim": row.aim,
             "holds": None if row.aim is None else _ratio(row, ours, row.aim) >= 1,
-            **{name: {"median": m, "ratio": _ratio(row, ours, m)} for name, m in medians.items()},
+            **{n: _other(row, ours, f[row.name]) for n, f in others.items() if row.name in f},
         }
     missing = {name: figures for name, figures in peers.items() if isinstance(figures, str)}
     further = {n: list(v) for n, v in own.items() if n not in rows}
     return {"rows": rows, "further": further, "not_measured": missing}
+
+
+def _other(row: Row, ours: float, runs: Sequence[float]) -> dict[str, float | list[float]]:
+    median = statistics.median(runs)
+    return {"median": median, "ratio": _ratio(row, ours, median), "runs": list(runs)}
 
 
 def _ratio(row: Row, ours: float, other: float) -> float:
@@ -71,16 +72,16 @@ def _ratio(row: Row, ours: float, other: float) -> float:
 def print_table(record: Mapping[str, object], peers: Sequence[str]) -> None:
     """One line a row."""
     columns = ("raw", *peers)
-    table = Table("what", "ours", "aim", "holds", *columns)
+    table = Table("what", "ours", "lowest to highest", "aim", "holds", *columns)
     rows = record["rows"]
     assert isinstance(rows, dict)
     for row in rows.values():
         holds = {True: "yes", False: "NO", None: ""}[row["holds"]]
         aim = "" if row["aim"] is None else f"{row['aim']:g}"
-        table.add_row(
-            row["what"], _text(row["median"]), aim, holds, *(_beside(row, one) for one in columns)
-        )
-    Console(width=150).print(table)
+        spread = f"{_text(min(row['runs']))} to {_text(max(row['runs']))}"
+        beside = (_beside(row, one) for one in columns)
+        table.add_row(row["what"], _text(row["median"]), spread, aim, holds, *beside)
+    Console(width=160).print(table)
     print("in brackets: how many times as good ours is")
 
 

@@ -18,14 +18,13 @@ class Sizes:
     leases: int = 8
     wakes: int = 40
     load_seconds: float = 60.0
+    """While the trainer is stopped."""
     load_steps: int = 1_200
     """More than are loaded in that time."""
     few_steps: int = 40
-    """About 10,000 rows."""
-    few_parts: int = 3
-    """As many rows again, each measured by itself."""
-    copies: int = 24
-    """Of all, which makes a million."""
+    """About 10,000 rows, and as many again in each run."""
+    copies: int = 99
+    """Of them, which makes a million."""
 
 
 SMALLEST = Sizes(
@@ -39,6 +38,5 @@ SMALLEST = Sizes(
     load_seconds=2.0,
     load_steps=8,
     few_steps=1,
-    few_parts=1,
     copies=2,
 )

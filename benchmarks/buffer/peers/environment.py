@@ -13,6 +13,7 @@ PLACE = Path(__file__).resolve().parent
 PEERS = {"ray": "ray_queue.py", "transfer_queue": "transfer_queue_client.py"}
 PACKAGES = ("ray==2.60.0", "TransferQueue==0.1.11")
 TORCH = "torch==2.13.0"
+ACTOR = "\x1b[36m("
 LIMIT_SECONDS = 1_800
 Figures = dict[str, list[float]]
 
@@ -52,6 +53,12 @@ async def measure(python: Path, peer: str, sizes: dict[str, object]) -> Figures 
         await process.wait()
         return f"it did not end in {LIMIT_SECONDS} s"
     if process.returncode:
-        return errors.decode(errors="replace").strip().splitlines()[-1]
+        return _reason(errors.decode(errors="replace"))
     figures: Figures = json.loads(said.decode().strip().splitlines()[-1])
     return figures
+
+
+def _reason(errors: str) -> str:
+    """The last line of the script itself: Ray adds what its actors say, in a colour of theirs."""
+    lines = [line for line in errors.strip().splitlines() if not line.startswith(ACTOR)]
+    return lines[-1] if lines else "it said nothing"

@@ -1,4 +1,4 @@
-"""What is measured of every peer, over the three calls that a peer's own module gives it."""
+"""What is measured of every peer, over the calls that a peer's own module gives it."""
 
 import json
 import logging
@@ -24,8 +24,10 @@ def run(start: Callable[[], Parts]) -> None:
     os.sched_setaffinity(0, set(sizes["cores"]))
     ray.init(num_cpus=8, include_dashboard=False, logging_level=logging.ERROR)
     figures = [_measure(start, sizes) for _ in range(sizes["runs"])]
-    figures[-1]["memory_mb"] = _memory(start, sizes)
-    figures[-1]["growth"] = _growth(start, sizes)
+    for one in figures:
+        one["memory_mb"] = _memory(start, sizes)
+    for one in figures:
+        one["growth"] = _growth(start, sizes)
     ray.shutdown()
     names = sorted({name for one in figures for name in one})
     values = {name: [one[name] for one in figures if name in one] for name in names}
@@ -57,8 +59,18 @@ def _measure(start: Callable[[], Parts], sizes: Sizes) -> Figures:
     figures["wake_ms"] = 1000 * statistics.median(
         _wake(producer, consumer) for _ in range(sizes["wakes"])
     )
+    for name, num_bytes in (("lease_2k_ms", 2 * 1024), ("lease_64k_ms", 64 * 1024)):
+        figures[name] = 1000 * _lease(producer, consumer, num_bytes, sizes)
     end()
     return figures
+
+
+def _lease(producer: Any, consumer: Any, num_bytes: int, sizes: Sizes) -> float:
+    """The call that takes a batch of tasks, as texts; the first one is not counted, as of ours."""
+    batch = sizes["batch"]
+    count = batch + sizes["leases"]
+    ray.get(producer.put_tasks.remote(num_bytes, count, batch))
+    return float(statistics.median(ray.get(consumer.get_tasks.remote(count, batch))[1:]))
 
 
 def _wake(producer: Any, consumer: Any) -> float:

@@ -3,6 +3,7 @@
 python ray_queue.py '{"cores": [2, 3], ...}'
 """
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -25,9 +26,15 @@ class Producer:
         self._queue = queue
 
     def put(self, num_bytes: int, count: int, batch: int) -> float:
-        items = _items(num_bytes, count)
+        return self._put(_items(num_bytes, count), batch)
+
+    def put_tasks(self, num_bytes: int, count: int, batch: int) -> None:
+        """Texts that are objects of their own: what is one object is sent once."""
+        self._put([{"task": json.dumps({"prompt": "x" * num_bytes})} for _ in range(count)], batch)
+
+    def _put(self, items: Sequence[object], batch: int) -> float:
         began = time.perf_counter()
-        for first in range(0, count, batch):
+        for first in range(0, len(items), batch):
             self._queue.put_nowait_batch(items[first : first + batch])
         return time.perf_counter() - began
 
@@ -61,11 +68,17 @@ class Consumer:
         self._queue = queue
 
     def get(self, count: int, batch: int) -> list[float]:
+        return self._get(count, batch, "tokens")
+
+    def get_tasks(self, count: int, batch: int) -> list[float]:
+        return self._get(count, batch, "task")
+
+    def _get(self, count: int, batch: int, field: str) -> list[float]:
         seconds = []
         for _ in range(count // batch):
             began = time.perf_counter()
             items = self._queue.get_nowait_batch(batch)
-            assert all(item["tokens"].size for item in items)
+            assert all(len(item[field]) for item in items)
             seconds.append(time.perf_counter() - began)
         return seconds
 

@@ -3,6 +3,7 @@
 python transfer_queue_client.py '{"cores": [2, 3], ...}'
 """
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count as counter
@@ -13,7 +14,7 @@ import ray
 import torch
 import transfer_queue
 from omegaconf import OmegaConf
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 
 if TYPE_CHECKING:
     from benchmarks.buffer.peers.measuring import BYTES_A_TOKEN, Parts, run
@@ -33,6 +34,7 @@ class _Client:
         transfer_queue.init()
         self._client = transfer_queue.get_client()
         self._partition = partition
+        self._tasks = _of_tasks(partition)
 
 
 class Producer(_Client):
@@ -42,6 +44,12 @@ class Producer(_Client):
         for part in parts:
             self._client.put(part, partition_id=self._partition)
         return time.perf_counter() - began
+
+    def put_tasks(self, num_bytes: int, count: int, batch: int) -> None:
+        texts = [json.dumps({"prompt": "x" * num_bytes}) for _ in range(batch)]
+        for _ in range(count // batch):
+            part = TensorDict({"task": NonTensorStack(*texts)}, batch_size=batch)
+            self._client.put(part, partition_id=self._tasks)
 
     def put_each(self, num_bytes: int, count: int, outstanding: int) -> float:
         """The client awaits each of its puts; several at a time go through its coroutine."""
@@ -77,6 +85,9 @@ class Consumer(_Client):
     def get(self, count: int, batch: int) -> list[float]:
         return [self._get(batch) for _ in range(count // batch)]
 
+    def get_tasks(self, count: int, batch: int) -> list[float]:
+        return [self._get_tasks(batch) for _ in range(count // batch)]
+
     def wait(self) -> float:
         """Its controller looks every five seconds and gives up after one: so we ask again."""
         while not self._take(1):
@@ -88,18 +99,31 @@ class Consumer(_Client):
         assert self._take(batch)
         return time.perf_counter() - began
 
+    def _get_tasks(self, batch: int) -> float:
+        began = time.perf_counter()
+        data = self._data(batch, ["task"], self._tasks)
+        assert data is not None and all(len(task) for task in data["task"])
+        return time.perf_counter() - began
+
     def _take(self, batch: int) -> bool:
-        meta = self._client.get_meta(
-            data_fields=FIELDS,
-            batch_size=batch,
-            partition_id=self._partition,
-            task_name="trainer",
-        )
-        if not meta.size:
+        data = self._data(batch, FIELDS, self._partition)
+        if data is None:
             return False
-        data = self._client.get_data(meta)
         assert all(tokens.numpy().size for tokens in data["tokens"])
         return True
+
+    def _data(self, batch: int, fields: Sequence[str], partition: str) -> TensorDict | None:
+        meta = self._client.get_meta(
+            data_fields=fields,
+            batch_size=batch,
+            partition_id=partition,
+            task_name="trainer",
+        )
+        return self._client.get_data(meta) if meta.size else None
+
+
+def _of_tasks(partition: str) -> str:
+    return f"{partition}-tasks"
 
 
 def _batches(num_bytes: int, count: int, batch: int) -> Iterator[TensorDict]:
@@ -124,7 +148,8 @@ def start() -> Parts:
         ]
 
     def end() -> None:
-        transfer_queue.get_client().clear_partition(partition)
+        for name in (partition, _of_tasks(partition)):
+            transfer_queue.get_client().clear_partition(name)
         actors: tuple[Any, ...] = (producer, consumer)
         for actor in actors:
             ray.kill(actor)
