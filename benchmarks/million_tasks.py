@@ -1,15 +1,18 @@
-"""What every process of a buffer takes while a million tasks go through a task pipeline.
+"""What every process of a buffer takes while a million tasks come in and are served.
 
-python -m benchmarks.million_tasks [--tasks 100000 1000000] [--steps 3] [--json FILE]
+python -m benchmarks.million_tasks [--ways file grpc sql] [--tasks 100000 1000000] [--steps 3]
+    [--json FILE]
 
-For each number of tasks: a buffer of its own reads a file of so many rows, once as they are and
-once through a pipeline (two filters, duplicates, a score, an order), opens the stage, hands out,
-composes and records train steps. Beside that stands the raw limit: the same rows by COPY alone into
-a table like the one of the tasks. Whatever runs below this process is looked at meanwhile, five
-times a second; the peak of a kind is that of its own memory (RssAnon: without files and without
-what Postgres shares); processor seconds are those of all processes of a kind until the stage is
-open, which another load on the machine changes less than the time. Flat means: a million takes
-hardly more than the first number.
+The tasks come from a file, over a client's gRPC stream, or from a table of SQLite, as they are; for
+the file there is also a pipeline (two filters, duplicates, a score, an order). For each of these
+and each number of tasks a buffer of its own takes them in, opens the stage, hands out, composes and
+records train steps. A client's tasks are stored when it has its answer, all others when the stage
+is open. Beside that stands the raw limit: the same rows by COPY alone into a table like the one of
+the tasks. Whatever runs below this process, the client too, is looked at meanwhile, five times a
+second; the peak of a kind is that of its own memory (RssAnon: without files and without what
+Postgres shares); processor seconds are those of all processes of a kind until the stage is open,
+which another load on the machine changes less than the time. Flat means: a million takes hardly
+more than the first number.
 """
 
 import argparse
@@ -18,13 +21,17 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from pathlib import Path
 
-import psutil
 import psycopg
+from rich.console import Console
+from rich.table import Column, Table
 
+from benchmarks.million_tasks_peaks import Peaks
+from benchmarks.million_tasks_ways import FILE, Way, submit, taskset_of, write_tasks
 from benchmarks.own_buffer import own_buffer
 from benchmarks.table import Claim, print_claims
 from tests.integration.buffer.harness import talk_to
@@ -34,8 +41,6 @@ from trinity.config.plan import StagePlan
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/million_tasks.json"
-FILE = "tasks.jsonl"
-LOOK_SECONDS = 0.2
 GROWTH_LIMIT = 1.5
 """Of any process, from the first number of tasks to the last."""
 SMALLEST_MB = 64.0
@@ -49,96 +54,92 @@ PIPELINE: Mapping[str, object] = {
     ],
     "priority_weights": {"difficulty": -1.0},
 }
-KINDS = {
-    "task_operators": "the pipeline's process",
-    "read_rows": "the file's reader",
-    "read_table": "the table's reader",
-    "services.buffer": "the buffer",
-    "postgres": "a process of Postgres",
-    "nats-server": "the broker",
-}
-"""A part of the command line, and what it is called."""
 
 
-class Peaks:
-    """The most memory that each kind of process has taken so far, and its processor's time."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured in a buffer of its own."""
 
-    def __init__(self) -> None:
-        self.mb: dict[str, float] = {}
-        self._cpu_seconds: dict[tuple[str, int], float] = {}
+    way: Way
+    pipeline: bool
+    tasks: int
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """Of all processes of a kind, as far as they were seen."""
-        seconds: dict[str, float] = {}
-        for (kind, _), value in self._cpu_seconds.items():
-            seconds[kind] = seconds.get(kind, 0.0) + value
-        return seconds
-
-    async def watch(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await asyncio.to_thread(self._look)
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _look(self) -> None:
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error, OSError):
-                kind = _kind_of(process)
-                if kind is not None:
-                    self.mb[kind] = max(self.mb.get(kind, 0.0), _own_mb(process.pid))
-                    times = process.cpu_times()
-                    self._cpu_seconds[kind, process.pid] = times.user + times.system
+    @property
+    def how(self) -> str:
+        """For people, without the number of tasks."""
+        return f"{self.way} through a pipeline" if self.pipeline else str(self.way)
 
 
-def _kind_of(process: psutil.Process) -> str | None:
-    line = " ".join(process.cmdline())
-    return next((name for part, name in KINDS.items() if part in line), None)
+@dataclass(slots=True)
+class Work:
+    """How long it took, in processor's time too, and what came of it."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds_until_open: dict[str, float] = field(default_factory=dict)
+    num_leases: int = 0
 
 
-def _own_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    found = [line for line in lines if line.startswith("RssAnon")]
-    return float(found[0].split()[1]) * 1024 / 1e6 if found else 0.0
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A case as it was measured."""
+
+    case: Case
+    work: Work
+    peaks_mb: dict[str, float]
+
+    def as_json(self) -> dict[str, object]:
+        """For the committed results."""
+        return {
+            **asdict(self.case),
+            "seconds": _rounded(self.work.seconds),
+            "leases": self.work.num_leases,
+            "cpu_seconds_until_open": _rounded(self.work.cpu_seconds_until_open),
+            "peaks_mb": _rounded(self.peaks_mb),
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--ways", type=Way, nargs="+", choices=list(Way), default=list(Way))
     parser.add_argument("--tasks", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    rows = []
-    for pipeline in ({}, PIPELINE):
-        for number in arguments.tasks:
-            row = asyncio.run(_measured(number, arguments.steps, pipeline))
-            print(json.dumps(row))
-            rows.append(row)
-    claims = _claims(rows)
+    runs = []
+    for case in _cases(arguments.ways, arguments.tasks):
+        runs.append(asyncio.run(_measured(case, arguments.steps)))
+        print(json.dumps(runs[-1].as_json()))
+    claims = _claims(runs)
+    _print_runs(runs)
     print_claims(claims)
-    values = {"runs": rows, "claims": [claim.as_json() for claim in claims]}
+    values = {
+        "runs": [run.as_json() for run in runs],
+        "claims": [claim.as_json() for claim in claims],
+    }
     arguments.json.write_text(json.dumps(values, indent=2) + "\n")
 
 
-async def _measured(
-    num_tasks: int, num_steps: int, pipeline: Mapping[str, object]
-) -> dict[str, object]:
+def _cases(ways: Sequence[Way], numbers: Sequence[int]) -> list[Case]:
+    hows = [(way, False) for way in ways]
+    if Way.FILE in ways:
+        hows.append((Way.FILE, True))
+    return [Case(way, pipeline, number) for way, pipeline in hows for number in numbers]
+
+
+async def _measured(case: Case, num_steps: int) -> Run:
     with tempfile.TemporaryDirectory() as directory:
         root, peaks = Path(directory), Peaks()
-        plan = await asyncio.to_thread(_plan, root, num_tasks, num_steps, pipeline)
+        await asyncio.to_thread(write_tasks, case.way, root, case.tasks)
         async with own_buffer(root) as process:
-            raw = 0.0 if pipeline else await asyncio.to_thread(_copy_alone, process.dsn, root)
+            raw = 0.0 if case.pipeline else await asyncio.to_thread(_copy_alone, process.dsn, root)
             watching = asyncio.create_task(peaks.watch())
-            seconds, cpu = await _work(process, plan, num_steps, peaks)
+            work = await _work(process, case, root, num_steps, peaks)
             watching.cancel()
-    return {
-        "tasks": num_tasks,
-        "pipeline": bool(pipeline),
-        "seconds": _rounded(seconds | ({"COPY of the same rows alone": raw} if raw else {})),
-        "cpu_seconds_until_open": _rounded(cpu),
-        "peaks_mb": _rounded(peaks.mb),
-    }
+    if raw:
+        work.seconds["COPY of the same rows alone"] = raw
+    return Run(case, work, peaks.mb)
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:
@@ -160,51 +161,72 @@ def _copy_alone(dsn: str, root: Path) -> float:
     return seconds
 
 
-def _plan(root: Path, num_tasks: int, num_steps: int, pipeline: Mapping[str, object]) -> StagePlan:
-    file = root / FILE
-    with file.open("w") as stream:
-        for i in range(num_tasks):
-            row = {"prompt": f"{i}+{i}=", "response": str(2 * i), "hard": i * 37 % 100}
-            stream.write(json.dumps(row) + "\n")
+def _plan(case: Case, root: Path, num_steps: int) -> StagePlan:
     return stage(
         algorithm={"repeat_times": 2},
         buffer={
             "batch_size": 4,
             "total_steps": num_steps,
-            "explorer_input": {"taskset": {"name": "many", "path": str(file)}},
+            "explorer_input": {"taskset": taskset_of(case.way, root)},
         },
-        data_processor={"task_pipeline": dict(pipeline)} if pipeline else {},
+        data_processor={"task_pipeline": dict(PIPELINE)} if case.pipeline else {},
         explorer={"eval_on_startup": False},
     )
 
 
 async def _work(
-    process: BufferProcess, plan: StagePlan, num_steps: int, peaks: Peaks
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The time of both parts, and the processor's time of the first."""
-    begun = time.monotonic()
+    process: BufferProcess, case: Case, root: Path, num_steps: int, peaks: Peaks
+) -> Work:
+    work, begun = Work(), time.monotonic()
     async with talk_to(process) as buffer:
-        await buffer.open(plan)
-        opened, cpu = time.monotonic(), peaks.cpu_seconds()
+        if case.way is Way.GRPC:
+            await submit(process.address, root)
+            work.seconds["until all is stored"] = time.monotonic() - begun
+        await buffer.open(_plan(case, root, num_steps))
+        work.seconds["until the stage is open"] = opened = time.monotonic() - begun
+        work.seconds.setdefault("until all is stored", opened)
+        work.cpu_seconds_until_open = peaks.cpu_seconds()
         await buffer.begin()
         await buffer.record(0)
         for step in range(1, num_steps + 1):
-            await buffer.finish_all((await buffer.lease()).assignments)
+            granted = (await buffer.lease()).assignments
+            work.seconds.setdefault("until the first lease", time.monotonic() - begun)
+            work.num_leases += len(granted)
+            await buffer.finish_all(granted)
             await buffer.batch(step)
             await buffer.report(step)
             await buffer.record(step)
-    steps = time.monotonic() - opened
-    return {"until the stage is open": opened - begun, "all steps": steps}, cpu
+    work.seconds["all steps"] = time.monotonic() - begun - opened
+    return work
 
 
-def _claims(rows: list[dict[str, object]]) -> list[Claim]:
+def _print_runs(runs: Sequence[Run]) -> None:
+    """One column a run."""
+    columns = [_figures(run) for run in runs]
+    heads = [f"{run.case.how}\n{run.case.tasks:,}" for run in runs]
+    table = Table("", *(Column(head, justify="right") for head in heads))
+    for name in dict.fromkeys(name for column in columns for name in column):
+        table.add_row(
+            name, *(f"{round(column[name], 1):,}" if name in column else "" for column in columns)
+        )
+    Console().print(table)
+
+
+def _figures(run: Run) -> dict[str, float]:
+    return {
+        **{f"{kind}, MB": peak for kind, peak in sorted(run.peaks_mb.items())},
+        **{f"{what}, s": seconds for what, seconds in sorted(run.work.seconds.items())},
+        "processor until open, s": sum(run.work.cpu_seconds_until_open.values()),
+        "leases": run.work.num_leases,
+    }
+
+
+def _claims(runs: Sequence[Run]) -> list[Claim]:
     """Of each kind of process, the last number of tasks against the first."""
     claims = []
-    for with_pipeline in (False, True):
-        own = [row["peaks_mb"] for row in rows if row["pipeline"] is with_pipeline]
-        first, last = own[0], own[-1]
-        assert isinstance(first, dict) and isinstance(last, dict), "peaks by kind"
-        how = "through a pipeline" if with_pipeline else "as they are"
+    for how, same in groupby(runs, key=lambda run: run.case.how):
+        peaks = [run.peaks_mb for run in same]
+        first, last = peaks[0], peaks[-1]
         for kind in last:
             ratio = max(last[kind], SMALLEST_MB) / max(first.get(kind, 0.0), SMALLEST_MB)
             claims.append(Claim(f"{kind}, {how}: growth", ratio, GROWTH_LIMIT, "<="))

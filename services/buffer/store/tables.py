@@ -192,6 +192,8 @@ payload = sa.Table(
     postgresql_partition_by="LIST (segment_id)",
 )
 
+IS_OPEN = "state = ANY (ARRAY['pending'::text, 'leased'::text])"
+"""As Postgres says it."""
 assignment = sa.Table(
     "assignment",
     metadata,
@@ -216,7 +218,7 @@ assignment = sa.Table(
     _moment("opened_at"),
     _flag("awaits_feedback"),
     # Of all that an index goes by a lease changes nothing: Postgres need not write there.
-    sa.Column("is_open", sa.Boolean, sa.Computed("state IN ('pending', 'leased')"), nullable=False),
+    sa.Column("is_open", sa.Boolean, sa.Computed(IS_OPEN), nullable=False),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
 )
 sa.Index(
