@@ -53,6 +53,7 @@ async def begin_upload(connection: AsyncConnection, key: UploadKey) -> Upload:
     if upload is not None:
         if upload.taskset_id != found.taskset_id:
             raise InvalidRequest("request_id: it was used for another taskset, choose a new one")
+        await grow_upload(connection, key.tenant, key.request_id, 0)
         return upload
     if found.is_queue != key.is_queue:
         kind = "a queue: say so" if found.is_queue else "no queue: choose another name"
@@ -83,12 +84,14 @@ async def store_rows(
     """
     found, upload = await _held(connection, key)
     new = bodies[max(0, upload.num_stored - first) :]
-    if upload.is_complete or not new:
+    if upload.is_complete:
+        return
+    await grow_upload(connection, key.tenant, key.request_id, len(new))
+    if not new:
         return
     if found.is_complete:
         raise PreconditionFailed(f"taskset {key.name} is closed: choose another name")
     await insert_tasks(connection, key.tenant, found.taskset_id, found.num_rows, new)
-    await grow_upload(connection, key.tenant, key.request_id, len(new))
     num_rows = found.num_rows + len(new)
     await update_taskset(connection, key.tenant, found.taskset_id, num_rows=num_rows)
     if found.is_queue:

@@ -36,7 +36,7 @@ async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
     is_coming = sa.exists().where(
         taskset_upload.c.tenant == T.tenant,
         taskset_upload.c.taskset_id == T.taskset_id,
-        taskset_upload.c.begun_at >= NOW - ABANDONED,
+        taskset_upload.c.last_sent_at >= NOW - ABANDONED,
     )
     is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~is_coming)
     old = T.created_at < NOW - ABANDONED

@@ -72,7 +72,7 @@ taskset_upload = sa.Table(
     _number("num_refused"),
     sa.Column("refused", JSONB, nullable=False, server_default="[]"),
     _flag("is_complete"),
-    _moment("begun_at"),
+    _moment("last_sent_at"),
     sa.Index(None, "tenant", "taskset_id"),
 )
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.rows import RefusedRow
-from services.buffer.store.tables import taskset, taskset_upload
+from services.buffer.store.tables import NOW, taskset, taskset_upload
 
 C = taskset_upload.c
 
@@ -66,11 +66,11 @@ async def insert_upload(
 async def grow_upload(
     connection: AsyncConnection, tenant: str, request_id: str, num_rows: int
 ) -> None:
-    """Note that more of it is stored."""
+    """Note that it goes on, and that more of it is stored."""
     await connection.execute(
         sa.update(taskset_upload)
         .where(_own(tenant, request_id))
-        .values(num_stored=C.num_stored + num_rows)
+        .values(num_stored=C.num_stored + num_rows, last_sent_at=NOW)
     )
 
 

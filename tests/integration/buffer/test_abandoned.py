@@ -22,7 +22,8 @@ ROWS = "SELECT count(*) FROM task WHERE tenant = %s"
 NUM_ROWS = 600
 AGED = (
     "UPDATE taskset SET created_at = created_at - interval '8 days' WHERE tenant = %s",
-    "UPDATE taskset_upload SET begun_at = begun_at - interval '8 days' WHERE tenant = %s",
+    "UPDATE taskset_upload SET last_sent_at = last_sent_at - interval '8 days'"
+    " WHERE tenant = %s",
 )
 CHECK_SECONDS = 20.0
 
@@ -54,10 +55,12 @@ def age(dsn: str, tenant: str) -> None:
             connection.execute(query, [tenant])
 
 
-async def cut_off(buffer: Buffer, tenant: str, dsn: str) -> None:
+async def cut_off(buffer: Buffer, tenant: str, dsn: str, request_id: str = "") -> None:
     """An upload that ends without a word after its first rows were stored."""
     call = buffer.stub.SubmitTaskset(timeout=60)
-    header = pb.TasksetHeader(tenant=tenant, name="cut off", request_id=str(uuid.uuid4()))
+    header = pb.TasksetHeader(
+        tenant=tenant, name="cut off", request_id=request_id or str(uuid.uuid4())
+    )
     await call.write(pb.SubmitTasksetRequest(header=header))
     await call.write(pb.SubmitTasksetRequest(rows=pb.TaskRows(json=["{}"] * NUM_ROWS)))
     async with asyncio.timeout(CHECK_SECONDS):
@@ -81,6 +84,30 @@ async def test_an_upload_that_stands_still_goes_and_one_that_is_whole_stays(
     assert names(shared_dsn, tenant) == {"whole", "queue"}
     with psycopg.connect(shared_dsn) as connection:
         assert connection.execute(ROWS, [tenant]).fetchone() == (2,)
+
+
+async def test_an_upload_that_was_begun_long_ago_and_goes_on_stays(
+    buffer: Buffer, shared_dsn: str, tenant: str
+) -> None:
+    request_id = str(uuid.uuid4())
+    await cut_off(buffer, tenant, shared_dsn, request_id)
+    age(shared_dsn, tenant)
+    header = pb.TasksetHeader(tenant=tenant, name="cut off", request_id=request_id)
+    call = buffer.stub.SubmitTaskset(timeout=60)
+    await call.write(pb.SubmitTasksetRequest(header=header))
+    async with asyncio.timeout(CHECK_SECONDS):
+        while is_still(shared_dsn, tenant):  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0.02)
+    await clear_up(shared_dsn)
+    assert names(shared_dsn, tenant) == {"cut off"}
+    call.cancel()
+
+
+def is_still(dsn: str, tenant: str) -> bool:
+    """Whether no word came of the tenant's upload for a week."""
+    old = "SELECT last_sent_at < now() - interval '7 days' FROM taskset_upload WHERE tenant = %s"
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(old, [tenant]).fetchone() == (True,)
 
 
 async def test_rows_of_a_file_stay_as_long_as_a_stage_takes_from_them(
