@@ -15,7 +15,8 @@ SAMPLES = """
     WHERE experiment_id = %s AND experience_id = ANY(%s::uuid[])
 """
 TASKSET = (
-    "UPDATE taskset_upload SET last_sent_at = last_sent_at - interval '8 days' WHERE taskset_id = %s",
+    "UPDATE taskset_upload SET last_sent_at = last_sent_at - interval '8 days'"
+    " WHERE taskset_id = %s",
     "UPDATE taskset SET created_at = created_at - interval '8 days' WHERE taskset_id = %s",
 )
 

@@ -22,8 +22,7 @@ ROWS = "SELECT count(*) FROM task WHERE tenant = %s"
 NUM_ROWS = 600
 AGED = (
     "UPDATE taskset SET created_at = created_at - interval '8 days' WHERE tenant = %s",
-    "UPDATE taskset_upload SET last_sent_at = last_sent_at - interval '8 days'"
-    " WHERE tenant = %s",
+    "UPDATE taskset_upload SET last_sent_at = last_sent_at - interval '8 days' WHERE tenant = %s",
 )
 CHECK_SECONDS = 20.0
 
