@@ -67,7 +67,7 @@ faults: setup  ## Kill everything at random, KILLS times, and write the table of
 	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
 
 SECONDS_CUT ?= 30
-hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 40 minutes)
+hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 75 minutes)
 	$(BIN)/python -m tests.hosts.campaign --seconds $(SECONDS_CUT) --long-seconds 300 --slow \
 		--docs docs/operations.md
 

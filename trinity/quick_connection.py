@@ -1,4 +1,4 @@
-"""A connection to Postgres that takes what is there without a way through the event loop.
+"""A connection to Postgres with few ways through the event loop and to the database.
 
 The driver goes through the loop for each part of an answer, some sixteen kilobytes: for a batch of
 experiences hundreds of times, each of which takes longer than to read the part.
@@ -22,7 +22,7 @@ _FAILED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class QuickConnection(psycopg.AsyncConnection[Any]):
-    """The driver's connection, which looks whether it has to wait before it waits."""
+    """The driver's, which looks whether it has to wait before it waits, and not for BEGIN alone."""
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Complete a dialogue with the database."""

@@ -72,11 +72,12 @@ def download(source: RowSource) -> str:
 
 
 def _fetched(name: str, commit: str) -> str:
-    from httpx import HTTPError
+    from httpx import ConnectError, TimeoutException
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
         return _snapshot(name, commit, is_here=False)
-    except (HTTPError, OSError, ValueError) as error:
+    except (ConnectError, TimeoutException, OfflineModeIsEnabled) as error:
         # Its client asks the hub for a list of files unless it has kept one: without the hub
         # what is here will do.
         try:

@@ -1,5 +1,6 @@
 """Brings tasksets into the database, each content once, however long that takes."""
 
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from services.buffer.task_pipeline import PipelineLimits
 from trinity.errors import PreconditionFailed
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
+FORGOTTEN_SECONDS = 600.0
+"""After which whoever waited for a taskset and asks no more has given up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -23,6 +27,14 @@ class Resolved:
 
     stored: list[StageTaskset] = field(default_factory=list)
     awaited: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """Of datasets, when they were told to whoever opens a stage."""
+
+    of: Mapping[str, str]
+    noted_at: float = field(default_factory=time.monotonic)
 
 
 class TasksetLibrary:
@@ -40,7 +52,7 @@ class TasksetLibrary:
         self._jobs = jobs
         self._roots = roots
         self._limits = limits
-        self._commits: dict[tuple[str, str, str], Mapping[str, str]] = {}
+        self._commits: dict[tuple[str, str, str], _Commits] = {}
         """Of datasets on the hub that are read for an experiment's taskset. Else a commit that is
         made meanwhile would have all of it fetched and stored once more."""
 
@@ -74,9 +86,8 @@ class TasksetLibrary:
         """The taskset, stored and complete, or what it waits for."""
         reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
-            origin = await origin_of_files(
-                needed, needed.path, self._roots, experiment_id, self._commits.get(reading, {})
-            )
+            commits = self._commits_of(reading)
+            origin = await origin_of_files(needed, needed.path, self._roots, experiment_id, commits)
         else:
             found = await self._submitted(tenant, needed)
             if isinstance(found, str) or needed.pipeline is None:
@@ -88,8 +99,15 @@ class TasksetLibrary:
         if stored is not None:
             return stored
         waits_for = self._begin(tenant, needed, origin)
-        self._commits[reading] = origin.commits
+        self._commits[reading] = _Commits(origin.commits)
         return waits_for
+
+    def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
+        """What the one who asks again was told before; whoever asks no more is forgotten."""
+        oldest = time.monotonic() - FORGOTTEN_SECONDS
+        self._commits = {one: own for one, own in self._commits.items() if own.noted_at > oldest}
+        known = self._commits.get(reading)
+        return known.of if known else {}
 
     def _begin(self, tenant: str, needed: NeededTaskset, origin: Origin) -> str:
         async def work(job: Job) -> None:

@@ -82,12 +82,12 @@ class VllmEngine:
         pieces: list[Piece] = []
         with _refusals():
             parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
-        with _refusals(REFUSED_SCHEMA if sampling.json_schema else ""):
-            async for answer in self._ask(prompt_token_ids, parameters):
-                output = answer.outputs[0]
-                pieces.append(_piece(output, sampling.logprobs))
-                if heard is not None and output.token_ids:
-                    heard(pieces[-1])
+        refused = REFUSED_SCHEMA if sampling.json_schema else ""
+        async for answer in self._ask(prompt_token_ids, parameters, refused):
+            output = answer.outputs[0]
+            pieces.append(_piece(output, sampling.logprobs))
+            if heard is not None and output.token_ids:
+                heard(pieces[-1])
         return Generation(
             token_ids=[token for piece in pieces for token in piece.token_ids],
             logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
@@ -165,13 +165,13 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        with _refusals():
-            [answer] = [one async for one in self._ask(prompt, parameters)]
+        [answer] = [one async for one in self._ask(prompt, parameters)]
         return answer
 
-    def _ask(
-        self, prompt: list[int], parameters: "vllm.SamplingParams"
+    async def _ask(
+        self, prompt: list[int], parameters: "vllm.SamplingParams", refused: str = ""
     ) -> "AsyncGenerator[RequestOutput]":
+        """What vLLM answers; `refused` begins the sentence where it takes no such request."""
         from vllm.inputs import TokensPrompt
 
         answers: AsyncGenerator[RequestOutput] = self._engine.generate(
@@ -179,7 +179,13 @@ class VllmEngine:
             parameters,
             request_id=str(next(self._numbers)),
         )
-        return answers
+        async with aclosing(answers):
+            while True:
+                with _refusals(refused):
+                    answer = await anext(answers, None)
+                if answer is None:
+                    return
+                yield answer
 
     def _check_vocabulary(self, token_ids: list[int]) -> None:
         """Others end the engine's process, and vLLM looks only where it has a tokenizer."""

@@ -56,10 +56,6 @@ def _is_retired(retired: Any) -> bool:
     return bool(retired.num_segments > 0)
 
 
-def _is_batch_head(answer: Any) -> bool:
-    return type(answer).__name__ == "BatchHead"
-
-
 def _buffer(moment: str, target: str, **more: Any) -> Point:
     return Point(process="buffer", moment=moment, target=f"services.buffer.{target}", **more)
 
@@ -119,12 +115,7 @@ ALL = (
     _buffer("partition-detached", "store.segments:_detach"),
     _buffer("partitions-removed", "retention:remove_retired", counts=bool),
     # A batch that is trained again: copied, not committed.
-    _buffer(
-        "batch-copied",
-        "handlers.composing:compose_stored",
-        counts=_is_batch_head,
-        variety="retrained",
-    ),
+    _buffer("batch-copied", "handlers.recording:insert_items", variety="retrained"),
     # Samples that are trained again by priority, tasks through a pipeline, another run's rows.
     _buffer("replay-chosen", "handlers.composing:settle_choice", variety="replayed"),
     _buffer("tasks-piped", "piping:insert_pipeline", variety="piped"),

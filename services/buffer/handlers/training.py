@@ -145,7 +145,7 @@ async def report_step(
     metrics: dict[str, float],
     rows: Sequence[Feedback],
 ) -> Sequence[int]:
-    """Record that a step is trained; answers the versions to keep."""
+    """Record that a step is trained, and commit; answers the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)
     check_incarnation(stage, incarnation)
     if head is None:

@@ -16,6 +16,11 @@ T = taskset.c
 _IS_USED = sa.exists().where(
     stage_taskset.c.tenant == T.tenant, stage_taskset.c.taskset_id == T.taskset_id
 )
+_IS_COMING = sa.exists().where(
+    taskset_upload.c.tenant == T.tenant,
+    taskset_upload.c.taskset_id == T.taskset_id,
+    taskset_upload.c.last_sent_at >= NOW - ABANDONED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,7 @@ async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
     An upload that never came to its end, or rows of files, which can be read again. What a client
     brought whole stays until somebody deletes it.
     """
-    is_coming = sa.exists().where(
-        taskset_upload.c.tenant == T.tenant,
-        taskset_upload.c.taskset_id == T.taskset_id,
-        taskset_upload.c.last_sent_at >= NOW - ABANDONED,
-    )
-    is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~is_coming)
+    is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~_IS_COMING)
     old = T.created_at < NOW - ABANDONED
     statement = (
         sa.select(T.tenant, T.taskset_id, T.name, T.source)
@@ -49,8 +49,9 @@ async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    # A stage may have taken it before the lock was ours, and cannot any more.
+    # Before the lock was ours a stage may have taken it, or its client gone on; now they cannot.
     own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
-    if (await connection.execute(sa.select(_IS_USED).select_from(taskset).where(own))).scalar_one():
+    is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
+    if (await connection.execute(is_wanted)).scalar_one():
         return None
     return Abandoned(row.tenant, row.taskset_id, row.name or row.source)

@@ -48,10 +48,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """Each statement is a transaction of its own: where it must be, or where one only reads.
+        """Each statement is a transaction of its own: where it must be, where it is alone, or reads.
 
-        A transaction would see no more: each of its statements sees what is committed by then. It
-        takes two more ways to the database and back.
+        A transaction would see no more: each of its statements sees what is committed by then. Its
+        COMMIT takes a way to the database and back.
         """
         if not self._is_open:
             raise Unavailable("the buffer is starting: the database is not ready yet")

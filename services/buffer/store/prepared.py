@@ -37,8 +37,8 @@ def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
 async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
     """Statements of the block whose answers nobody reads take one way to the database and back.
 
-    Within another such block it is part of that one. SQLAlchemy's own statements and COPY cannot be
-    among them. What one of them raises, the block's end raises, as an error of the driver.
+    Within another such block it is part of that one. COPY cannot be among them. What one of them
+    raises, a later one or the block's end raises, as an error of the driver.
     """
     if is_unanswered(connection):
         yield
@@ -96,14 +96,6 @@ def _begins(connection: AsyncConnection) -> bool:
     driver = driver_of(connection)
     is_idle = driver.pgconn.transaction_status == TransactionStatus.IDLE
     return is_idle and not driver.autocommit
-
-
-async def fetch_first(
-    connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
-) -> Row | None:
-    """Its first row, if there is one."""
-    rows = await fetch(connection, statement, values)
-    return rows[0] if rows else None
 
 
 async def fetch_column(
