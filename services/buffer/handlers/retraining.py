@@ -93,7 +93,7 @@ async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> lis
 
 
 async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | End:
-    """The batch of `step` as it was recorded; the caller, whose transaction it ends, holds the lock.
+    """The batch of `step` as it was recorded; the caller has the lock. Ends its transaction.
 
     Raises: PreconditionFailed for a step before the first.
     """

@@ -48,7 +48,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """Each statement is a transaction of its own: where it must be, where it is alone, or reads.
+        """Each statement is a transaction of its own: where it must be, is alone, or only reads.
 
         A transaction would see no more: each of its statements sees what is committed by then. Its
         COMMIT takes a way to the database and back.
