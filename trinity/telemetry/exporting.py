@@ -70,7 +70,7 @@ def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Runni
         os.environ.setdefault("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
         processors = [
             BatchSpanProcessor(
-                ReadableExporter(_span_exporter(one, wanted.traces), resource),
+                _span_exporter(one, wanted.traces, resource),
                 meter_provider=meters,
                 **_pace(os.environ),
             )
@@ -136,17 +136,17 @@ def _is_given(name: str) -> bool:
     return name in {pair.partition("=")[0].strip() for pair in listed.split(",")}
 
 
-def _span_exporter(name: str, signal: Signal) -> SpanExporter:
+def _span_exporter(name: str, signal: Signal, resource: Resource) -> SpanExporter:
     if name == "console":
-        return ConsoleSpanExporter(out=sys.stderr)
+        return ReadableExporter(ConsoleSpanExporter(out=sys.stderr), resource)
     with _needing(signal.protocol):
         if signal.protocol == "grpc":
-            from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_traces
+            from trinity.telemetry.grpc_spans import GrpcSpanExporter
 
-            return grpc_traces.OTLPSpanExporter()
+            return GrpcSpanExporter(resource)
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_traces
 
-        return http_traces.OTLPSpanExporter()
+        return ReadableExporter(http_traces.OTLPSpanExporter(), resource)
 
 
 def _metric_exporter(name: str, signal: Signal) -> MetricExporter:
