@@ -236,17 +236,16 @@ async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
 _OF_KIND = sa.and_(
     in_given_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
 )
-_IS_OPEN = assignment.c.is_open
 _COUNT = sa.func.count()
 _FIRST_STEP = (
     sa.select(sa.func.min(assignment.c.explore_step))
-    .where(_OF_KIND, _IS_OPEN)
+    .where(_OF_KIND, assignment.c.is_open)
     .correlate(None)
     .scalar_subquery()
 )
 _OLDEST_OPEN = sa.select(
     sa.func.min(assignment.c.explore_step).label("explore_step"),
-    _COUNT.filter(_IS_OPEN).label("num_open"),
+    _COUNT.filter(assignment.c.is_open).label("num_open"),
     _COUNT.filter(assignment.c.state == AssignmentState.PENDING).label("num_pending"),
     _COUNT.label("num_all"),
     sa.func.array_agg(sa.distinct(assignment.c.leased_by))

@@ -26,7 +26,6 @@ from services.buffer.store.tables import NOW, assignment, experience, pipeline_s
 from trinity.types import StageKey
 
 A, E = assignment.c, experience.c
-_IS_OPEN = A.is_open
 ENDED = (AssignmentState.CLOSED, AssignmentState.GIVEN_UP)
 UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 
@@ -36,7 +35,7 @@ async def tasks_by_step(
 ) -> list[StepTasks]:
     """Each explore step with its tasks; `only_open` leaves out steps whose tasks are all over."""
     count = sa.func.count()
-    num_open = count.filter(_IS_OPEN)
+    num_open = count.filter(A.is_open)
     statement = (
         sa.select(
             A.explore_step,
@@ -50,7 +49,7 @@ async def tasks_by_step(
     )
     if only_open:
         open_steps = sa.select(A.explore_step).where(
-            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, _IS_OPEN
+            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.is_open
         )
         statement = statement.where(A.explore_step.in_(open_steps))
     return [
@@ -116,7 +115,7 @@ async def leave_behind(
             A.kind == AssignmentKind.TRAIN,
             A.explore_step == explore_step,
             A.refill_round == 0,
-            _IS_OPEN,
+            A.is_open,
         )
         .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
         .returning(A.assignment_id, A.explore_step, A.position)

@@ -177,12 +177,19 @@ async def test_a_dataset_of_the_hub_is_stored_once_for_each_of_its_commits(
         assert await tasks_of(buffer, plan) == ['{"prompt": "2+2="}']
 
 
-async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_under(
-    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
-) -> None:
-    """Somebody commits meanwhile: of that nothing is fetched, and it is not what is here."""
+@pytest.fixture
+def hub_of_two(hub: StubHub) -> StubHub:
+    """With a dataset to which somebody has committed twice."""
     hub.commits[COMMIT] = {"train.jsonl": b'{"prompt": "1+1="}\n'}
     hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
+    return hub
+
+
+async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_under(
+    buffer_dsn: str, nats_url: str, hub_of_two: StubHub, tmp_path: Path
+) -> None:
+    """Somebody commits meanwhile: of that nothing is fetched, and it is not what is here."""
+    hub = hub_of_two
     hub.newest, hub.by_now = COMMIT, LATER
     extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
     for offline in ("0", "1"):
@@ -194,10 +201,9 @@ async def test_rows_of_the_hub_are_those_of_the_commit_that_they_are_stored_unde
 
 
 async def test_what_is_committed_while_rows_are_read_is_for_whoever_opens_a_stage_then(
-    buffer_dsn: str, nats_url: str, hub: StubHub, tmp_path: Path
+    buffer_dsn: str, nats_url: str, hub_of_two: StubHub, tmp_path: Path
 ) -> None:
-    hub.commits[COMMIT] = {"train.jsonl": b'{"prompt": "1+1="}\n'}
-    hub.commits[LATER] = {"train.jsonl": b'{"prompt": "2+2="}\n'}
+    hub = hub_of_two
     hub.newest, hub.meanwhile = COMMIT, LATER
     extra = {**hub.variables, "HF_HUB_CACHE": str(tmp_path / "cache")}
     plan = plan_of(path=hub.dataset)
