@@ -16,6 +16,8 @@ from trinity.api.v1.taskset_pb2_grpc import TasksetServiceStub
 from trinity.rpc.channel import open_channel
 
 UPLOADED, TASKSET_DELETED, ABANDONED = "uploaded", "taskset-deleted", "abandoned"
+DELETION_ASKED = "taskset-deletion-asked"
+"""Of a taskset that is deleted, or not, when the client does not hear the answer."""
 CALL_SECONDS = 15.0
 LOOK_SECONDS = 0.1
 NUM_ROWS = 1_100
@@ -67,6 +69,7 @@ class Uploader:
             closing = taskset_pb2.CloseQueueRequest(tenant=self.tenant, taskset=name)
             await look.CloseQueue(closing, timeout=CALL_SECONDS)
         if number % 3 == 1:
+            self._note(DELETION_ASKED, name)
             deleting = taskset_pb2.DeleteTasksetRequest(tenant=self.tenant, taskset=name)
             await look.DeleteTaskset(deleting, timeout=CALL_SECONDS)
             self._note(TASKSET_DELETED, name, num_rows=GONE)

@@ -7,7 +7,14 @@ import psycopg
 
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder
-from tests.faults.uploads import ABANDONED, TASKSET_DELETED, UPLOADED, row
+from tests.faults.uploads import (
+    ABANDONED,
+    DELETION_ASKED,
+    GONE,
+    TASKSET_DELETED,
+    UPLOADED,
+    row,
+)
 from tests.faults.visitor import DELETED, EXCLUDED, INCLUDED, OVERDUE, REWARDED
 
 ROWS = """
@@ -53,13 +60,25 @@ def _tasksets(
         for line in folder.read(journal, **own):
             told[line["name"]] = line["num_rows"]
             ids[line["name"]] = line.get("taskset_id") or ids[line["name"]]
-    return tuple(_taskset(connection, name, ids[name], num_rows) for name, num_rows in told.items())
+    asked = {line["name"] for line in folder.read(DELETION_ASKED, **own)}
+    return tuple(
+        _taskset(connection, name, ids[name], num_rows, may_be_gone=name in asked)
+        for name, num_rows in told.items()
+    )
 
 
 def _taskset(
-    connection: psycopg.Connection[dict[str, Any]], name: str, taskset_id: str, told_rows: int
+    connection: psycopg.Connection[dict[str, Any]],
+    name: str,
+    taskset_id: str,
+    told_rows: int,
+    *,
+    may_be_gone: bool,
 ) -> s.Taskset:
+    """One that is gone whole, as was asked, counts as if its client had still been told so."""
     bodies = [one["body"] for one in connection.execute(ROWS, [taskset_id]).fetchall()]
+    if may_be_gone and not bodies:
+        told_rows = GONE
     right = [body == row(name, place) for place, body in enumerate(bodies)]
     return s.Taskset(
         name=name,
