@@ -12,7 +12,7 @@ from trinity.cli.writing import writing
 from trinity.errors import UserError
 
 app = typer.Typer(
-    help="Write manifests and secrets, and start an experiment on running services.",
+    help="Write manifests and secrets, start and cancel experiments on running services.",
     no_args_is_help=True,
 )
 
@@ -109,3 +109,18 @@ def submit(
         plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
     )
     asyncio.run(submission.run())
+
+
+@app.command()
+def cancel(
+    plan: Annotated[Path, typer.Option("--plan", help="What `render` wrote.", show_default=False)],
+    synchronizer: Annotated[str, typer.Option(help="host:port", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why; whoever looks at it is told.")] = "cancelled",
+) -> None:
+    """End an experiment on services that run; `submit` of the same plan goes on with it."""
+    from trinity.deploy.cancellation import cancel_experiment
+    from trinity.deploy.submission import read_plan
+
+    known = read_plan(plan)
+    experiment_id = asyncio.run(cancel_experiment(known, synchronizer, reason))
+    print(f"{known.label} ({experiment_id}) is cancelled")

@@ -82,16 +82,17 @@ class Submission:
                 request, timeout=START_SECONDS, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
-            raise _not_taken(self.synchronizer, error) from error
+            raise not_taken(self.synchronizer, error, START_SECONDS) from error
         verb = "goes on" if answer.resumed else "started"
         reporter.say(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
 
 
-def _not_taken(address: str, error: grpc.aio.AioRpcError) -> TrinityError:
+def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
+    """What it means that a synchronizer did not do what it was asked for within so long."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
         return RunFailed(
-            f"the synchronizer at {address} did not answer within {START_SECONDS:.0f} s: "
+            f"the synchronizer at {address} did not answer within {seconds:.0f} s: "
             "look at its log, or correct `--synchronizer`"
         )
     return error_of(error)

@@ -34,7 +34,8 @@ MEASURES: Mapping[str, Mapping[str, int]] = {
 def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
     """The weights of what was measured.
 
-    Raises: UserError for a weight that was asked for and of which nobody measured anything.
+    Raises: UserError for a weight that was asked for and of which nobody measured anything; of
+        Trinity-RFT's own it is enough that one is measured.
     """
     weights = ordering.priority_weights or DEFAULT_WEIGHTS
     used = {name: weight for name, weight in weights.items() if _measures(name, names)}
@@ -44,6 +45,10 @@ def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
             raise UserError(
                 f"`priority_weights.{name}` is measured by no operator: the scores are {known}"
             )
+    if ordering.priority_weights and not used:
+        asked = ", ".join(f"`priority_weights.{name}`" for name in weights)
+        known = ", ".join(sorted(names)) or "none"
+        raise UserError(f"no operator measures {asked}: the scores are {known}")
     return used
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import AssignmentKind, ExperienceState
+from services.buffer.domain.states import AssignmentKind, ExperienceState, StageState
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.feedback import hold_scopes, release_scopes
@@ -133,7 +133,9 @@ async def check_deletable(
 ) -> None:
     """Raises: PreconditionFailed when somebody may still need the content of one of them."""
     stage = await get_stage(connection, key)
-    if needed := await needed_steps(connection, stage, rows):
+    if stage.state is not StageState.FINISHED and (
+        needed := await needed_steps(connection, stage, rows)
+    ):
         steps = ", ".join(str(step) for step in needed)
         kept = await oldest_kept_step(connection, stage)
         since = f"from the checkpoint of step {kept} on" if kept else "from the beginning on"

@@ -150,6 +150,18 @@ async def test_what_may_be_trained_again_cannot_be_deleted(
     assert (await looking.delete(wanted, "why")).num_deleted == 6
 
 
+async def test_once_training_has_finished_everything_can_be_deleted(
+    buffer: Buffer, looking: Looking, tmp_path: Path
+) -> None:
+    await ready_rows(buffer, looking, tmp_path)
+    await buffer.batch(1)
+    await buffer.report(1)
+    await buffer.record(1)
+    await buffer.finish(1)
+    wanted = pb.ExperienceFilter(train_step=1)
+    assert (await looking.delete(wanted, "private data")).num_deleted == 2
+
+
 async def test_nothing_is_taken_out_without_a_condition_and_a_reason(
     buffer: Buffer, looking: Looking, tmp_path: Path
 ) -> None:

@@ -46,6 +46,10 @@ def test_keys_of_the_command_line_go_into_the_plan(tmp_path: Path) -> None:
             ("submit", "--plan", "README.md", "--synchronizer", "a:1", "--buffer", "b:1"),
             "README.md is no plan of this version",
         ),
+        (
+            ("cancel", "--plan", "README.md", "--synchronizer", "a:1"),
+            "README.md is no plan of this version",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(arguments: tuple[str, ...], said: str) -> None:

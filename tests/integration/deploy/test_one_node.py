@@ -13,8 +13,9 @@ from tests.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.load import load_config
 from trinity.config.planning import plan_experiment
+from trinity.deploy.cancellation import cancel_experiment
 from trinity.deploy.submission import Submission
-from trinity.errors import RunFailed
+from trinity.errors import RunFailed, UserError
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import inbox_of
 
@@ -82,11 +83,10 @@ async def test_a_submitted_experiment_is_followed_to_its_end(node: ByHand) -> No
                     break
         (experiment,) = answer.experiments
         assert experiment.label == plan.label
-        await synchronizer.CancelExperiment(
-            synchronizer_pb2.CancelExperimentRequest(
-                experiment_id=experiment.id, reason="the test has seen enough"
-            )
-        )
+    known = await cancel_experiment(plan, node.address("synchronizer"), "the test has seen enough")
+    assert known == experiment.id
     with pytest.raises(RunFailed, match="did not finish: the test has seen enough"):
         async with asyncio.timeout(60):
             await following
+    with pytest.raises(UserError, match="was cancelled before: the test has seen enough"):
+        await cancel_experiment(plan, node.address("synchronizer"), "again")

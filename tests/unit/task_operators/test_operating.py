@@ -111,6 +111,18 @@ def test_a_weight_that_nobody_measures_is_refused() -> None:
         run(step("column_score", column="hard"), ordering=Ordering(priority_weights={"fun": 1.0}))
 
 
+def test_of_the_weights_of_trinity_rft_one_has_to_be_measured() -> None:
+    score = step("column_score", column="hard", score="difficulty")
+    weights = {"difficulty": 2.0, "diversity": 0.8}
+    kept, _ = run(score, ordering=Ordering(priority_weights=weights))
+    assert numbers(kept) == [4, 3, 0, 5, 1, 2]
+    with pytest.raises(
+        UserError,
+        match=r"no operator measures `priority_weights.difficulty`, .*: the scores are no",
+    ):
+        run(ordering=Ordering(priority_weights=weights))
+
+
 def test_a_row_without_a_column_is_named() -> None:
     with pytest.raises(UserError, match=r"task operator number_filter, rows 0 to 3: .*'ease'"):
         run(step("number_filter", column="ease"))
