@@ -71,7 +71,7 @@ hosts: setup  ## Cut every link between hosts and write the table of docs/operat
 	$(BIN)/python -m tests.hosts.campaign --seconds $(SECONDS_CUT) --long-seconds 300 --slow \
 		--docs docs/operations.md
 
-bench: setup  ## Every benchmark, some hours; the results go to benchmarks/results
+bench: setup  ## Every benchmark that needs no GPU, some hours; the results go to benchmarks/results
 	$(BIN)/python -m benchmarks.main_job
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.pipelining
@@ -83,6 +83,9 @@ bench: setup  ## Every benchmark, some hours; the results go to benchmarks/resul
 	$(BIN)/python -m benchmarks.algorithms
 	$(BIN)/python -m benchmarks.security
 	$(BIN)/python -m benchmarks.weight_sync
+	$(BIN)/python -m benchmarks.selector_memory
+	$(BIN)/python -m benchmarks.million_tasks
+	$(BIN)/python -m benchmarks.growth --steps 300
 	$(BIN)/python -m benchmarks.buffer
 
 SIZE ?= 0.5b

@@ -8,7 +8,7 @@ from services.buffer.domain.admission import Load, credit_rows
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import Database
 from services.buffer.store.load import current_load
-from services.buffer.store.stages import list_unfinished
+from services.buffer.store.stages import list_readable
 from services.buffer.stream import RunStream
 from trinity.errors import Unavailable
 from trinity.telemetry import instruments, metrics, names
@@ -48,7 +48,7 @@ class Depths:
             self._pending = None
         try:
             async with self.database.autocommit() as connection:
-                stages = await list_unfinished(connection, "", "")
+                stages = await list_readable(connection)
                 self._loads = [(one, await current_load(connection, one)) for one in stages]
         except Unavailable:
             self._loads = []

@@ -17,9 +17,11 @@ from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, renew_claims
 from services.buffer.store.database import Database
 from trinity.errors import Unavailable
+from trinity.limited_log import LimitedLog
 from trinity.telemetry import tracing
 
 logger = logging.getLogger(__name__)
+limited_log = LimitedLog(logger)
 
 CLAIM_SECONDS = 3.0
 """What a worker claimed is free after that, unless it says that it works on it."""
@@ -47,15 +49,18 @@ class GroupWork:
         async def renew() -> None:
             while True:
                 await asyncio.sleep(CLAIM_SECONDS / 3)
-                async with self.database.autocommit() as connection:
-                    await renew_claims(connection, claims, CLAIM_SECONDS)
+                try:
+                    async with self.database.autocommit() as connection:
+                        await renew_claims(connection, claims, CLAIM_SECONDS)
+                except Unavailable as error:  # what nobody took meanwhile is held again after it
+                    why = str(error)
+                    limited_log.warning("claims on groups are not renewed for now", why=why)
 
         renewing = asyncio.create_task(renew())
         try:
             yield
         finally:
             renewing.cancel()
-            # A database that is away takes no commit either: whoever claims next does the work.
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:

@@ -27,6 +27,7 @@ from services.buffer.fates import (
 from services.buffer.handlers.settling import Settler
 from services.buffer.store.database import Database
 from services.buffer.store.reports import (
+    MAX_BODY_BYTES,
     DeadLetter,
     Report,
     insert_dead_letters,
@@ -59,6 +60,19 @@ NAK_SECONDS = 1.0
 BUNDLE_BYTES = 8 * 1024 * 1024
 NUM_WORKERS = 2
 """Of one process; those of other replicas take from the same stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A message whose results, if they are in a blob, were taken out of it."""
+
+    evidence: bytes
+    """For a dead letter: the message, or the beginning of the blob's content; all of that would
+    stay in memory while the results are stored."""
+    parcel: Parcel | None
+    """None when it was stored before, or cannot be read."""
+    flaw: str = ""
+    """Why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,24 +180,29 @@ class Ingest:
         await message.term()
 
     async def _keep_as_letter(self, message: Msg, reason: str) -> None:
-        letter = DeadLetter(subject=subject_of_message(message), reason=reason, body=message.data)
+        subject = subject_of_message(message)
         async with self.database.transaction() as connection:
-            parcel, _ = await self._open(connection, message)
+            opened = await self._open(connection, message)
+            letter = DeadLetter(subject=subject, reason=reason, body=opened.evidence)
             await insert_dead_letters(connection, [letter])
-            await insert_reports(connection, rejections(parcel, reason) if parcel else [])
+            reports = rejections(opened.parcel, reason) if opened.parcel else []
+            await insert_reports(connection, reports)
 
     async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> list[Verdict]:
         results: list[Result] = []
         reports: list[Report] = []
         letters: list[DeadLetter] = []
         for message in messages:
-            parcel, letter = await self._open(connection, message)
-            if letter is not None:
-                letters.append(letter)
-            if parcel is not None:
-                results += parcel.results
-                reports += reports_of_refused(parcel)
-                letters += letters_of_refused(subject_of_message(message), parcel)
+            subject = subject_of_message(message)
+            opened = await self._open(connection, message)
+            if opened.flaw:
+                letters.append(
+                    DeadLetter(subject=subject, reason=opened.flaw, body=opened.evidence)
+                )
+            if opened.parcel is not None:
+                results += opened.parcel.results
+                reports += reports_of_refused(opened.parcel)
+                letters += letters_of_refused(subject, opened.parcel)
         async with self.settler.settled(connection, results) as verdicts:
             letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
             await insert_dead_letters(connection, letters)
@@ -192,18 +211,19 @@ class Ingest:
             limited_log.warning("a result was not stored", why=letter.reason)
         return verdicts
 
-    async def _open(
-        self, connection: AsyncConnection, message: Msg
-    ) -> tuple[Parcel | None, DeadLetter | None]:
+    async def _open(self, connection: AsyncConnection, message: Msg) -> Opened:
         """What a message holds, directly or by reference."""
-        subject = subject_of_message(message)
+        subject, evidence = subject_of_message(message), message.data
+        parcel: Parcel | None
         try:
             parcel = open_parcel(subject, message.data)
             if parcel.blob_sha256:
-                return await _open_blob(connection, subject, parcel.blob_sha256), None
+                content = await _take_content(connection, subject, parcel.blob_sha256)
+                evidence = content[:MAX_BODY_BYTES] or evidence
+                parcel = _open_content(subject, content) if content else None
         except Unparsable as error:
-            return None, DeadLetter(subject=subject, reason=str(error), body=message.data)
-        return parcel, None
+            return Opened(evidence=evidence, parcel=None, flaw=str(error))
+        return Opened(evidence=evidence, parcel=parcel)
 
 
 @asynccontextmanager
@@ -244,15 +264,17 @@ def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
         yield bundle
 
 
-async def _open_blob(connection: AsyncConnection, subject: str, sha256: bytes) -> Parcel | None:
-    """What a blob holds, which is thereby taken out; None if it was stored before."""
+async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes) -> bytes:
+    """A blob's content, which is thereby taken out; nothing if it was stored before."""
     tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
-    body = await take_blob(connection, tenant, sha256)
-    if body is None:
+    content = await take_blob(connection, tenant, sha256)
+    if content is None:
         raise Unparsable(f"it refers to the blob {sha256.hex()}, which was never uploaded")
-    if not body:
-        return None
-    parcel = open_parcel(subject, body)
+    return content
+
+
+def _open_content(subject: str, content: bytes) -> Parcel:
+    parcel = open_parcel(subject, content)
     if parcel.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")
     return parcel

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from services.buffer.handlers.open_stage import NeededTaskset
@@ -11,7 +10,7 @@ from services.buffer.identity import identity, source_of
 from services.buffer.reader import check_end, read_lines, start_reader, stop_reader
 from services.buffer.row_source import RowSource
 from services.buffer.store.database import Database
-from services.buffer.store.task_pipelines import stored_rows
+from services.buffer.store.task_pipelines import ROWS_AT_ONCE, stored_rows
 from services.buffer.store.tasks import Taskset
 from trinity.config.taskset_storage import without_password
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
@@ -96,10 +95,12 @@ async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes
 
 
 async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
-    async with (
-        database.transaction() as connection,
-        aclosing(stored_rows(connection, tenant, taskset_id)) as parts,
-    ):
-        async for rows in parts:
-            # Between its tokens a client may have written line ends.
-            yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
+    """Not in one transaction: whoever takes the rows may let it wait for as long as it likes."""
+    first, is_last = 0, False
+    while not is_last:
+        async with database.autocommit() as connection:
+            rows = await stored_rows(connection, tenant, taskset_id, first)
+        # Between its tokens a client may have written line ends.
+        yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
+        first += len(rows)
+        is_last = len(rows) < ROWS_AT_ONCE

@@ -1,10 +1,10 @@
 """The process that reads the rows of a taskset, seen from the buffer."""
 
-import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 
+from services.buffer.child_process import end_child, start_child
 from services.buffer.row_source import RowSource
 from trinity.errors import PreconditionFailed
 
@@ -14,13 +14,8 @@ CHUNK_BYTES = 256 * 1024
 
 async def start_reader(source: RowSource) -> Process:
     """Start to read; the rows come as lines."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", MODULE),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        limit=CHUNK_BYTES,
-    )
+    command = (sys.executable, "-m", MODULE)
+    child = await start_child(command, limit=CHUNK_BYTES, stderr=PIPE)
     assert child.stdin is not None
     child.stdin.write(source.model_dump_json().encode())
     child.stdin.close()
@@ -50,6 +45,4 @@ async def check_end(child: Process, name: str) -> None:
 
 async def stop_reader(child: Process) -> None:
     """End the process if it has not ended."""
-    if child.returncode is None:
-        child.kill()
-        await child.wait()
+    await end_child(child)

@@ -10,10 +10,13 @@ from services.buffer.store.segments import (
     remove_retired,
     try_to_remove_alone,
 )
-from trinity.errors import Unavailable
+from trinity.errors import PreconditionFailed, Unavailable
+from trinity.limited_log import LimitedLog
 from trinity.notifications import Listener
+from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
+limited_log = LimitedLog(logger)
 
 LOOK_SECONDS = 60.0
 """How long what nobody told of stays: a checkpoint tells, and the end of a stage."""
@@ -31,16 +34,25 @@ async def keep_contents_few(database: Database, listener: Listener) -> None:
 
 
 async def retain_once(database: Database) -> None:
-    """Give up what every stage can do without, and drop what is given up."""
+    """Give up what every stage can do without, each for itself, and drop what is given up."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
     for key in keys:
-        async with database.transaction() as connection:
-            retired = await retire_contents(connection, key)
-        if retired.num_segments:
-            extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
-            logger.info("old contents are given up", extra=extra)
+        try:
+            await _retain(database, key)
+        except (Unavailable, PreconditionFailed) as error:
+            about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
+            limited_log.warning("old contents of a stage stay for now", about, why=str(error))
     await _remove(database)
+
+
+async def _retain(database: Database, key: StageKey) -> None:
+    """Raises: Unavailable, PreconditionFailed when nobody can tell what is needed of them."""
+    async with database.transaction() as connection:
+        retired = await retire_contents(connection, key)
+    if retired.num_segments:
+        extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
+        logger.info("old contents are given up", extra=extra)
 
 
 async def _remove(database: Database) -> None:

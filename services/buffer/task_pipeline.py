@@ -5,12 +5,13 @@ import contextlib
 import json
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from services.buffer.child_process import end_child, start_child
 from services.buffer.domain.samples import storable
 from services.buffer.store.task_pipelines import PipelineCounts
 from trinity.errors import PreconditionFailed, Unavailable
@@ -65,9 +66,7 @@ class PipelineProcess:
     async def __aenter__(self) -> Self:
         argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
         command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES
-        )
+        self._process = await start_child(command, limit=MAX_ANSWER_BYTES)
         return self
 
     async def __aexit__(
@@ -76,11 +75,8 @@ class PipelineProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        process = self._process
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if self._process is not None:
+            await end_child(self._process)
 
     async def feed(self, rows: AsyncIterator[bytes]) -> None:
         """Give it all rows; one that has ended takes none, and `rows` says why."""

@@ -8,8 +8,8 @@ from services.buffer.handlers.feedback import end_overdue
 from services.buffer.store.abandoned import lock_abandoned
 from services.buffer.store.catalogue import delete_taskset
 from services.buffer.store.database import Database
-from services.buffer.store.reports import forget_old
-from services.buffer.store.stages import list_unfinished
+from services.buffer.store.reports import forget_blobs, forget_reports
+from services.buffer.store.stages import list_readable
 from trinity.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -24,13 +24,27 @@ FEEDBACK_SECONDS = 5.0
 async def keep_small(database: Database) -> None:
     """Clear up now and then, until cancelled."""
     while True:
+        await clear_once(database)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def clear_once(database: Database) -> None:
+    """Clear up, each kind for itself: what one of them lacks the others need not wait for."""
+    for clear in (_forget_reports, _forget_blobs, delete_abandoned):
         try:
-            async with database.transaction() as connection:
-                await forget_old(connection)
-            await delete_abandoned(database)
+            await clear(database)
         except Unavailable as error:
             logger.warning("what is old stays for now", extra={"why": str(error)})
-        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _forget_reports(database: Database) -> None:
+    async with database.autocommit() as connection:
+        await forget_reports(connection)
+
+
+async def _forget_blobs(database: Database) -> None:
+    async with database.autocommit() as connection:
+        await forget_blobs(connection)
 
 
 async def delete_abandoned(database: Database) -> None:
@@ -50,7 +64,7 @@ async def end_waits_for_feedback(database: Database) -> None:
     while True:
         try:
             async with database.transaction() as connection:
-                stages = await list_unfinished(connection, "", "")
+                stages = await list_readable(connection)
             for stage in stages:
                 if stage.plan.config.buffer.feedback_timeout:
                     async with database.transaction() as connection:
@@ -65,7 +79,7 @@ async def end_waits_for_stragglers(database: Database) -> None:
     while True:
         try:
             async with database.transaction() as connection:
-                stages = await list_unfinished(connection, "", "")
+                stages = await list_readable(connection)
             for stage in stages:
                 if stage.plan.needs_rollout and stage.plan.num_spare_tasks:
                     async with database.transaction() as connection:

@@ -62,13 +62,20 @@ class Parcel:
     """Where the results are, if they were too large for the message."""
 
 
+def check_parts(body: bytes) -> None:
+    """Raises: Unparsable for what would take too much memory to be parsed."""
+    if len(body) > COUNTED_BYTES and count_parts(body, BATCH, MAX_PARTS) > MAX_PARTS:
+        raise Unparsable(
+            f"it has more than {MAX_PARTS:,} parts (fields, and items of lists in `info`)"
+        )
+
+
 def open_parcel(subject: str, body: bytes) -> Parcel:
     """Read a message; what is wrong with one result does not touch the others.
 
     Raises: Unparsable when nothing in it can be attributed.
     """
-    if len(body) > COUNTED_BYTES and count_parts(body, BATCH, MAX_PARTS) > MAX_PARTS:
-        raise Unparsable(f"it has more than {MAX_PARTS} parts")
+    check_parts(body)
     try:
         message = pb.RunResultBatch.FromString(body)
     except DecodeError as error:

@@ -4,10 +4,11 @@ import asyncio
 import json
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from typing import Any
 
+from services.buffer.child_process import end_child, start_child
 from services.buffer.domain.samples import storable
 from trinity.local.identity import OWN_IDENTITY
 
@@ -69,17 +70,14 @@ class WorkerProcess:
     async def _start(self) -> Process:
         argv = [sys.executable, "-m", self._module, str(self._memory_bytes)]
         command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, limit=MAX_ANSWER_BYTES
-        )
+        self._process = await start_child(command, limit=MAX_ANSWER_BYTES)
         return self._process
 
     async def end(self) -> None:
-        """Kill it."""
+        """Kill it, and what it has started."""
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.kill()
-            await process.wait()
+        if process is not None:
+            await end_child(process)
 
 
 async def _next_line(process: Process) -> bytes:

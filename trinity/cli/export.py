@@ -9,7 +9,6 @@ import typer
 
 from trinity.api.v1 import query_pb2
 from trinity.cli.running import ConfigOption, JobDirOption, find_job
-from trinity.cli.view import StageOption
 from trinity.errors import UserError
 from trinity.looking.asking import samples
 from trinity.looking.conditions import HELP, parse_conditions
@@ -26,7 +25,9 @@ def export(
     conditions: Annotated[list[str] | None, typer.Argument(help=HELP)] = None,
     config: ConfigOption = None,
     job_dir: JobDirOption = None,
-    stage: StageOption = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="The stage; without it all of them.")
+    ] = None,
     form: Annotated[
         Literal["parquet", "datasets"] | None,
         typer.Option(
@@ -36,7 +37,7 @@ def export(
 ) -> None:
     """Write samples to a Parquet file, or to a directory for `datasets.load_from_disk`.
 
-    Takes all stages unless one is named; little of it is in memory at any time.
+    Little of it is in memory at any time.
     """
     wanted = parse_conditions(conditions or [])
     chosen = form or ("parquet" if out.suffix == ".parquet" else "datasets")

@@ -72,7 +72,8 @@ class Rendering:
     def _command(self) -> str:
         match self.target:
             case "compose":
-                return f"docker compose --project-directory {self.output} up -d"
+                owner = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # who can read the secrets
+                return f"{owner} docker compose --project-directory {self.output} up -d"
             case "k8s":
                 return f"kubectl apply -k {self.output}"
             case "nomad":

@@ -1,12 +1,16 @@
 """The figures of an evaluation: means over tasks of the means over their runs."""
 
+import sys
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from services.buffer.domain.several_runs import over_runs
+
+LARGE = 1e150
+"""The square of a number that is not much larger is infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,16 @@ def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
 
 
 def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
-    means = np.array([np.mean(values) for values in tasks.values()])
+    """No figure is larger than the largest value: in units of it there are no infinite squares."""
+    largest = max(abs(value) for values in tasks.values() for value in values)
+    if largest < LARGE:
+        return _figures(name, list(tasks.values()))
+    shares = [[value / largest for value in values] for values in tasks.values()]
+    return _times(_figures(name, shares), largest)
+
+
+def _figures(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
+    means = np.array([np.mean(values) for values in tasks])
     num_tasks = len(means)
     error = float(np.std(means, ddof=1) / np.sqrt(num_tasks)) if num_tasks > 1 else 0.0
     return MetricSummary(
@@ -50,6 +63,20 @@ def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
         mean=float(np.mean(means)),
         standard_error=error,
         num_tasks=num_tasks,
-        of_runs=over_runs(list(tasks.values())),
+        of_runs=over_runs(tasks),
         of_tasks={"max": float(means.max()), "min": float(means.min()), "std": float(means.std())},
+    )
+
+
+def _times(summary: MetricSummary, largest: float) -> MetricSummary:
+    def whole(share: float) -> float:
+        most = sys.float_info.max  # a rounded share may be a little more than 1
+        return max(-most, min(most, share * largest))
+
+    return replace(
+        summary,
+        mean=whole(summary.mean),
+        standard_error=whole(summary.standard_error),
+        of_runs={kind: whole(share) for kind, share in summary.of_runs.items()},
+        of_tasks={kind: whole(share) for kind, share in summary.of_tasks.items()},
     )

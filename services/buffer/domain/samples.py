@@ -4,20 +4,39 @@ import json
 
 from services.buffer.domain.events import Sample
 from trinity.config.data_format import FormatConfig
-from trinity.types import JsonValue
+from trinity.types import JsonObject, JsonValue
 
 
 def data_sample(row_json: str, form: FormatConfig) -> Sample:
-    """Prompt and response of a data row; of messages the last one is the response."""
-    row = json.loads(row_json)
+    """Prompt and response of a data row; of messages the last one is the response.
+
+    A row of another form is shown as it is: what is wrong with it, the trainer says.
+    """
+    try:
+        prompt, response = _parts(json.loads(row_json), form)
+    except (ValueError, RecursionError):  # it may be nested too deeply for this place
+        prompt, response = storable(row_json), ""
+    return Sample(prompt=prompt, response=response, reward=None)
+
+
+def _parts(row: JsonObject, form: FormatConfig) -> tuple[str, str]:
+    """Raises: ValueError when it holds no messages where it should."""
     if form.prompt_type == "plaintext":
-        prompt, response = row.get(form.prompt_key), row.get(form.response_key)
-        return Sample(prompt=_text(prompt), response=_text(response), reward=None)
-    messages = row.get(form.messages_key) or []
+        return _text(row.get(form.prompt_key)), _text(row.get(form.response_key))
+    messages = row.get(form.messages_key)
     if isinstance(messages, str):
         messages = json.loads(messages)
-    said = [_text(message.get("content")) for message in messages]
-    return Sample(prompt="\n".join(said[:-1]), response="".join(said[-1:]), reward=None)
+    said = [_text(message.get("content")) for message in _listed(messages)]
+    return "\n".join(said[:-1]), "".join(said[-1:])
+
+
+def _listed(messages: JsonValue) -> list[JsonObject]:
+    if not isinstance(messages, list):
+        raise ValueError("not a list of messages")
+    listed = [one for one in messages if isinstance(one, dict)]
+    if len(listed) < len(messages):
+        raise ValueError("not messages")
+    return listed
 
 
 def _text(value: JsonValue) -> str:

@@ -20,6 +20,7 @@ from services.buffer.store.set_aside import (
     UNTRAINED,
     delete_content,
     exclude,
+    mark_deleted,
     needed_steps,
     oldest_kept_step,
     revoke_claims,
@@ -170,8 +171,8 @@ async def delete_experiences(
     await revoke_claims(connection, key, {row.assignment_id for row in there})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, there)
-    await leave_pool(connection, key, [row.experience_id for row in there])
-    num_bytes = await delete_content(connection, key, there, reason)
+    await leave_pool(connection, key, await mark_deleted(connection, key, there, reason))
+    num_bytes = await delete_content(connection, key, there)
     await release_scopes(connection, key, {row.assignment_id for row in there})
     await notify(connection, *stage_topics(key))
     return Deleted(num_deleted=len(there), num_bytes=num_bytes)

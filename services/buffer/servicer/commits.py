@@ -14,8 +14,9 @@ from services.buffer.store.reports import (
     newest_report,
     store_blob,
 )
+from services.buffer.wire import Unparsable, check_parts
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest
+from trinity.errors import InvalidRequest, TooLarge
 
 MAX_SEQUENCES = 100_000
 REPORTS_A_MESSAGE = 1_000
@@ -38,6 +39,10 @@ class CommitCalls(Parts):
             if hashlib.sha256(upload.body).digest() != upload.sha256:
                 raise InvalidRequest("the content does not have this SHA-256")
             body = bytes(upload.body)
+            try:
+                check_parts(body)
+            except Unparsable as error:
+                raise TooLarge(f"the content cannot be taken as results: {error}") from error
             async with self.database.transaction() as connection:
                 await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))

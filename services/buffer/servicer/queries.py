@@ -1,5 +1,6 @@
 """The calls of QueryService: what is stored, and which samples moved which step."""
 
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,9 @@ from trinity.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
 from trinity.types import StageKey
 
-HEX_DIGITS = frozenset("0123456789abcdefABCDEF-")
+HEX_DIGITS = frozenset("0123456789abcdef")
+NUM_DIGITS = 32
+"""Of a UUID."""
 ITEMS_A_MESSAGE = 256
 UNLIMITED = 2**62
 
@@ -160,11 +163,23 @@ class LookingCalls:
             yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
 
 
+def digits_of(prefix: str, name: str) -> str:
+    """The digits of a UUID's beginning, which has its dashes where a UUID has them, or none.
+
+    Raises: InvalidRequest when no UUID begins like this.
+    """
+    given = prefix.lower()
+    digits = given.replace("-", "")
+    if 0 < len(digits) <= NUM_DIGITS and HEX_DIGITS.issuperset(digits):
+        with_dashes = str(uuid.UUID(digits.ljust(NUM_DIGITS, "0")))
+        if given == digits or with_dashes.startswith(given):
+            return digits
+    raise InvalidRequest(f"{name} {prefix[:60]!r} is not a UUID or the beginning of one")
+
+
 async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
     """Raises: InvalidRequest when the digits name several samples, NotFound when none."""
-    if not prefix or len(prefix) > 36 or not HEX_DIGITS.issuperset(prefix):
-        raise InvalidRequest(f"experience_id {prefix[:60]!r} is not a UUID or the beginning of one")
-    found = await find_by_prefix(connection, key, prefix, limit=2)
+    found = await find_by_prefix(connection, key, digits_of(prefix, "experience_id"), limit=2)
     if len(found) > 1:
         raise InvalidRequest(f"several samples begin with {prefix}: give more digits")
     if not found:

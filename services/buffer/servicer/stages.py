@@ -66,7 +66,6 @@ class StageCalls(Parts):
         """Enter the stage once its tasksets are stored; small files are by the time we answer."""
         key = key_of(request.key)
         plan = plan_of(request.plan_json)
-        await self._check_parts(plan)
         needed = needed_tasksets(plan)
         async with self.database.transaction() as connection:
             known = await stage_tasksets(connection, key)
@@ -82,6 +81,8 @@ class StageCalls(Parts):
         if resolved.awaited:
             reason = "; ".join(resolved.awaited)
             return Opened(state=Opened.STATE_READING, reason=reason)
+        # Not before: it begins the process of users' functions anew, and who waits calls often.
+        await self._check_parts(plan)
         tasksets = [*(known[one.name] for one in needed if one.name in known), *resolved.stored]
         async with self.database.transaction() as connection:
             stage = await open_stage(connection, key, request.plan_json, request.seed, tasksets)

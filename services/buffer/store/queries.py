@@ -253,10 +253,9 @@ async def load_experiences(
 
 
 async def find_by_prefix(
-    connection: AsyncConnection, key: StageKey, prefix: str, *, limit: int
+    connection: AsyncConnection, key: StageKey, digits: str, *, limit: int
 ) -> list[str]:
-    """Ids of samples that begin with these hexadecimal digits."""
-    digits = prefix.replace("-", "").lower()
+    """Ids of samples that begin with these hexadecimal digits, lower case without dashes."""
     first, last = digits.ljust(32, "0"), digits.ljust(32, "f")
     statement = (
         sa.select(E.experience_id)

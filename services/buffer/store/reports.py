@@ -34,6 +34,11 @@ TAKEN = timedelta(days=1)
 ABANDONED = timedelta(days=7)
 """A blob that nobody referred to for so long is forgotten; messages wait a much shorter time."""
 
+REPORT_PAGES = 256
+"""Of the table that old reports are deleted from at once: two MiB, some 20,000 reports."""
+BLOB_PAGES = 16
+"""The same of blobs, whose bodies lie elsewhere and are deleted with them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -208,19 +213,42 @@ async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> 
     return bytes(found.body or b"")
 
 
-async def forget_old(connection: AsyncConnection) -> None:
-    """Forget what producers were told, and what became of blobs, long ago.
+_OLD_REPORT = commit_report.c.reported_at < NOW - TOLD
+_OLD_BLOB = sa.or_(
+    sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - TAKEN),
+    blob.c.stored_at < NOW - ABANDONED,
+)
+
+
+async def forget_reports(connection: AsyncConnection) -> None:
+    """Forget what producers were told long ago, as `_forget` does.
 
     A producer that still asks sends its result again and is told the same.
     """
-    await connection.execute(
-        sa.delete(commit_report).where(commit_report.c.reported_at < NOW - TOLD)
-    )
-    await connection.execute(
-        sa.delete(blob).where(
-            sa.or_(
-                sa.and_(blob.c.body.is_(None), blob.c.stored_at < NOW - TAKEN),
-                blob.c.stored_at < NOW - ABANDONED,
-            )
-        )
-    )
+    await _forget(connection, commit_report, _OLD_REPORT, REPORT_PAGES)
+
+
+async def forget_blobs(connection: AsyncConnection) -> None:
+    """Forget what became of blobs long ago, as `_forget` does."""
+    await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
+
+
+_NUM_PAGES = sa.text(
+    "SELECT pg_relation_size(CAST(:name AS regclass)) / CAST(current_setting('block_size') AS int)"
+)
+_IN_PAGES = sa.text("ctid >= CAST(:first AS tid) AND ctid < CAST(:after AS tid)")
+
+
+async def _forget(
+    connection: AsyncConnection, table: sa.Table, is_old: sa.ColumnElement[bool], num_pages: int
+) -> None:
+    """Delete old rows, so many pages of the table at a time, on a connection with autocommit.
+
+    No index says which are old, and however many have gathered, no statement takes long; what the
+    first ones deleted stays deleted when a later one fails.
+    """
+    pages = (await connection.execute(_NUM_PAGES, {"name": table.name})).scalar_one()
+    statement = sa.delete(table).where(_IN_PAGES, is_old)
+    for first in range(0, pages, num_pages):
+        places = {"first": f"({first},0)", "after": f"({first + num_pages},0)"}
+        await connection.execute(statement, places)

@@ -111,18 +111,26 @@ async def count_deleted(
     return int((await connection.execute(gone)).scalar_one())
 
 
-async def delete_content(
+async def mark_deleted(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> list[str]:
+    """Note what becomes of these samples, and of those with the same content; answers their ids."""
+    statement = (
+        sa.update(experience)
+        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
+        .values(state=ExperienceState.DELETED, reason=reason)
+        .returning(E.experience_id)
+    )
+    return [str(one) for one in (await connection.execute(statement)).scalars()]
+
+
+async def delete_content(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> int:
     """Delete what these samples hold; answers how many bytes it was. Their rows stay.
 
     Under the lock of the stage: nothing of it is given up meanwhile.
     """
-    await connection.execute(
-        sa.update(experience)
-        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
-        .values(state=ExperienceState.DELETED, reason=reason)
-    )
     by_segment: dict[int, list[str]] = defaultdict(list)
     retired = await retired_segments(connection, key)
     for row in rows:

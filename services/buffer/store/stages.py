@@ -1,11 +1,13 @@
 """Statements on stages and the tasksets they take from."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,8 +21,12 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.prepared import Row, execute, fetch
 from services.buffer.store.tables import stage, stage_taskset
-from trinity.errors import NotFound
+from trinity.config.plan import StagePlan
+from trinity.errors import NotFound, PreconditionFailed
+from trinity.limited_log import LimitedLog
 from trinity.types import StageKey
+
+limited_log = LimitedLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +40,11 @@ class StageTaskset:
 
 
 def _from_row(row: sa.Row[Any]) -> Stage:
+    """Raises: PreconditionFailed when its plan cannot be read."""
+    key = key_from_row(row)
     return Stage(
-        key=key_from_row(row),
-        plan=parse_plan(row.plan),
+        key=key,
+        plan=_plan_of(key, row.plan),
         seed=row.seed,
         state=StageState(row.state),
         reason=row.reason,
@@ -56,6 +64,20 @@ def _from_row(row: sa.Row[Any]) -> Stage:
         finished_step=row.finished_step,
         segment_id=row.segment_id,
     )
+
+
+def _plan_of(key: StageKey, text: str) -> StagePlan:
+    """Whoever opened the stage had another version of this program."""
+    try:
+        return parse_plan(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise PreconditionFailed(
+            f"stage {key.stage} of experiment {key.experiment_id} has a plan that this version of "
+            f"the buffer cannot read: {where}: {first['msg']}; go on with the version that opened "
+            "it, or start the experiment anew"
+        ) from error
 
 
 FIND = sa.select(stage).where(in_given_stage(stage))
@@ -162,18 +184,38 @@ async def stages_using(connection: AsyncConnection, tenant: str, taskset_id: str
     return [key_from_row(row) for row in await connection.execute(statement)]
 
 
+_UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(stage.c.opened_at)
+
+
 async def list_unfinished(
     connection: AsyncConnection, tenant: str, experiment_id: str
 ) -> list[Stage]:
-    """Stages that are still open; empty names mean all."""
-    statement = sa.select(stage).where(stage.c.state == StageState.OPEN)
+    """Stages that are still open; empty names mean all.
+
+    Raises: PreconditionFailed when the plan of one cannot be read: nobody knows what it needs.
+    """
+    statement = _UNFINISHED
     if tenant:
         statement = statement.where(stage.c.tenant == tenant)
     if experiment_id:
         statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [
-        _from_row(row) for row in await connection.execute(statement.order_by(stage.c.opened_at))
-    ]
+    return [_from_row(row) for row in await connection.execute(statement)]
+
+
+async def list_readable(connection: AsyncConnection) -> list[Stage]:
+    """All open stages but those whose plans cannot be read, which the log names.
+
+    It is for loops over everybody's stages: one that is forgotten must not end them.
+    """
+    found = []
+    for row in await connection.execute(_UNFINISHED):
+        try:
+            found.append(_from_row(row))
+        except PreconditionFailed as error:
+            about = {"tenant": row.tenant, "experiment": row.experiment_id, "stage": row.stage}
+            kind = "a stage is passed over: its plan cannot be read"
+            limited_log.warning(kind, about, why=str(error))
+    return found
 
 
 async def list_stopped(connection: AsyncConnection, source: StageKey) -> list[Stage]:

@@ -1,7 +1,6 @@
 """Statements on what a task pipeline made of the rows of a taskset."""
 
 from array import array
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -102,19 +101,20 @@ async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[St
 
 
 async def stored_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str
-) -> AsyncGenerator[list[str]]:
-    """All rows of a taskset in order, some at a time."""
-    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-    chosen = sa.select(task.c.body).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
-    first = 0
-    while True:
-        part = chosen.where(task.c.index >= first, task.c.index < first + ROWS_AT_ONCE)
-        bodies = list((await connection.execute(part.order_by(task.c.index))).scalars())
-        yield bodies
-        if len(bodies) < ROWS_AT_ONCE:
-            return
-        first += ROWS_AT_ONCE
+    connection: AsyncConnection, tenant: str, taskset_id: str, first: int
+) -> list[str]:
+    """Rows of a taskset in order from this one on: ROWS_AT_ONCE, or all that are left."""
+    statement = (
+        sa.select(task.c.body)
+        .where(
+            task.c.tenant == tenant,
+            task.c.taskset_id == taskset_id,
+            task.c.index >= first,
+            task.c.index < first + ROWS_AT_ONCE,
+        )
+        .order_by(task.c.index)
+    )
+    return list((await connection.execute(statement)).scalars())
 
 
 def says_none_left(counts: PipelineCounts) -> str:

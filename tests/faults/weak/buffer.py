@@ -237,12 +237,12 @@ def take_the_first(original: Function) -> Function:
 def keep_content(original: Function) -> Function:
     """Say that contents are deleted which are there."""
 
-    async def delete_content(connection: Any, key: Any, rows: Any, reason: str) -> int:
+    async def delete_content(connection: Any, key: Any, rows: Any) -> int:
         async def all_of_them(*_: object) -> set[int]:
             return {row.segment_id for row in rows}
 
         with patch.object(set_aside, "retired_segments", all_of_them):
-            number: int = await original(connection, key, rows, reason)
+            number: int = await original(connection, key, rows)
         return number
 
     return delete_content

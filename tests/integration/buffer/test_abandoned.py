@@ -9,8 +9,10 @@ import psycopg
 import pytest
 
 from services.buffer.store.database import Database
-from services.buffer.upkeep import delete_abandoned
+from services.buffer.upkeep import clear_once, delete_abandoned
 from tests.integration.buffer.harness import Buffer
+from tests.integration.buffer.impatient import impatient_database
+from tests.integration.buffer.old_reports import fill_with_old_reports, held_old_report
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
@@ -83,6 +85,19 @@ async def test_an_upload_that_stands_still_goes_and_one_that_is_whole_stays(
     assert names(shared_dsn, tenant) == {"whole", "queue"}
     with psycopg.connect(shared_dsn) as connection:
         assert connection.execute(ROWS, [tenant]).fetchone() == (2,)
+
+
+async def test_an_upload_goes_although_what_producers_were_told_stays(
+    buffer: Buffer, shared_dsn: str, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cut_off(buffer, tenant, shared_dsn)
+    age(shared_dsn, tenant)
+    fill_with_old_reports(shared_dsn, buffer.explorer_id)
+    async with impatient_database(shared_dsn) as database:
+        with held_old_report(shared_dsn, buffer.explorer_id):
+            await clear_once(database)
+    assert "what is old stays for now" in caplog.messages
+    assert names(shared_dsn, tenant) == set()
 
 
 async def test_an_upload_that_was_begun_long_ago_and_goes_on_stays(

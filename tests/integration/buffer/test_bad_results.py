@@ -1,20 +1,34 @@
 """What cannot be stored is put away with the reason, and its producer is told the same."""
 
+import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+from nats.aio.msg import Msg
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from services.buffer.domain.judgement import Verdict
+from services.buffer.domain.results import Result
+from services.buffer.handlers.settling import Settler
+from services.buffer.ingest import Ingest
+from services.buffer.store.database import Database
+from services.buffer.store.reports import MAX_BODY_BYTES
+from services.buffer.stream import RunStream
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.api.v1.experience_pb2 import RunResult
+from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
+from trinity.postgres import async_engine
+from trinity.waits import Waits
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
+BODIES = "SELECT body FROM dead_letter WHERE subject = %s ORDER BY number"
 
 
 def _reward(value: float) -> Spoil:
@@ -91,3 +105,67 @@ async def test_a_result_of_an_unknown_experiment_is_put_away(
     with psycopg.connect(shared_dsn) as connection:
         kept = connection.execute(LETTERS, [buffer.explorer_id]).fetchall()
     assert kept == [(told.reason,)]
+
+
+class _Unsettling(Settler):
+    """Stores no result."""
+
+    @asynccontextmanager
+    async def settled(
+        self, connection: AsyncConnection, results: Sequence[Result]
+    ) -> AsyncIterator[list[Verdict]]:
+        if results:
+            raise ValueError("it breaks what stores it")
+        yield []
+
+
+async def _bodies_of_letters(
+    buffer: Buffer, dsn: str, digest: bytes, settler: Settler
+) -> list[bytes]:
+    """What is put away of a reference, which is delivered to an ingest of the test's own."""
+    engine = async_engine(dsn, "buffer")
+    database = Database(engine)
+    database.open()
+    ingest = Ingest(
+        database=database,
+        stream=RunStream(buffer.broker, 1),
+        settler=settler,
+        fetch_messages=1,
+        bound=asyncio.Event(),
+        waits=Waits(owner="buffer", on_change=lambda: None),
+    )
+    reference = _reference(buffer, digest)
+    message = Msg(buffer.broker, buffer.subject, buffer.broker.new_inbox(), reference)
+    await ingest.store([message])
+    await engine.dispose()
+    assert message.is_acked
+    with psycopg.connect(dsn) as connection:
+        return [body for (body,) in connection.execute(BODIES, [buffer.subject])]
+
+
+def _reference(buffer: Buffer, digest: bytes) -> bytes:
+    return RunResultBatch(producer=buffer.explorer_id, blob_sha256=digest).SerializeToString()
+
+
+async def test_what_a_reference_refers_to_is_put_away_when_it_cannot_be_read(
+    buffer: Buffer, shared_dsn: str
+) -> None:
+    garbage = b"\xff\xff not a message" * 10_000
+    digest = await buffer.upload(garbage)
+    kept = await _bodies_of_letters(buffer, shared_dsn, digest, Settler(1, 1))
+    assert kept == [garbage[:MAX_BODY_BYTES]]
+
+
+async def test_what_a_reference_refers_to_is_put_away_when_it_cannot_be_stored(
+    buffer: Buffer, shared_dsn: str
+) -> None:
+    content = buffer.batch_of([buffer.fail(pb.Assignment(id=str(uuid.uuid4())), 0, 0)])
+    digest = await buffer.upload(content)
+    kept = await _bodies_of_letters(buffer, shared_dsn, digest, _Unsettling(1, 1))
+    assert kept == [content]
+
+
+async def test_a_reference_to_nothing_is_put_away_itself(buffer: Buffer, shared_dsn: str) -> None:
+    nowhere = uuid.uuid4().bytes * 2
+    kept = await _bodies_of_letters(buffer, shared_dsn, nowhere, Settler(1, 1))
+    assert kept == [_reference(buffer, nowhere)]

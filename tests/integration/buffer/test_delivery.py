@@ -12,13 +12,21 @@ from grpc_health.v1 import health_pb2
 from nats.js.errors import APIError
 from psycopg import sql
 
-from services.buffer.store.reports import forget_old
+from services.buffer.store.reports import forget_reports
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.made import Made
+from tests.integration.buffer.old_reports import (
+    NUM_OLD_REPORTS,
+    count_reports,
+    fill_with_old_reports,
+    held_old_report,
+)
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import Unavailable
 from trinity.postgres import async_engine
 
 Report = pb.CommitReport
@@ -185,11 +193,26 @@ async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_whe
             " WHERE producer = :producer AND sequence = 1"
         )
         await connection.execute(aged, {"producer": buffer.explorer_id})
-        await forget_old(connection)
+        await forget_reports(connection)
     await engine.dispose()
     assert [one.sequence for one in await buffer.watched(1, 2)] == [2]
     [told] = await buffer.settle(results[0])
     assert told.state == Report.STATE_COMMITTED
+
+
+async def test_what_can_be_forgotten_is_although_all_of_it_takes_too_long(
+    process: BufferProcess, buffer: Buffer
+) -> None:
+    """Somebody holds the last of many old reports: all before it go nevertheless."""
+    fill_with_old_reports(process.dsn, buffer.explorer_id)
+    async with impatient_database(process.dsn) as database:
+        with held_old_report(process.dsn, buffer.explorer_id), pytest.raises(Unavailable):
+            async with database.autocommit() as connection:
+                await forget_reports(connection)
+        assert 0 < count_reports(process.dsn, buffer.explorer_id) < NUM_OLD_REPORTS
+        async with database.autocommit() as connection:
+            await forget_reports(connection)
+    assert count_reports(process.dsn, buffer.explorer_id) == 0
 
 
 async def test_a_large_result_travels_as_a_blob_that_is_taken_out_with_it(

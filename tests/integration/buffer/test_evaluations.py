@@ -46,6 +46,28 @@ async def test_figures_are_means_over_tasks_with_their_standard_error(
     assert await buffer.record(0) == []
 
 
+async def test_an_evaluation_is_summed_up_however_large_a_metric_is(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path, num_eval=2, eval_repeats=2))
+    await buffer.begin()
+    await buffer.record(0)
+    evals = (await buffer.lease()).assignments[3:]
+    sizes = {0: (1e200, 3e200), 1: (1e308, 1.7e308)}
+    results = [
+        buffer.complete(evals[task], run, metrics={"perplexity": size})
+        for task, runs in sizes.items()
+        for run, size in enumerate(runs)
+    ]
+    told = await buffer.settle(*results)
+    assert {one.state for one in told} == {pb.CommitReport.STATE_COMMITTED}
+    done = (await buffer.events("evaluation"))[-1].evaluation
+    [figure] = [one for one in done.metrics if one.name == "perplexity"]
+    assert figure.mean == pytest.approx(0.675e308)
+    assert figure.of_tasks["max"] == pytest.approx(1.35e308)
+    assert figure.of_runs["std@2"] == pytest.approx(0.175e308)
+
+
 async def test_evaluations_open_at_intervals_and_at_the_end_and_go_before_newer_weights(
     buffer: Buffer, tmp_path: Path
 ) -> None:

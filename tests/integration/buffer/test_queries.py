@@ -122,6 +122,17 @@ async def test_a_sample_comes_whole_by_the_beginning_of_its_id(
     sample = experience_from_proto(answer.experience.content)
     assert sample.sequence.rollout_logprobs.tolist() == [-0.5] * 3
     assert sample.version_spans[0].end == 3
+    assert await looking.get(listed.id.replace("-", "").upper()) == answer
+
+
+@pytest.mark.parametrize("text", ["-", "0" * 33, "0" * 36, "0123-4567"])
+async def test_what_no_id_begins_with_is_refused_by_the_path_of_its_field(
+    buffer: Buffer, looking: Looking, tmp_path: Path, text: str
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    with pytest.raises(grpc.aio.AioRpcError, match=f"experience_id '{text}'") as error:
+        await looking.get(text)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_a_step_tells_which_samples_moved_it_with_which_advantage(

@@ -1,5 +1,6 @@
 """Malformed requests are refused with what is wrong, and nothing else happens."""
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterator
 
@@ -9,6 +10,7 @@ import pytest
 from services.buffer.servicer.uploads import MAX_BLOB_BYTES
 from tests.integration.buffer.harness import Buffer
 from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
 from trinity.rpc.limits import CHUNK_BYTES, MAX_REQUEST_BYTES
 
 TIMEOUT = 20.0
@@ -111,6 +113,23 @@ async def test_a_blob_over_the_limit_is_refused_with_it(buffer: Buffer) -> None:
             yield pb.UploadBlobRequest(tenant="t", sha256=bytes(32), chunk=bytes(CHUNK_BYTES))
 
     with pytest.raises(grpc.aio.AioRpcError, match=str(MAX_BLOB_BYTES)) as refused:
+        await buffer.stub.UploadBlob(stream(), timeout=TIMEOUT)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_results_of_too_many_parts_are_refused_before_anybody_waits_for_them(
+    buffer: Buffer,
+) -> None:
+    """Its producer hears of it: on the stream nobody could say whose it was."""
+    content = RunResultBatch(results=[RunResult()] * 600_000).SerializeToString()
+
+    async def stream() -> AsyncIterator[pb.UploadBlobRequest]:
+        digest = hashlib.sha256(content).digest()
+        for first in range(0, len(content), CHUNK_BYTES):
+            chunk = content[first : first + CHUNK_BYTES]
+            yield pb.UploadBlobRequest(tenant="t", sha256=digest, chunk=chunk)
+
+    with pytest.raises(grpc.aio.AioRpcError, match="more than 200,000 parts") as refused:
         await buffer.stub.UploadBlob(stream(), timeout=TIMEOUT)
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 

@@ -96,6 +96,23 @@ async def test_submitted_tasks_go_through_it_and_stay_as_they_were(
     assert (await tasksets.get(name)).num_rows == 9
 
 
+async def test_an_operator_may_take_longer_than_a_transaction_may_be_silent(
+    shared_dsn: str, shared_nats_url: str, tmp_path: Path
+) -> None:
+    extra = {"TRINITY_BUFFER_IDLE_TRANSACTION_SECONDS": "1", "TRINITY_BUFFER_PRIORITY_SECONDS": "1"}
+    rows = [{"prompt": "x" * 300, "number": i, "hard": 0} for i in range(NUM_ROWS)]
+    slow = {"operators": [{"name": f"{OWN}.sleeps", "args": {"seconds": 3.0}}]}
+    async with (
+        BufferProcess(shared_dsn, shared_nats_url, tmp_path / "buffer.log", extra) as process,
+        AsyncTasksets(process.address) as tasksets,
+        talk_to(process) as buffer,
+    ):
+        name = f"slow-{buffer.key.experiment_id}"
+        await tasksets.submit(name, rows)
+        assert await tasks_of(buffer, plan_of(None, slow, storage_type="client", name=name))
+    assert "does not answer" not in (tmp_path / "buffer.log").read_text()
+
+
 async def test_tasks_that_a_client_wrote_over_several_lines_are_one_row_each(
     buffer: Buffer, tasksets: AsyncTasksets
 ) -> None:

@@ -1,5 +1,7 @@
 """Selectors, and the figures of batches and evaluations."""
 
+import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -83,3 +85,27 @@ def test_an_evaluation_weighs_tasks_alike_however_often_they_ran() -> None:
     assert (figure.name, figure.num_tasks, figure.mean) == ("reward", 2, 0.75)
     assert figure.standard_error == pytest.approx(np.std([0.5, 1.0], ddof=1) / np.sqrt(2))
     assert summarise(scores[:1])[0].standard_error == 0.0
+
+
+def of_two_tasks(*values: float) -> list[RunScore]:
+    """Each task has two of these runs."""
+    return [
+        RunScore(assignment_id="ab"[number // 2], values={"perplexity": value})
+        for number, value in enumerate(values)
+    ]
+
+
+def test_figures_of_values_whose_squares_are_no_numbers_are_those_of_small_ones() -> None:
+    [small] = summarise(of_two_tasks(1.0, -2.0, 3.0, 4.0))
+    [large] = summarise(of_two_tasks(1e300, -2e300, 3e300, 4e300))
+    assert large.mean == pytest.approx(small.mean * 1e300)
+    assert large.standard_error == pytest.approx(small.standard_error * 1e300)
+    for own, expected in ((large.of_runs, small.of_runs), (large.of_tasks, small.of_tasks)):
+        assert own == pytest.approx({name: value * 1e300 for name, value in expected.items()})
+
+
+@pytest.mark.parametrize("signs", [(1, 1, 1, 1), (1, -1, 1, -1), (1, 1, -1, -1)])
+def test_figures_of_the_largest_numbers_are_numbers(signs: tuple[int, ...]) -> None:
+    [figure] = summarise(of_two_tasks(*(sign * sys.float_info.max for sign in signs)))
+    numbers = [figure.mean, figure.standard_error]
+    assert all(map(math.isfinite, [*numbers, *figure.of_runs.values(), *figure.of_tasks.values()]))

@@ -150,5 +150,23 @@ def test_data_rows_are_shown_as_prompt_and_response() -> None:
         assert (shown.prompt, shown.response) == ("hi", "ho")
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"message": "What is 1+1?"}',
+        '{"message": ["hi", "ho"]}',
+        '{"message": 7}',
+        '{"message": "7"}',
+        '{"message": {"role": "user"}}',
+        '{"message": "{}"}',
+        '{"messages": []}',
+        json.dumps({"message": "[" * 100_000}),
+    ],
+)
+def test_a_data_row_without_messages_is_shown_as_it_is(row: str) -> None:
+    shown = data_sample(row, FormatConfig())
+    assert (shown.prompt, shown.response, shown.reward) == (row, "", None)
+
+
 def test_text_that_a_database_cannot_hold_is_replaced() -> None:
     assert storable("a\x00b\ud800") == "a\ufffdb?"

@@ -1,0 +1,20 @@
+"""The database as a loop of the service sees it, with statements that soon take too long."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from services.buffer.store.database import Database
+from trinity.postgres import async_engine
+
+STATEMENT_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def impatient_database(dsn: str) -> AsyncIterator[Database]:
+    engine = async_engine(dsn, "buffer", statement_timeout_seconds=STATEMENT_SECONDS)
+    database = Database(engine)
+    database.open()
+    try:
+        yield database
+    finally:
+        await engine.dispose()

@@ -1,0 +1,78 @@
+"""Claims are held for as long as their groups are worked on, also when the database is away."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer import group_work
+from services.buffer.domain.operator import Chain
+from services.buffer.domain.stage import Stage
+from services.buffer.functions import Functions, ServiceAway
+from services.buffer.group_work import GroupWork
+from services.buffer.handlers.grouping import Shaped
+from services.buffer.shaping import Shaper
+from services.buffer.store.claims import Claim
+from services.buffer.store.database import Database
+from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
+from trinity.errors import Unavailable
+from trinity.postgres import async_engine
+from trinity.waits import Waits
+
+NUM_OUTAGES = 2
+SECONDS = 5.0
+OWN = Claim(key=KEY, assignment_id=ASSIGNMENT, explore_step=1, position=0, token="t", attempts=0)
+
+
+class ComesBack(Database):
+    """Is away a few times, then there; nothing is asked of it but whether it is."""
+
+    def __init__(self) -> None:
+        super().__init__(async_engine("postgresql://nobody@localhost/none", "buffer"))
+        self._num_asked = 0
+
+    @contextlib.asynccontextmanager
+    async def autocommit(self) -> AsyncIterator[AsyncConnection]:
+        self._num_asked += 1
+        if self._num_asked <= NUM_OUTAGES:
+            raise Unavailable("the database is away")
+        yield AsyncConnection(self._engine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow(Shaper):
+    """Shapes until somebody says that it was long enough, and gives nothing."""
+
+    is_enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self.is_enough.wait()
+        except TimeoutError as error:
+            raise ServiceAway("nobody said so") from error
+        raise ServiceAway("it was long enough")
+
+
+async def test_claims_are_renewed_again_when_the_database_is_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = ComesBack()
+    waits = Waits(owner="buffer", on_change=lambda: None)
+    shaper = Slow(database=database, functions=Functions(1.0, 0), waits=waits)
+    renewed: list[Claim] = []
+
+    async def renew(_: AsyncConnection, claims: Sequence[Claim], __: float) -> None:
+        renewed.extend(claims)
+        shaper.is_enough.set()
+
+    monkeypatch.setattr(group_work, "CLAIM_SECONDS", 0.003)
+    monkeypatch.setattr(group_work, "renew_claims", renew)
+    own = stage()
+    with pytest.raises(ServiceAway, match="long enough"):
+        await GroupWork(database=database, shaper=shaper).do(own, Chain.of(own.plan), [OWN])
+    assert renewed[0] == OWN
+    assert "the database is away" in str(caplog.records[0].__dict__)

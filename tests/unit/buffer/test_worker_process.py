@@ -1,0 +1,31 @@
+"""The process of users' functions can be ended, whatever they have started."""
+
+import asyncio
+
+import psutil
+import pytest
+
+from services.buffer.worker_process import WorkerFailed, WorkerProcess
+
+MODULE = "tests.unit.buffer.leaves_a_child"
+IN_THE_GROUP, IN_ANOTHER = 0, 1
+"""The worker's one argument, which says where its child goes."""
+
+
+def children() -> list[psutil.Process]:
+    found = psutil.process_iter(["cmdline"])
+    return [one for one in found if MODULE in (one.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize("where", [IN_THE_GROUP, IN_ANOTHER])
+async def test_a_child_that_holds_its_pipes_holds_nobody_up(where: int) -> None:
+    worker = WorkerProcess(MODULE, memory_bytes=where)
+    await worker.send({})
+    async with asyncio.timeout(20):
+        with pytest.raises(WorkerFailed, match="did not answer within 2 s"):
+            await worker.receive(limit_seconds=2.0)
+    assert not worker.is_running
+    left = children()
+    for one in left:
+        one.kill()
+    assert len(left) == where
