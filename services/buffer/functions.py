@@ -36,7 +36,7 @@ class Functions:
     """Of all stages; a call of a user's function that does harm ends its process alone.
 
     async with Functions(limit_seconds=10.0, memory_bytes=2**31) as functions:
-        await functions.load(operator)
+        await functions.load([operator])
         await functions.compute(operator, [samples])
     """
 

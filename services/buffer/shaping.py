@@ -138,7 +138,7 @@ class Shaper:
             SHOWN_AFTER_SECONDS,
             for_=kind,
             reason=f"{operator.name} to shape {what}",
-            deadline_seconds=self.functions.limit_seconds,
+            deadline_seconds=0.0 if operator.is_built_in else self.functions.limit_seconds,
         )
 
     async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[Group]:

@@ -64,8 +64,8 @@ class Composer:
     something that would come before it is still open. Who reads the open work first and the rows
     second sees at worst too few rows, never a wrong order.
 
-    A priority function whose process is killed or silent is called again in a transaction of its
-    own, so that nobody waits for the stage's lock meanwhile for more than one call.
+    A priority function is called under that lock, in ordered stages once for each explore step that
+    is due. One whose process is killed or silent is called again in a transaction of its own.
     """
 
     decode_sample: SampleDecoder

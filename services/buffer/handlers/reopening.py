@@ -12,7 +12,7 @@ from services.buffer.store.reopening import (
     forget_refills,
     reopen_assignments,
     reopen_evaluations,
-    reopen_scopes,
+    reopen_left_out_scopes,
 )
 from services.buffer.store.stages import update_stage
 
@@ -46,5 +46,5 @@ async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
     num_wanted = max(0, num_planned - num_alive)
     unshaped = lost.unshaped[:num_wanted]
     given_up = lost.given_up[: num_wanted - len(unshaped)]
-    await reopen_scopes(connection, key, unshaped)
+    await reopen_left_out_scopes(connection, key, unshaped)
     await reopen_assignments(connection, key, [*cancelled, *given_up])

@@ -26,7 +26,7 @@ from services.buffer.store.set_aside import (
     revoke_claims,
 )
 from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
-from services.buffer.store.taking_back import find_includable, reopen_scopes, take_back
+from services.buffer.store.taking_back import find_includable, reopen_finished_scopes, take_back
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
@@ -110,7 +110,7 @@ async def include_experiences(
     included.num_included = await return_to_pool(connection, key, again)
     included.num_included += await take_back(connection, stage, found)
     unshaped = {row.assignment_id for row in found if row.parent_id is None}
-    await reopen_scopes(connection, key, unshaped)
+    await reopen_finished_scopes(connection, key, unshaped)
     await hold_scopes(connection, key, unshaped)
     await notify(connection, *stage_topics(key))
     return included

@@ -23,7 +23,7 @@ from services.buffer.store.database import notify, work_topic
 from services.buffer.store.feedback import count_held
 from services.buffer.store.pace import losses
 from services.buffer.store.runs import commonest_failure, oldest_open_work
-from services.buffer.store.scopes import open_scope_places
+from services.buffer.store.scopes import count_unfinished_scopes
 
 
 async def go_without(
@@ -53,9 +53,9 @@ async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_ro
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
     if work:
         unfinished = describe_rollouts(work)
-    elif scopes := await open_scope_places(connection, stage.key):
+    elif scopes := await count_unfinished_scopes(connection, stage.key):
         num_awaited = await count_held(connection, stage.key)
-        unfinished = describe_scopes(scopes[0][0], len(scopes), num_awaited)
+        unfinished = describe_scopes(*scopes, num_awaited)
     return Supply(
         num_rows=num_rows,
         unfinished=unfinished,

@@ -19,14 +19,13 @@ from services.buffer.servicer.records import (
     record_to_proto,
     use_to_proto,
 )
-from services.buffer.store.batches import BatchHead, find_batch
+from services.buffer.store.batches import BatchHead, find_batch, load_tasks
 from services.buffer.store.contents import find_bodies
 from services.buffer.store.database import Database
 from services.buffer.store.inventory import StoredStage, count_by_reason, stored_stages
 from services.buffer.store.lineage import (
     Item,
     load_attempt,
-    load_data,
     load_items,
     load_uses,
     newest_version_up_to,
@@ -230,14 +229,15 @@ async def _rows(
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)
-    data = await load_data(connection, stage.key.tenant, items)
+    drawn = [place for one in items if (place := one.data_row)]
+    text_of = await load_tasks(connection, stage.key.tenant, drawn)
     rows = []
     for item in items:
         row = query_pb2.StepRow(use=use_to_proto(item.use), row_index=item.row_index or 0)
         if item.experience_id is not None:
             one = found[item.experience_id]
             row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, one, [], None))
-        else:
-            row.row_json = data[item.use.position]
+        elif place := item.data_row:
+            row.row_json = text_of[place]
         rows.append(row)
     return rows

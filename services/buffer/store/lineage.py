@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
-from services.buffer.store.database import among, among_numbers, decode_numbers, in_stage
-from services.buffer.store.tables import batch_item, run_attempt, step_report, task, version
+from services.buffer.store.database import among, decode_numbers, in_stage
+from services.buffer.store.tables import batch_item, run_attempt, step_report, version
 from services.buffer.store.training import Version
 from trinity.types import StageKey
 
@@ -38,6 +38,13 @@ class Item:
     experience_id: str | None
     taskset_id: str | None
     row_index: int | None
+
+    @property
+    def data_row(self) -> tuple[str, int] | None:
+        """Taskset and index of a row of data; None of an experience."""
+        if self.taskset_id is None or self.row_index is None:
+            return None
+        return self.taskset_id, self.row_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,24 +98,6 @@ async def load_items(
         )
         for row in await connection.execute(statement)
     ]
-
-
-async def load_data(
-    connection: AsyncConnection, tenant: str, items: Sequence[Item]
-) -> dict[int, str]:
-    """The rows of data among a batch's rows, by their place in the batch."""
-    found: dict[int, str] = {}
-    for taskset_id in {item.taskset_id for item in items if item.taskset_id is not None}:
-        own = [item for item in items if item.taskset_id == taskset_id]
-        indexes = [item.row_index for item in own if item.row_index is not None]
-        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
-            among_numbers(task.c.index, indexes),
-        )
-        bodies = {row.row_number: row.body for row in await connection.execute(statement)}
-        found |= {item.use.position: bodies[item.row_index] for item in own}
-    return found
 
 
 def _use(row: sa.Row[Any]) -> Use:

@@ -58,9 +58,7 @@ def _is_ready_given(is_bounded: bool) -> sa.ColumnElement[bool]:
     ready = sa.and_(in_given_stage(experience), one_of(C.state, [ExperienceState.READY]))
     if not is_bounded:
         return ready
-    before = (
-        sa.bindparam(name, type_=sa.BigInteger) for name in ("before_step", "before_position")
-    )
+    before = (sa.bindparam(name, type_=sa.BigInteger) for name in BEFORE)
     return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < sa.tuple_(*before))
 
 

@@ -123,7 +123,9 @@ async def reopen_assignments(
     )
 
 
-async def reopen_scopes(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> None:
+async def reopen_left_out_scopes(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> None:
     """Let the pipeline try groups again that it had left out."""
     await connection.execute(
         sa.update(pipeline_scope)

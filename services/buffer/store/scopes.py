@@ -83,17 +83,20 @@ async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-_OPEN_PLACES = (
-    sa.select(C.explore_step, C.position)
-    .where(in_given_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
-    .order_by(C.explore_step, C.position)
-)
+_UNFINISHED = sa.select(
+    sa.func.min(C.explore_step).label("first_step"), sa.func.count().label("number")
+).where(in_given_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
 
 
-async def open_scope_places(connection: AsyncConnection, key: StageKey) -> list[Place]:
-    """Places of the groups that the pipeline has not finished, earliest first."""
-    rows = await fetch(connection, _OPEN_PLACES, given(key))
-    return [(row.explore_step, row.position) for row in rows]
+async def count_unfinished_scopes(
+    connection: AsyncConnection, key: StageKey
+) -> tuple[int, int] | None:
+    """The first explore step with groups that the pipeline has not finished, and how many all are.
+
+    None where there are none.
+    """
+    (row,) = await fetch(connection, _UNFINISHED, given(key))
+    return (row.first_step, row.number) if row.number else None
 
 
 @lru_cache

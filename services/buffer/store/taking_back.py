@@ -57,7 +57,7 @@ async def take_back(
     return len((await connection.execute(statement)).all())
 
 
-async def reopen_scopes(
+async def reopen_finished_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Let the pipeline work anew on groups that it had finished without these samples."""
