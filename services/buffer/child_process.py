@@ -1,18 +1,20 @@
-"""Child processes that end with all that they started."""
+"""Child processes that end with the buffer, and with all that they started."""
 
 import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
 from contextlib import suppress
 
+from trinity.local.identity import OWN_IDENTITY
 
-async def start_child(command: Sequence[str], *, limit: int, stderr: int | None = None) -> Process:
+
+async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
     """One that reads what is written to it and writes what is read, in a group of its own.
 
     `limit` bounds what is read of it before somebody takes it, in bytes.
     """
+    command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
     return await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, stderr=stderr, limit=limit, start_new_session=True
     )

@@ -9,13 +9,15 @@ from services.buffer.handlers.open_stage import NeededTaskset
 from services.buffer.identity import identity, source_of
 from services.buffer.reader import check_end, read_lines, start_reader, stop_reader
 from services.buffer.row_source import RowSource
+from services.buffer.store.catalogue import rows_of
 from services.buffer.store.database import Database
-from services.buffer.store.task_pipelines import ROWS_AT_ONCE, stored_rows
 from services.buffer.store.tasks import Taskset
 from trinity.config.taskset_storage import without_password
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 PIPED = "task pipeline"
+ROWS_AT_ONCE = 1_000
+"""Of a taskset that a client brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGene
     first, is_last = 0, False
     while not is_last:
         async with database.autocommit() as connection:
-            rows = await stored_rows(connection, tenant, taskset_id, first)
+            rows = await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
         # Between its tokens a client may have written line ends.
         yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
         first += len(rows)

@@ -14,8 +14,8 @@ CHUNK_BYTES = 256 * 1024
 
 async def start_reader(source: RowSource) -> Process:
     """Start to read; the rows come as lines."""
-    command = (sys.executable, "-m", MODULE)
-    child = await start_child(command, limit=CHUNK_BYTES, stderr=PIPE)
+    argv = [sys.executable, "-m", MODULE]
+    child = await start_child(argv, limit=CHUNK_BYTES, stderr=PIPE)
     assert child.stdin is not None
     child.stdin.write(source.model_dump_json().encode())
     child.stdin.close()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,7 +14,6 @@ from services.buffer.child_process import end_child, start_child
 from services.buffer.domain.samples import storable
 from services.buffer.store.task_pipelines import PipelineCounts
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.local.identity import OWN_IDENTITY
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 MODULE = "trinity.task_operators.worker"
@@ -65,8 +63,7 @@ class PipelineProcess:
 
     async def __aenter__(self) -> Self:
         argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
-        command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
-        self._process = await start_child(command, limit=MAX_ANSWER_BYTES)
+        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self
 
     async def __aexit__(

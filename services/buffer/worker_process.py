@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from typing import Any
 
 from services.buffer.child_process import end_child, start_child
 from services.buffer.domain.samples import storable
-from trinity.local.identity import OWN_IDENTITY
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -69,8 +67,7 @@ class WorkerProcess:
 
     async def _start(self) -> Process:
         argv = [sys.executable, "-m", self._module, str(self._memory_bytes)]
-        command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
-        self._process = await start_child(command, limit=MAX_ANSWER_BYTES)
+        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self._process
 
     async def end(self) -> None:

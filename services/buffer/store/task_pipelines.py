@@ -7,11 +7,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import in_stage
-from services.buffer.store.tables import stage_taskset, task, task_origin, taskset
+from services.buffer.store.tables import stage_taskset, task_origin, taskset
 from services.buffer.store.tasks import own_taskset
 from trinity.types import StageKey
 
-ROWS_AT_ONCE = 1_000
 WORD_BYTES = 8
 
 
@@ -98,23 +97,6 @@ async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[St
         )
         for row in await connection.execute(statement)
     ]
-
-
-async def stored_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, first: int
-) -> list[str]:
-    """Rows of a taskset in order from this one on: ROWS_AT_ONCE, or all that are left."""
-    statement = (
-        sa.select(task.c.body)
-        .where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
-            task.c.index >= first,
-            task.c.index < first + ROWS_AT_ONCE,
-        )
-        .order_by(task.c.index)
-    )
-    return list((await connection.execute(statement)).scalars())
 
 
 def says_none_left(counts: PipelineCounts) -> str:

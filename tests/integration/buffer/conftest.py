@@ -69,11 +69,18 @@ async def buffer(process: BufferProcess) -> AsyncIterator[Buffer]:
 
 
 @pytest.fixture
+def own_settings() -> dict[str, str]:
+    """What `own_process` is started with; a module may have its own."""
+    return {}
+
+
+@pytest.fixture
 async def own_process(
-    buffer_dsn: str, nats_url: str, tmp_path: Path
+    buffer_dsn: str, nats_url: str, tmp_path: Path, own_settings: dict[str, str]
 ) -> AsyncIterator[BufferProcess]:
     """A buffer with its own broker and database, which the test may kill."""
-    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log") as started:
+    log_file = tmp_path / "buffer.log"
+    async with BufferProcess(buffer_dsn, nats_url, log_file, own_settings) as started:
         yield started
 
 

@@ -30,13 +30,9 @@ REMOVED = "SELECT count(*) FROM segment WHERE experiment_id = %s AND removed_at 
 
 
 @pytest.fixture
-async def own_process(
-    buffer_dsn: str, nats_url: str, tmp_path: Path
-) -> AsyncIterator[BufferProcess]:
+def own_settings() -> dict[str, str]:
     """Each step's rows are a partition of their own."""
-    small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
-        yield started
+    return {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Old contents of a stage are removed whatever is wrong with another stage."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +25,9 @@ LOCK = "SELECT 1 FROM buffer.stage WHERE experiment_id = %s FOR UPDATE"
 
 
 @pytest.fixture
-async def own_process(
-    buffer_dsn: str, nats_url: str, tmp_path: Path
-) -> AsyncIterator[BufferProcess]:
+def own_settings() -> dict[str, str]:
     """Each step's rows are a partition of their own."""
-    small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
-        yield started
+    return {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
 
 
 async def two_with_old_contents(

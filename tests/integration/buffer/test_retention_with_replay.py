@@ -1,7 +1,6 @@
 """Samples that may be trained again keep their contents, however old; those that left may go."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
@@ -23,13 +22,9 @@ POOLED = """
 
 
 @pytest.fixture
-async def own_process(
-    buffer_dsn: str, nats_url: str, tmp_path: Path
-) -> AsyncIterator[BufferProcess]:
+def own_settings() -> dict[str, str]:
     """Each explore step's rows are a partition of their own."""
-    small = {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
-    async with BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", small) as started:
-        yield started
+    return {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
 
 
 async def test_what_may_be_replayed_is_there_and_what_left_the_pool_goes(
