@@ -14,7 +14,7 @@ from services.synchronizer.domain import (
     VersionName,
 )
 from services.synchronizer.members import GONE, Member
-from services.synchronizer.plan import check_directory
+from services.synchronizer.plan import check_owner, directory_of
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import Database, notify
 
@@ -67,19 +67,21 @@ class Operations:
     ) -> Created:
         """Start an experiment, or let the one of that label go on.
 
-        Raises: PreconditionFailed when the known one has other stages, or when another tenant's
-        would write to the same directory.
+        Raises: PreconditionFailed when the known one has other stages, or when another
+        experiment writes to the same directory.
         """
         new = Experiment.started(tenant, label, plan)
+        directory = directory_of(plan_json)
         async with self._database.changing() as connection:
-            others = await experiments.plans_of_others(connection, tenant, label)
-            check_directory(plan_json, others)
-            if await experiments.insert(connection, new, plan_json):
+            if directory:
+                owner = await experiments.owner_of(connection, directory, but=(tenant, label))
+                check_owner(directory, tenant, owner)
+            if await experiments.insert(connection, new, plan_json, directory):
                 return Created(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)
             resumed = known.resumed(plan)
             if await experiments.save(connection, known, resumed):
-                await experiments.replace_plan(connection, known.id, plan_json)
+                await experiments.replace_plan(connection, known.id, plan_json, directory)
             return Created(experiment=resumed, resumed=True)
 
     async def get(self, experiment_id: uuid.UUID) -> Planned:

@@ -1,7 +1,7 @@
 """The part of an experiment's plan that decides its life cycle."""
 
 import json
-from collections.abc import Iterable
+import os
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
@@ -52,20 +52,21 @@ def without_secrets(plan_json: str) -> str:
     return json.dumps(hidden("", json.loads(plan_json)))
 
 
-def check_directory(plan_json: str, others: Iterable[str]) -> None:
-    """Refuse a plan whose run would write where a run of one of the other plans does.
+def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> None:
+    """Refuse a run that would write where another experiment's does.
 
     Raises: PreconditionFailed.
     """
-    directory = _directory_of(plan_json)
-    if directory and directory in map(_directory_of, others):
+    if owner is not None:
+        whose, label = owner
+        who = f"experiment {label!r}" if whose == tenant else "another tenant's experiment"
         raise PreconditionFailed(
-            f"plan_json: job_dir: another tenant's experiment works in {directory}: give the "
+            f"plan_json: job_dir: {who} works in {directory}: give the "
             f"experiment another `name` or `checkpoint_root_dir`"
         )
 
 
-def _directory_of(plan_json: str) -> str:
+def directory_of(plan_json: str) -> str:
     """Where a run leaves its files; empty where its plan does not say."""
     directory = _Place.model_validate_json(plan_json).job_dir
-    return directory if isinstance(directory, str) else ""
+    return os.path.normpath(directory) if directory and isinstance(directory, str) else ""

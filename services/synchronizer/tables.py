@@ -29,6 +29,7 @@ experiment = sa.Table(
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("label", sa.Text, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("directory", sa.Text, nullable=False, server_default=""),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("start_count", sa.BigInteger, nullable=False),

@@ -18,7 +18,9 @@ _experiment = tables.experiment.c
 _stage = tables.stage.c
 
 
-async def insert(connection: AsyncConnection, experiment: Experiment, plan: str) -> bool:
+async def insert(
+    connection: AsyncConnection, experiment: Experiment, plan: str, directory: str
+) -> bool:
     """Record a new experiment; false when its tenant has one of that label."""
     inserted = await connection.execute(
         pg.insert(tables.experiment)
@@ -27,6 +29,7 @@ async def insert(connection: AsyncConnection, experiment: Experiment, plan: str)
             id=experiment.id,
             label=experiment.label,
             plan=plan,
+            directory=directory,
             state=experiment.state,
             reason=experiment.reason,
             start_count=experiment.start_count,
@@ -51,14 +54,21 @@ async def insert(connection: AsyncConnection, experiment: Experiment, plan: str)
     return True
 
 
-async def plans_of_others(connection: AsyncConnection, tenant: str, label: str) -> tuple[str, ...]:
-    """Plans of that label which other tenants have; none is added until this transaction ends."""
-    key = sa.func.hashtextextended(f"experiments called {label}", 0)
+async def owner_of(
+    connection: AsyncConnection, directory: str, *, but: tuple[str, str]
+) -> tuple[str, str] | None:
+    """Tenant and label of the experiment that works in a directory, `but` for the one that asks.
+
+    Until this transaction ends nobody else is told so of that directory.
+    """
+    key = sa.func.hashtextextended(f"experiments in {directory}", 0)
     await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-    query = sa.select(_experiment.plan).where(
-        _experiment.label == label, _experiment.tenant != tenant
+    names = sa.tuple_(_experiment.tenant, _experiment.label)
+    query = sa.select(_experiment.tenant, _experiment.label).where(
+        _experiment.directory == directory, names != but
     )
-    return tuple((await connection.execute(query)).scalars())
+    found = (await connection.execute(query.limit(1))).first()
+    return (found.tenant, found.label) if found else None
 
 
 async def save(connection: AsyncConnection, old: Experiment, new: Experiment) -> bool:
@@ -81,10 +91,14 @@ async def save(connection: AsyncConnection, old: Experiment, new: Experiment) ->
     return True
 
 
-async def replace_plan(connection: AsyncConnection, experiment_id: uuid.UUID, plan: str) -> None:
-    """Keep the plan that the experiment goes on with."""
+async def replace_plan(
+    connection: AsyncConnection, experiment_id: uuid.UUID, plan: str, directory: str
+) -> None:
+    """Keep the plan that the experiment goes on with, and where."""
     await connection.execute(
-        sa.update(tables.experiment).where(_experiment.id == experiment_id).values(plan=plan)
+        sa.update(tables.experiment)
+        .where(_experiment.id == experiment_id)
+        .values(plan=plan, directory=directory)
     )
 
 
