@@ -1,9 +1,11 @@
 """Rows of training data as rows to train on; each is tokenised once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from services.trainer.chat_text import ChatText, Encoded
@@ -14,8 +16,19 @@ from trinity.config.data_format import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
 
-MAX_CACHED_ROWS = 200_000
+MAX_CACHED_TOKENS = 25_000_000
+"""At most 125 MB in each rank, masks included."""
 PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A sequence as it is trained on, no longer than the longest length."""
+
+    tokens_L: NDArray[np.int32]
+    mask_R: NDArray[np.bool_]
+    """Which of the last tokens, those of the response, are trained on."""
+    is_truncated: bool
 
 
 class Formatter:
@@ -25,7 +38,8 @@ class Formatter:
         self._encoder = encoder
         self._name = name
         self._max_length = max_length
-        self._cache: dict[int, Sequence[Encoded]] = {}
+        self._cache: dict[int, Sequence[_Cut]] = {}
+        self._num_cached_tokens = 0
 
     def __call__(
         self, row: JsonObject, *, index: int, position: int, weight: float
@@ -34,15 +48,14 @@ class Formatter:
 
         Raises: UserError naming the data, the row and what it lacks.
         """
-        encoded = self._cache.get(index)
-        if encoded is None:
-            encoded = self._encode(row, index)
-            if len(self._cache) < MAX_CACHED_ROWS:
-                self._cache[index] = encoded
-        sides = PAIR if len(encoded) == len(PAIR) else (None,)
+        sequences = self._cache.get(index)
+        if sequences is None:
+            sequences = [self._cut(one) for one in self._encode(row, index)]
+            self._keep(index, sequences)
+        sides = PAIR if len(sequences) == len(PAIR) else (None,)
         return [
-            self._row(one, side=side, position=position, weight=weight)
-            for one, side in zip(encoded, sides, strict=True)
+            _row(one, side=side, position=position, weight=weight)
+            for one, side in zip(sequences, sides, strict=True)
         ]
 
     def _encode(self, row: JsonObject, index: int) -> Sequence[Encoded]:
@@ -53,25 +66,37 @@ class Formatter:
                 f"training data `{self._name}`: {error} (rows and messages count from 0)"
             ) from error
 
-    def _row(
-        self, encoded: Encoded, *, side: PairSide | None, position: int, weight: float
-    ) -> TrainRow:
+    def _cut(self, encoded: Encoded) -> _Cut:
         all_tokens, num_untrained, mask = encoded
         tokens = all_tokens[: self._max_length]
-        prompt_length = min(num_untrained, self._max_length)
-        response_length = len(tokens) - prompt_length
+        response_length = max(len(tokens) - num_untrained, 0)
         is_trained = [True] * response_length if mask is None else mask[:response_length]
-        return TrainRow(
-            position=position,
-            tokens=np.asarray(tokens, dtype=np.int32),
-            prompt_length=prompt_length,
-            mask=np.asarray(is_trained, dtype=np.bool_),
-            rollout_logprobs=np.zeros(response_length, dtype=np.float32),
-            advantages=np.zeros(response_length, dtype=np.float32),
-            weight=weight,
-            side=side,
+        return _Cut(
+            tokens_L=np.asarray(tokens, dtype=np.int32),
+            mask_R=np.asarray(is_trained, dtype=np.bool_),
             is_truncated=len(all_tokens) > self._max_length,
         )
+
+    def _keep(self, index: int, sequences: Sequence[_Cut]) -> None:
+        num_tokens = sum(len(one.tokens_L) for one in sequences)
+        if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
+            self._cache[index] = sequences
+            self._num_cached_tokens += num_tokens
+
+
+def _row(cut: _Cut, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
+    response_length = len(cut.mask_R)
+    return TrainRow(
+        position=position,
+        tokens=cut.tokens_L,
+        prompt_length=len(cut.tokens_L) - response_length,
+        mask=cut.mask_R,
+        rollout_logprobs=np.zeros(response_length, dtype=np.float32),
+        advantages=np.zeros(response_length, dtype=np.float32),
+        weight=weight,
+        side=side,
+        is_truncated=cut.is_truncated,
+    )
 
 
 def load_formatter(

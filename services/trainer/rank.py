@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # it imports torch
 
 logger = logging.getLogger(__name__)
 
-GANG_TIMEOUT = timedelta(hours=24)
+GANG_TIMEOUT = timedelta(days=365)
 """Ranks wait for the first one as long as that waits for a batch, which has its own limit."""
 QUIET = {
     "VERL_LOGGING_LEVEL": "WARN",
