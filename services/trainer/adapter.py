@@ -13,6 +13,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from verl.utils.device import get_device_id
 
+from services.trainer.adapter_base import base_hash
+from services.trainer.gathered import hash_on_all
+from services.trainer.ranks import Ranks
 from trinity.errors import UserError
 
 ADAPTER_DIRECTORY = "lora_adapter"
@@ -33,6 +36,7 @@ class Adapter:
 
     def __init__(self, module: PeftModel) -> None:
         self._module = module
+        self._base_hash: bytes | None = None
         self._layers = {
             name: layer for name, layer in module.named_modules() if isinstance(layer, LoraLayer)
         }
@@ -63,7 +67,22 @@ class Adapter:
             layer = self._layers.get(name.removesuffix(".base_layer.weight"))
             if layer is not None and name.endswith(".base_layer.weight"):
                 whole = (whole.float() + _change(layer)).to(whole.dtype)
-            yield name.removeprefix(_INSIDE).replace(".base_layer.", "."), whole
+            yield _own_name(name), whole
+
+    def base_hash(self, ranks: Ranks) -> bytes:
+        """Of what it learns on, the same on all ranks. Taken once, as nothing changes that."""
+        if self._base_hash is None:
+            self._base_hash = hash_on_all(self._base(), base_hash, ranks)
+        return self._base_hash
+
+    def _base(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The model's weights, whole, and how much the adapter counts on each layer."""
+        for name, tensor in self._module.state_dict().items():
+            if _is_of_model(name):
+                yield _own_name(name), whole_tensor(tensor)
+        for name, layer in self._layers.items():
+            scaling = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
+            yield f"{_own_name(name)}.scaling", scaling
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The adapter's own, whole, as peft names them in files."""
@@ -117,6 +136,10 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_of_model(name: str) -> bool:
     return ".lora_" not in name
+
+
+def _own_name(name: str) -> str:
+    return name.removeprefix(_INSIDE).replace(".base_layer.", ".")
 
 
 def _change(layer: LoraLayer) -> torch.Tensor:

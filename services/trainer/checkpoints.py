@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.trainer.adapter_base import record_base, recorded_base
 from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
+from services.trainer.gathered import hash_on_all
 from services.trainer.learner import Learner
 from services.trainer.ranks import Ranks
 from services.trainer.weights import weights_hash
@@ -49,10 +51,13 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
-        digest = weights_hash(dict(learner.weights()))
+        digest = self._hash_of(learner)
+        base = learner.adapter_base()
         self._ranks.barrier()
         manifest = b""
         if self._ranks.is_first:
+            if base is not None:
+                record_base(temporary, base)
             manifest = seal(temporary, self._head(step, incarnation, digest))
             move_into_place(temporary, final)
         return WrittenCheckpoint(
@@ -60,15 +65,21 @@ class CheckpointStore:
         )
 
     def check_base(self, learner: Learner, checkpoint: Path) -> None:
-        """Whether a checkpoint's adapter, just loaded, makes the weights that it was written with.
+        """Whether a checkpoint's adapter, just loaded, is on what it was trained on.
+
+        Where that is not recorded, or is something else, the merged weights decide, bit for bit.
 
         Raises: UserError where the model below, or the adapter's scale, is another one. Collective.
         """
+        is_same = recorded_base(checkpoint) == learner.adapter_base()
+        if self._ranks.from_first([is_same]) == [1]:
+            return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
-        if weights_hash(dict(learner.weights())).hex() != written.weights_sha256:
+        if self._hash_of(learner).hex() != written.weights_sha256:
             raise UserError(
-                f"the adapter of the checkpoint {checkpoint} does not make the weights that it was "
-                "written with: give `model.model_path` and `model.lora_configs` as they were then"
+                f"the adapter of the checkpoint {checkpoint} was trained on another model or with "
+                "another scale: give `model.model_path`, `model.lora_configs` and "
+                "`trainer.resume_from_path` as they were then"
             )
 
     def remove(self, paths: Iterable[Path]) -> None:
@@ -76,6 +87,11 @@ class CheckpointStore:
         for path in paths:
             if path.parent == self._root:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _hash_of(self, learner: Learner) -> bytes:
+        return hash_on_all(
+            learner.weights(), lambda tensors: weights_hash(dict(tensors)), self._ranks
+        )
 
     def _head(self, step: int, incarnation: int, digest: bytes) -> ManifestHead:
         return ManifestHead(

@@ -97,7 +97,7 @@ class Learner:
                 prepared, learning_rate=learning_rate, kl_coef=self._control.loss.coef
             )
             metrics |= update.metrics
-        metrics |= self._observe_kl(prepared, metrics.get("actor/kl_loss"))
+        metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
         lengths = [row.prompt_length + row.response_length for row in batch.rows]
         metrics |= self._utilization.figures(lengths, metrics)
         return self._outcome(prepared, update, metrics)
@@ -105,6 +105,11 @@ class Learner:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The actor's, by their Hugging Face names, whole; they alias the live ones."""
         return self._roles.actor.weights()
+
+    def adapter_base(self) -> bytes | None:
+        """Hash of what the actor's adapter learns on, on all ranks; None without an adapter."""
+        adapter = self._roles.actor.adapter
+        return adapter.base_hash(self._ranks) if adapter is not None else None
 
     def save(self, directory: Path, step: int) -> None:
         """Write this rank's part of the full state: weights, optimizers, random states."""

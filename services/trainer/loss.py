@@ -115,12 +115,15 @@ class BatchLoss:
         )
 
     def _divergence(self, inputs: PolicyInputs, rows_N1: torch.Tensor) -> torch.Tensor:
+        """The term as it is aggregated and weighted; `kl`, the mean per token, is neither."""
         if self._recipe.kl is None:
             return torch.zeros(())
         assert inputs.reference_logprobs_BT is not None
         kl_NC = self._recipe.kl(
             inputs.logprobs_BT, inputs.reference_logprobs_BT, inputs.old_logprobs_BT
         )
+        found_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
+        self.sums.add("kl", found_NC.sum() / max(self._totals.num_tokens, 1))
         return self._kl_coef * self._add(PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1)
 
     def _entropy(

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from services.trainer.buffer_client import BufferClient
+from services.trainer.gathered import hash_on_all, take_part
 from services.trainer.learner import Learner
 from services.trainer.offers import Offers
 from services.trainer.ranks import Ranks
 from services.trainer.synchronizer_client import SynchronizerClient
-from services.trainer.weights import Exported, PublishedWeights, WeightsStore
+from services.trainer.weights import Exported, PublishedWeights, WeightsStore, weights_hash
 
 
 class Publisher:
@@ -47,8 +48,7 @@ class Publisher:
         tensors = learner.weights()
         if self._ranks.is_first:
             return self._store.as_exported(tensors, copied=copied or self._offers is not None)
-        for _ in tensors:
-            pass
+        take_part(tensors)
         return None
 
     def announce(self, exported: Exported | None, version: int) -> None:
@@ -74,9 +74,13 @@ class Publisher:
         self.newest = weights
         self.note_evaluations(self._buffer.record_version(weights))
 
-    def as_published(self, learner: Learner) -> Exported:
-        """The weights as they would be published now. Collective."""
-        return self._store.as_exported(learner.weights())
+    def hash_now(self, learner: Learner) -> bytes:
+        """Of the weights as they would be published now, on all ranks. Collective."""
+        return hash_on_all(
+            learner.weights(),
+            lambda tensors: weights_hash(self._store.as_exported(tensors)),
+            self._ranks,
+        )
 
     def note_evaluations(self, pinned: set[int]) -> None:
         """Versions that open evaluations need; what nobody needs is deleted."""

@@ -37,7 +37,6 @@ from services.trainer.rows import TrainBatch
 from services.trainer.step_watch import StepWatch
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.trained_step import TrainedStep
-from services.trainer.weights import weights_hash
 from trinity.config.plan import StagePlan
 from trinity.telemetry import tracing
 from trinity.telemetry.tracing import Span
@@ -277,7 +276,7 @@ class StageRun:
         life = self._parts.life
         if self._step != life.known_version:
             return
-        digest = weights_hash(self._parts.publisher.as_published(self._parts.learner))
+        digest = self._parts.publisher.hash_now(self._parts.learner)
         identical = digest == life.known_weights_sha256
         log = logger.info if identical else logger.warning
         log(

@@ -22,18 +22,12 @@ from services.trainer.publisher import Publisher
 from services.trainer.rank_link import RankLink
 from services.trainer.ranks import Ranks
 from services.trainer.stage_run import StageParts, StageRun
-from services.trainer.starting_weights import starting_directory
+from services.trainer.starting_weights import former_start, starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.training_data import row_reader
 from services.trainer.weights import PublishedWeights, WeightsStore
 from trinity.config.plan import StagePlan
-from trinity.config.start_checkpoint import (
-    StartCheckpoint,
-    check_start,
-    start_checkpoint,
-    verify_start,
-)
 from trinity.errors import ManifestError, Superseded
 from trinity.manifest import verify
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
@@ -113,7 +107,9 @@ class StageSetup:
             model_directory=start,
             ranks=self._ranks,
             critic_directory=self._critic_start(start),
-            former=self._former(life),
+            former=former_start(
+                self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
+            ),
             on_part=self._link.report_alive,
         )
         if is_bench:
@@ -190,21 +186,6 @@ class StageSetup:
         if path is None or not self._plan.config.model.critic_model_path:
             return start
         return starting_directory(path, "", ranks=self._ranks, waits=self._link.waits)
-
-    def _former(self, life: Incarnation) -> StartCheckpoint | None:
-        """What the stage begins with of a former run, until it has a checkpoint of its own.
-
-        Raises: UserError where it is not what the plan needs.
-        """
-        path = self._plan.start_checkpoint
-        if path is None or life.checkpoint is not None:
-            return None
-        check_start(self._plan)
-        found = start_checkpoint(path)
-        if self._ranks.is_first:
-            verify_start(found)
-        self._ranks.barrier()
-        return found
 
     def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
         source = BatchSource(

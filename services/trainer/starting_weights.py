@@ -1,9 +1,16 @@
-"""The directory a stage starts from: the user's model, or what the stage before ended with."""
+"""What a stage starts from: the user's model, what the stage before ended with, or a former run."""
 
 from pathlib import Path
 
 from services.trainer.rank_waits import NamedWaits
 from services.trainer.ranks import Ranks
+from trinity.config.plan import StagePlan
+from trinity.config.start_checkpoint import (
+    StartCheckpoint,
+    check_start,
+    start_checkpoint,
+    verify_start,
+)
 from trinity.errors import ManifestError, RunFailed, UserError
 from trinity.manifest import verify
 
@@ -23,6 +30,28 @@ def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: 
         ranks.bytes_from_first(str(directory).encode())
         return directory
     return Path(ranks.bytes_from_first(b"").decode())
+
+
+def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+    """What the stage takes from a former run, as long as it needs that. Collective.
+
+    Raises: UserError where it is not what the plan needs.
+    """
+    path = plan.start_checkpoint
+    if path is None or (has_checkpoint and not _stays_below(plan, path)):
+        return None
+    check_start(plan)
+    found = start_checkpoint(path)
+    if ranks.is_first:
+        verify_start(found)
+    ranks.barrier()
+    return found
+
+
+def _stays_below(plan: StagePlan, path: str) -> bool:
+    """Whether an adapter's checkpoints, which hold no more than that, rest on these weights."""
+    is_there = plan.lora is not None and Path(path).is_dir()
+    return is_there and start_checkpoint(path).num_ranks is None
 
 
 def _verified(directory: Path, manifest_sha256: str) -> Path:

@@ -17,7 +17,8 @@ SMALLEST_SPIKE = 0.05
 """A divergence below this is no spike, however small the median."""
 GRADIENT_NORMS = ("actor/grad_norm", "critic/grad_norm")
 """Of what moved in the step."""
-DIVERGENCES = ("actor/ppo_kl", "actor/kl_loss")
+DIVERGENCES = ("actor/ppo_kl", "actor/kl")
+"""Means per token, so that a size means the same in every run."""
 
 
 class StepWarning(StrEnum):

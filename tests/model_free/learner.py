@@ -77,6 +77,10 @@ class Learner:
         """One tensor."""
         yield TENSOR, torch.from_numpy(as_array(self._digest))
 
+    def adapter_base(self) -> bytes | None:
+        """There is no adapter."""
+        return None
+
     def save(self, directory: Path, step: int) -> None:
         """The digest and its step."""
         state = {"step": step, "digest": list(self._digest)}

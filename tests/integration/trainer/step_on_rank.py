@@ -16,6 +16,7 @@ from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
+    from services.trainer.checkpoints import CheckpointStore
     from services.trainer.learner import Learner
     from services.trainer.ranks import Ranks
 
@@ -143,15 +144,19 @@ def main(model: Path, output: Path) -> None:
 def _train_twice(
     case: Case, model: Path, directory: Path, ranks: "Ranks"
 ) -> dict[str, npt.NDArray[np.generic]]:
+    from services.trainer.checkpoints import CheckpointStore
     from services.trainer.learner import Learner
     from services.trainer.weights import weights_hash
 
+    store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
     plan = case.plan(model, max_tokens=100)
     learner = Learner(plan=plan, model_directory=model, ranks=ranks)
-    figures, checkpoint = _train(case, learner, ranks, directory)
+    figures, checkpoint = _train(case, learner, store)
     weights = dict(learner.weights())
     resumed = Learner(plan=plan, model_directory=model, ranks=ranks)
     resumed.load(checkpoint)
+    if plan.lora is not None:
+        store.check_base(resumed, checkpoint)
     for step in range(SAVED_STEP + 1, NUM_STEPS + 1):
         outcome = resumed.train_step(case.batch(step), RATE, RATE)
     is_same = weights_hash(dict(resumed.weights())) == weights_hash(weights)
@@ -163,13 +168,10 @@ def _train_twice(
 
 
 def _train(
-    case: Case, learner: "Learner", ranks: "Ranks", directory: Path
+    case: Case, learner: "Learner", store: "CheckpointStore"
 ) -> tuple[dict[str, list[float]], Path]:
     """Figures of every step, and the checkpoint on the way."""
-    from services.trainer.checkpoints import CheckpointStore
-
-    store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
-    checkpoint = directory
+    checkpoint = Path()
     figures: dict[str, list[float]] = {name: [] for name in case.figures}
     for step in range(1, NUM_STEPS + 1):
         outcome = learner.train_step(case.batch(step), RATE, RATE)

@@ -21,7 +21,6 @@ from tests.unit.trainer.builders import (
     make_plan,
     random_batch,
     random_pairs,
-    save_tiny_model,
 )
 from trinity.config.plan import StagePlan
 from trinity.config.start_checkpoint import start_checkpoint
@@ -224,26 +223,6 @@ def test_an_adapter_goes_on_as_in_the_run_whose_checkpoint_is_given(
     for one in (former, begun):
         stepped(one, BATCH)
     assert_same(weights_of(former), weights_of(begun))
-
-
-def test_an_adapter_is_not_resumed_on_another_model_or_scale(
-    learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
-) -> None:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-
-    store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
-    learner = learner_of(lora_plan(model))
-    trained(learner, num_steps=1)
-    written = store.write(learner, step=1, incarnation=1).path
-    other = save_tiny_model(tmp_path / "other", seed=1)
-    again = Learner(plan=lora_plan(other), model_directory=other, ranks=ranks)
-    for changed in (again, learner_of(lora_plan(model, {"lora_alpha": 16}))):
-        changed.load(written)
-        with pytest.raises(UserError, match=r"give `model\.model_path`"):
-            store.check_base(changed, written)
-    learner.load(written)
-    store.check_base(learner, written)
 
 
 def test_checkpoints_of_all_weights_and_of_adapters_are_told_apart(

@@ -1,8 +1,8 @@
 """A checkpoint is whole or it is not there, and training goes on from it as if nothing had been."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import torch
@@ -10,14 +10,17 @@ import torch
 from services.trainer.model_files import ModelFiles
 from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
+from tests.unit.trainer.test_gathered import Weights
 from trinity.config.plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.manifest import verify
 
 if TYPE_CHECKING:
+    from services.trainer.buffer_client import BufferClient
     from services.trainer.checkpoints import CheckpointStore
     from services.trainer.learner import Learner
     from services.trainer.ranks import Ranks
+    from services.trainer.synchronizer_client import SynchronizerClient
     from services.trainer.weights import WeightsStore
 
 Build = Callable[[StagePlan], "Learner"]
@@ -128,6 +131,47 @@ def test_a_checkpoint_without_a_row_is_removed_by_the_next_life(
     written = store.write(learner_of(grpo_plan(model)), step=4, incarnation=1)
     store.clean([], incarnation=2)
     assert not written.path.exists()
+
+
+class LargeLearner:
+    """Its weights are there only while somebody holds them."""
+
+    def __init__(self) -> None:
+        self.made = Weights(5)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return iter(self.made)
+
+    def adapter_base(self) -> None:
+        return None
+
+    def save(self, directory: Path, step: int) -> None:
+        pass
+
+
+def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path: Path) -> None:
+    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.publisher import Publisher
+    from services.trainer.ranks import Ranks
+
+    later = Ranks(rank=1, num_ranks=1)
+    publisher = Publisher(
+        store=weights,
+        buffer=cast("BufferClient", None),
+        synchronizer=cast("SynchronizerClient", None),
+        ranks=later,
+        incarnation=1,
+    )
+    store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=later)
+    tasks: list[Callable[[Learner], object]] = [
+        lambda learner: store.write(learner, step=1, incarnation=1),
+        publisher.hash_now,
+        publisher.collect,
+    ]
+    for task in tasks:
+        learner = LargeLearner()
+        task(cast("Learner", learner))
+        assert learner.made.peak == 1
 
 
 def test_published_weights_are_a_model_that_transformers_loads(

@@ -25,6 +25,7 @@ OF_GRPO = (
     *OF_THE_STEP,
     "actor/entropy",
     "actor/entropy_loss",
+    "actor/kl",
     "actor/kl_loss",
     "actor/kl_coef",
     "actor/pg_loss",

@@ -10,7 +10,7 @@ from services.trainer.rows import RunReward, TrainBatch
 from services.trainer.step_watch import StepWatch
 from tests.unit.trainer.builders import random_batch
 
-USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl_loss": 0.02}
+USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}
 
 
 def check(watch: StepWatch, batch: TrainBatch, **changed: float) -> set[str]:
@@ -69,11 +69,19 @@ def test_training_data_has_no_rewards_to_warn_about(watch: StepWatch) -> None:
     assert check(watch, replace(batch, rows=flat)) == set()
 
 
-@pytest.mark.parametrize("name", ["ppo_kl", "kl_loss"])
+@pytest.mark.parametrize("name", ["ppo_kl", "kl"])
 def test_a_jump_of_the_divergence_warns(watch: StepWatch, name: str) -> None:
     for _ in range(5):
         check(watch, random_batch(4))
     assert check(watch, random_batch(4), **{name: 0.9}) == {"warning/kl_spike"}
+
+
+def test_a_term_of_the_loss_is_no_divergence_as_it_is_added_up_in_the_users_way(
+    watch: StepWatch,
+) -> None:
+    for _ in range(5):
+        check(watch, random_batch(4), kl_loss=0.02)
+    assert check(watch, random_batch(4), kl_loss=0.9) == set()
 
 
 def test_a_slow_rise_of_the_divergence_is_no_spike(watch: StepWatch) -> None:
