@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed
 
+from services.trainer.devices import check_gpus
 from services.trainer.messages import LISTENER_VARIABLE
 
 
@@ -79,7 +80,8 @@ def join_gang(timeout: timedelta) -> Ranks:
     """Form the process group that the environment describes, on loopback alone.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
-    listening socket, so that no port is bound twice and none is open to the network.
+    listening socket, so that no port is bound twice and none is open to the network. Raises:
+    UserError where there are GPUs, and fewer than ranks.
     """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     listener = int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None
@@ -93,6 +95,7 @@ def join_gang(timeout: timedelta) -> Ranks:
     )
     backend = "gloo"
     if torch.cuda.is_available():
+        check_gpus(num_ranks)
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     torch.distributed.init_process_group(

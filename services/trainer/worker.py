@@ -18,6 +18,7 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
+from services.trainer.devices import check_gpus_of  # noqa: E402
 from services.trainer.own_settings import check_override, import_library  # noqa: E402
 from services.trainer.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.recipe import actor_outputs  # noqa: E402
@@ -56,8 +57,9 @@ def packs_rows(plan: StagePlan) -> bool:
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
     """The worker whose weights learn, starting from the model's.
 
-    Raises: UserError when the model cannot be read.
+    Raises: UserError when the model cannot be read, or there are fewer GPUs than planned.
     """
+    check_gpus_of(plan)
     trainer = plan.config.trainer
     optimizer = _optimizer_config(plan.config.algorithm.optimizer, trainer.grad_clip)
     return _build(plan, model_directory, "language_model", optimizer, plan.lora)

@@ -39,12 +39,12 @@ def retrain(
     """
     plan = plan_experiment(load_config(config))
     check_inputs(plan)
-    check_gpus(plan)
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
     if (finished := read_finished(made.job_path)) is not None and holds_run(made.job_path):
         print(f"{made.label} is finished; another --name trains again")
         conclude(finished, made)
         return
+    check_gpus(made)
     print(f"training the batches of steps {steps} again, in {made.job_dir}")
     run = Run(
         plan=made,

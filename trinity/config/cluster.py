@@ -10,7 +10,7 @@ class ClusterConfig(Section):
     """Machines and their GPUs."""
 
     node_num: Positive = 1
-    """Machines."""
+    """Machines. Engines of an explorer are on one, and ranks; several take `trinity deploy`."""
     gpu_per_node: NonNegative = 0
     """GPUs of each; 0 runs on the processor."""
     ray_address: Annotated[str, NO_RAY] = "auto"

@@ -12,6 +12,7 @@ from trinity.config.data_rows import Row, count_rows, first_row
 from trinity.config.hub_names import HubName, Rows, dataset_of, refuse_offline
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.too_few_rows import too_few_rows
 from trinity.errors import UserError
 
 
@@ -172,19 +173,8 @@ def _are_messages(value: object) -> bool:
 
 
 def _check_size(rows: int, stage: StagePlan) -> None:
-    kind, num_steps = "train", stage.num_train_steps(rows)
-    if stage.mode == "explore":
-        kind, num_steps = "explore", stage.num_explore_steps(rows)
-    if num_steps < 1:
-        batch = stage.train_batch_size
-        size, key = (batch, "train_batch_size")
-        if stage.needs_rollout:
-            size, key = stage.config.buffer.batch_size, "batch_size"
-        raise UserError(
-            f"its {rows} rows make no {kind} step with `buffer.{key}: {size}` and "
-            f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
-            "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
-        )
+    if reason := too_few_rows(stage, rows):
+        raise UserError(f"its {reason}")
 
 
 def _columns(row: Row) -> str:

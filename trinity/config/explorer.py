@@ -99,8 +99,3 @@ class ExplorerConfig(Section):
         None
     )
     """In `mode: serve`: database that keeps the requests."""
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of one explorer's engines of all models, where there are any."""
-        return sum(one.num_gpus for one in (self.rollout_model, *self.auxiliary_models))

@@ -264,6 +264,18 @@ class ExperimentPlan(Derived):
     stages: tuple[StagePlan, ...]
 
     @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs that an explorer has throughout: those of the stage that takes most."""
+        sizes = [stage.num_rollout_gpus for stage in self.stages if stage.needs_rollout]
+        return max(sizes, default=0)
+
+    @property
+    def num_ranks(self) -> int:
+        """The most training processes of any stage."""
+        stages = [stage for stage in self.stages if stage.needs_training]
+        return max((stage.trainer_rank_num for stage in stages), default=0)
+
+    @property
     def job_path(self) -> Path:
         """`job_dir` as a path."""
         return Path(self.job_dir)

@@ -7,6 +7,7 @@ from pathlib import Path
 from trinity.config.gathered import all_of
 from trinity.config.merging import Stage, stages_of
 from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.ranks import Rollout, largest_rollout
 from trinity.config.resolve_data import absolute
 from trinity.config.root import Config
 from trinity.config.serving_check import check_alone
@@ -19,7 +20,8 @@ from trinity.errors import UserError
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
     """All that follows from `config`; `now` names a run that must not continue an old one."""
     merged = stages_of(config)
-    planned = all_of([partial(_planned, stage, config.trainer) for stage in merged])
+    rollout = largest_rollout(merged)
+    planned = all_of([partial(_planned, stage, config.trainer, rollout) for stage in merged])
     check_alone(planned)
     stages = with_stored_rollouts(planned)
     parts = [part for part in (config.project, config.group) if part]
@@ -40,10 +42,10 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     )
 
 
-def _planned(stage: Stage, above: TrainerConfig) -> StagePlan:
+def _planned(stage: Stage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
     """With the checkpoint that the first stage begins with."""
     start = _start_of(stage, above)
-    return plan_stage(stage).model_copy(update={"start_checkpoint": start})
+    return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
 
 
 def _start_of(stage: Stage, above: TrainerConfig) -> str | None:

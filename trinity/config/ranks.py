@@ -1,11 +1,42 @@
 """How many training processes a stage gets."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from trinity.config.external import is_external
+from trinity.config.merging import Stage
 from trinity.config.root import Config
 from trinity.errors import UserError
 
 
-def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The GPUs that the explorer has, in all stages alike: services start once a run."""
+
+    num_gpus: int
+    stage: str
+    """Which rolls out on all of them."""
+
+
+def largest_rollout(stages: Sequence[Stage]) -> Rollout:
+    """What the stage that rolls out most takes from all.
+
+    Raises: UserError where stages are given machines of their own.
+    """
+    first = stages[0]
+    for stage in stages:
+        if _machines(stage.config) != _machines(first.config):
+            raise UserError(
+                f"stage `{stage.name}`: `cluster` is not that of stage `{first.name}`, and GPUs "
+                "are shared out once for all stages: write it at the top of the file"
+            )
+    return max(
+        (Rollout(_rollout_gpus(stage.config), stage.name) for stage in stages),
+        key=lambda one: one.num_gpus,
+    )
+
+
+def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout: Rollout) -> int:
     """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
@@ -13,11 +44,13 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str) -> int:
     gpus = config.cluster.node_num * config.cluster.gpu_per_node
     ranks = wanted or 1
     if gpus:
-        left = gpus - _rollout_gpus(config)
+        left = gpus - rollout.num_gpus
         if left < max(wanted, 1):
+            whose = "" if rollout.stage == stage else f" of stage `{rollout.stage}`"
             raise UserError(
-                f"stage `{stage}`: rollout takes {gpus - left} of {gpus} GPUs (`cluster.node_num` "
-                f"x `cluster.gpu_per_node`), which leaves {_too_few(left, wanted)}"
+                f"stage `{stage}`: rollout{whose} takes {rollout.num_gpus} of {gpus} GPUs "
+                "(`cluster.node_num` x `cluster.gpu_per_node`), which leaves "
+                f"{_too_few(left, wanted)}"
             )
         ranks = wanted or left
     if train_batch_size < ranks:
@@ -47,7 +80,14 @@ def _too_few(left: int, wanted: int) -> str:
     return f"{max(left, 0)} for `trainer.rank_num: {wanted}`: give more GPUs or fewer ranks"
 
 
+def _machines(config: Config) -> tuple[int, int]:
+    return config.cluster.node_num, config.cluster.gpu_per_node
+
+
 def _rollout_gpus(config: Config) -> int:
+    """The plan of the stage counts the same, see `StagePlan.num_rollout_gpus`."""
     if config.mode == "train":
         return 0
-    return config.explorer.num_gpus
+    explorer = config.explorer
+    own = 0 if is_external(config) else explorer.rollout_model.num_gpus
+    return own + sum(one.num_gpus for one in explorer.auxiliary_models)

@@ -7,7 +7,7 @@ from trinity.config.lengths import Lengths
 from trinity.config.mode import EXPLORING
 from trinity.config.over_rollout import needed_tasks
 from trinity.config.plan_parts import ResolvedAlgorithm
-from trinity.config.ranks import resolve_rank_num
+from trinity.config.ranks import Rollout, resolve_rank_num
 from trinity.config.root import Config
 from trinity.config.sampling import count_expert_rows
 from trinity.errors import UserError
@@ -28,7 +28,11 @@ class Sizes(NamedTuple):
 
 
 def resolve_sizes(
-    config: Config, algorithm: ResolvedAlgorithm, lengths: Lengths | None, stage: str
+    config: Config,
+    algorithm: ResolvedAlgorithm,
+    lengths: Lengths | None,
+    stage: str,
+    rollout: Rollout,
 ) -> Sizes:
     """Raises: UserError with a line for each that cannot be."""
     rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
@@ -37,7 +41,7 @@ def resolve_sizes(
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
     found = Gathered()
     expert_rows = found.of(lambda: count_expert_rows(algorithm, batch, stage))
-    ranks = found.of(lambda: resolve_rank_num(config, batch, stage))
+    ranks = found.of(lambda: resolve_rank_num(config, batch, stage, rollout))
     tokens = found.of(lambda: _max_token_len(config, lengths, algorithm, stage))
     found.raise_all()
     return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)

@@ -31,6 +31,7 @@ from trinity.config.plan_parts import (
     ResolvedTaskset,
     fresh_rows,
 )
+from trinity.config.ranks import Rollout
 from trinity.config.replay_planning import check_capacity
 from trinity.config.resolve_data import (
     check_names,
@@ -70,8 +71,8 @@ class _Data(NamedTuple):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
 
 
-def plan_stage(stage: Stage) -> StagePlan:
-    """All that follows from one stage's configuration.
+def plan_stage(stage: Stage, rollout: Rollout) -> StagePlan:
+    """All that follows from one stage's configuration, and from what rollout takes in any stage.
 
     Raises: UserError with a line for each mistake, but for those that only follow from others.
     """
@@ -80,7 +81,9 @@ def plan_stage(stage: Stage) -> StagePlan:
     algorithm = found.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
     lengths = found.of(lambda: resolve_lengths(config.model, name))
     model = found.of(lambda: _model(config, algorithm, name))
-    sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name)) if algorithm else None
+    sizes = None
+    if algorithm:
+        sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
     data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
     operators = found.of(lambda: _operators(config, name))
     beside = found.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))

@@ -70,7 +70,7 @@ class TrainerConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type the passes compute in."""
     rank_num: NonNegative = 0
-    """Training processes; 0 is one a GPU that rollout leaves, or one where there is none."""
+    """Training processes; 0 is one a GPU that no stage rolls out on, or one where there is none."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
     critic: CriticConfig = usual(CriticConfig)
@@ -85,7 +85,7 @@ class TrainerConfig(Section):
     ] = False
     """A table of rollouts in the monitor."""
     balance_batch: Annotated[
-        bool, NoEffect("ranks always get equal work, where the algorithm allows it")
+        bool, NoEffect("ranks get equal numbers of neighbouring rows, however long these are")
     ] = True
     """Deal rows so that ranks get equal work."""
     ulysses_sequence_parallel_size: Annotated[Positive, Planned("a sequence is on one GPU")] = 1

@@ -97,10 +97,8 @@ class Deployment:
         if self.variant == "cpu":
             return 0
         if service == "trainer":
-            return max(stage.trainer_rank_num for stage in self.plan.stages)
-        rollouts = [stage for stage in self.plan.stages if stage.needs_rollout]
-        sizes = [stage.num_rollout_gpus for stage in rollouts]
-        return max(sizes, default=0) if service == "explorer" else 0
+            return self.plan.num_ranks
+        return self.plan.num_rollout_gpus if service == "explorer" else 0
 
     def folders(self, service: str) -> tuple[Folder, ...]:
         """What the service reads and writes; a folder within another is not named again."""

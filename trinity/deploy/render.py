@@ -12,6 +12,7 @@ from trinity.deploy.compose import compose_override
 from trinity.deploy.deployment import Deployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
+from trinity.deploy.room import check_room
 from trinity.errors import UserError
 
 Target = Literal["compose", "k8s", "nomad"]
@@ -39,6 +40,8 @@ class Rendering:
         Raises: UserError when the folder holds something else, or there are no manifests.
         """
         self.deployment.check()
+        on_one_node = self.target == "compose" or self.overlay == "one-node"
+        check_room(self.deployment, on_one_node=on_one_node)
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:

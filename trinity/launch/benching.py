@@ -118,6 +118,6 @@ class BenchSource:
         for stage in made.stages:
             assert stage.benched is not None, "it is a plan of this module"
             benched = stage.benched.model_copy(update={"experiment_id": experiment.id})
-            start = self.run.start_of(experiment, stage)
-            stages.append(stage.model_copy(update={"benched": benched, "model_path": start}))
+            began = self.run.as_it_began(experiment, stage)
+            stages.append(began.model_copy(update={"benched": benched}))
         return made.model_copy(update={"stages": tuple(stages)})

@@ -13,7 +13,8 @@ from trinity.types import JsonValue
 PLAN_FILE = "config.json"
 
 # Keys that may differ from the run being resumed: they change how long it goes on, what it writes
-# and how it is watched, not what has been computed so far.
+# and how it is watched, not what has been computed so far. How many ranks a stage comes to have is
+# compared by itself.
 CHANGEABLE = (
     "buffer.feedback_timeout",
     "buffer.keep_steps",
@@ -30,6 +31,7 @@ CHANGEABLE = (
     "monitor",
     "synchronizer.sync_timeout",
     "trainer.max_checkpoints_to_keep",
+    "trainer.rank_num",
     "trainer.resume_mode",
     "trainer.save_interval",
 )
@@ -38,14 +40,15 @@ CHANGEABLE = (
 def check_resumable(plan: ExperimentPlan) -> None:
     """Compare with the plan that the directory's run was started with.
 
-    Raises: UserError naming the keys that may not change within a run.
+    Raises: UserError naming the keys that may not change within a run, or the number of ranks.
     """
     path = plan.job_path / PLAN_FILE
     if not path.exists():
         return
     now = _without_secrets(plan)
     try:
-        changed = _changed(hidden("", json.loads(path.read_text())), now)
+        before = hidden("", json.loads(path.read_text()))
+        changed = _changed(before, now)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}, which says what the run in {plan.job_dir} was started with, cannot be read "
@@ -56,6 +59,20 @@ def check_resumable(plan: ExperimentPlan) -> None:
             f"{plan.job_dir} holds a run with other settings of {', '.join(refused)}: "
             "resume it with those it was started with, or give the experiment another `name`"
         )
+    _check_ranks(plan, before)
+
+
+def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:
+    """A checkpoint is cut into a part a rank, and other ranks would have to begin anew."""
+    for old, stage in zip(before["stages"], plan.stages, strict=True):
+        had, has = old.get("trainer_rank_num"), stage.trainer_rank_num
+        if stage.needs_training and had not in (None, has):
+            raise UserError(
+                f"{plan.job_dir} holds a run that trains stage `{stage.name}` on {had} "
+                f"rank{'s' if had != 1 else ''}, and with these settings there are {has}, for whom "
+                f"its checkpoints are not cut: set `trainer.rank_num: {had}`, or keep "
+                "`explorer.rollout_model.engine_num` as it was"
+            )
 
 
 def remember(plan: ExperimentPlan) -> None:

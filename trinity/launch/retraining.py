@@ -84,13 +84,12 @@ class Source:
         [stage] = made.stages
         assert stage.stored_batches is not None, "it is a plan of this module"
         stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
-        start = run.start_of(experiment, stage)
-        changes: dict[str, object] = {"stored_batches": stored, "model_path": start}
+        changes: dict[str, object] = {"stored_batches": stored}
         if (rollouts := stage.stored_rollouts) is not None and not rollouts.run:
             changes["stored_rollouts"] = rollouts.model_copy(
                 update={"experiment_id": experiment.id}
             )
-        changed = stage.model_copy(update=changes)
+        changed = run.as_it_began(experiment, stage).model_copy(update=changes)
         return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 
 

@@ -25,10 +25,11 @@ class StoredRun:
             raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
         return found
 
-    def start_of(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> str:
-        """The user's model, or what the stage before had ended with.
+    def as_it_began(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> StagePlan:
+        """With what the stage before had ended with, if there is one with weights.
 
-        Raises: RunFailed when that is gone.
+        These hold their adapter, so that the stage's own is one at zero. Raises: RunFailed when
+        they are gone.
         """
         names = [one.name for one in self.plan.stages]
         for before in reversed(experiment.stages[: names.index(stage.name)]):
@@ -39,8 +40,8 @@ class StoredRun:
                     f"which are not in {path}"
                 )
             if path:
-                return path
-        return stage.model_path
+                return stage.model_copy(update={"model_path": path, "adapter_path": None})
+        return stage
 
 
 async def find_experiment(

@@ -30,7 +30,7 @@ def rank_advice(
     for ranks in (training.ranks * 2**i for i in range(1, 8)):
         if needs(replace(shortest, ranks=ranks)) <= limit:
             return (
-                f"train on {ranks} GPUs (`cluster.gpu_per_node`, `cluster.node_num`) with "
+                f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
                 f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"
             )
     return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"

@@ -91,6 +91,11 @@ def check(machines: Machines, demand: Demand) -> None:
     if demand.mode == "colocate":
         _check_colocated(machines, demand)
         return
+    _check_rooms(machines, demand)
+
+
+def _check_rooms(machines: Machines, demand: Demand) -> None:
+    """Engines have GPUs of their own, and ranks train on one machine."""
     taken, total = sum(one.gpus for one in demand.engines), machines.total
     shown = " + ".join(f"{one.num} x {one.gpus_each} ({one.name})" for one in demand.engines)
     if demand.mode in ("explore", "bench", "serve"):
@@ -99,6 +104,7 @@ def check(machines: Machines, demand: Demand) -> None:
                 f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
                 "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
             )
+        _check_gang(machines, demand.ranks)
         return
     left = total - taken
     if left < 1:
@@ -106,12 +112,16 @@ def check(machines: Machines, demand: Demand) -> None:
             f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
             "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
         )
-    ranks = demand.ranks or left
-    if ranks > machines.gpus_per_node and ranks % machines.gpus_per_node:
+    _check_gang(machines, demand.ranks or left)
+
+
+def _check_gang(machines: Machines, ranks: int) -> None:
+    node = machines.gpus_per_node
+    if ranks > node:
         raise UserError(
-            f"{ranks} GPUs are left to train on, more than a node's {machines.gpus_per_node} and "
-            "no multiple of it: let engines take whole nodes (`explorer.rollout_model.engine_num` "
-            "x `tensor_parallel_size`), or give `trainer.rank_num`"
+            f"{ranks} ranks are more than one machine has GPUs (`cluster.gpu_per_node: {node}`), "
+            f"and they train on one: give `trainer.rank_num: {node}` or less, or let engines take "
+            "the other machines (`explorer.rollout_model.engine_num` x `tensor_parallel_size`)"
         )
 
 

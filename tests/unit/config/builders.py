@@ -44,6 +44,17 @@ SFT: dict[str, object] = {
 
 DPO: dict[str, object] = {**SFT, "algorithm": {"algorithm_type": "dpo"}}
 CPT: dict[str, object] = {**SFT, "algorithm": {"algorithm_type": "cpt"}}
+IMITATION: Mapping[str, object] = {
+    "stage_name": "sft",
+    "mode": "train",
+    "algorithm": {"algorithm_type": "sft"},
+    "buffer": {
+        "train_batch_size": 16,
+        "trainer_input": {"experience_buffer": {"storage_type": "file", "path": "/data/sft.jsonl"}},
+    },
+}
+REINFORCEMENT: Mapping[str, object] = {"stage_name": "rft", "mode": "both"}
+"""As the first of two `stages` over GRPO, and the second."""
 
 
 def config(base: Mapping[str, object] = GRPO, /, **changes: object) -> Config:

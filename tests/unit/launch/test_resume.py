@@ -110,3 +110,38 @@ def test_a_run_keeps_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
     start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "step-3-1")}
     with pytest.raises(UserError, match=r"trainer\.resume_from_path"):
         check_resumable(plan_in(tmp_path, trainer=start))
+
+
+def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:
+    return plan_in(
+        directory,
+        cluster={"gpu_per_node": 8},
+        explorer={"rollout_model": {"engine_num": engines}},
+        **changes,
+    )
+
+
+def test_other_engines_that_leave_other_ranks_are_refused(tmp_path: Path) -> None:
+    remember(on_gpus(tmp_path, 2))
+    with pytest.raises(UserError, match=r"stage `main` on 6 ranks.*5.*`trainer\.rank_num: 6`"):
+        check_resumable(on_gpus(tmp_path, 3))
+
+
+def test_ranks_may_be_written_down_where_engines_change(tmp_path: Path) -> None:
+    remember(on_gpus(tmp_path, 2))
+    given = on_gpus(tmp_path, 1, trainer={"rank_num": 6})
+    check_resumable(given)
+    remember(given)
+    check_resumable(on_gpus(tmp_path, 2))
+
+
+def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    remember(plan_in(tmp_path))
+    with pytest.raises(UserError, match=r"stage `main` on 1 rank.*`trainer\.rank_num: 1`"):
+        check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
+
+
+def test_what_only_explores_has_no_ranks_to_keep(tmp_path: Path) -> None:
+    explores = {"cluster": {"gpu_per_node": 8}, "mode": "explore"}
+    remember(plan_in(tmp_path, **explores))
+    check_resumable(plan_in(tmp_path, **explores, explorer={"rollout_model": {"engine_num": 4}}))

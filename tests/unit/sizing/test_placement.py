@@ -68,7 +68,9 @@ def test_one_gpu_is_shared_in_colocate() -> None:
         ),
         (1, 2, demand(engines(3), mode="bench", ranks=0), "want 3 GPUs .* there are 2"),
         (1, 2, demand(engines(2)), "leaves none to train on"),
-        (2, 4, demand(engines(2), ranks=6), "6 GPUs are left to train on, more than a node's 4"),
+        (2, 4, demand(engines(2), ranks=6), "6 ranks are more than one machine has GPUs"),
+        (3, 2, demand(engines(2), ranks=4), "`trainer.rank_num: 2` or less"),
+        (2, 2, demand(engines(), ranks=3, mode="bench"), "3 ranks are more than one machine has"),
         (1, 2, demand(mode="colocate"), "is one GPU for one engine"),
         (1, 1, demand(engines(), engines(name="judge"), mode="colocate"), "no auxiliary models"),
     ],
@@ -80,5 +82,6 @@ def test_what_cannot_be_placed_is_refused(
         places(nodes, gpus, wanted)
 
 
-def test_training_may_have_whole_nodes() -> None:
-    assert len(places(3, 2, demand(engines(2), ranks=4))) == 6
+def test_training_may_have_a_whole_node() -> None:
+    found = places(2, 2, demand(engines(2), ranks=2))
+    assert (found["rank 0"], found["rank 1"]) == (("1:0",), ("1:1",))

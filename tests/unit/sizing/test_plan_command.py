@@ -74,7 +74,7 @@ def test_what_does_not_fit_names_the_setting_to_change(tmp_path: Path) -> None:
 
 def test_more_gpus_are_advised_where_fewer_tokens_do_not_help(tmp_path: Path) -> None:
     text = plan(experiment(tmp_path, cluster={"gpu_per_node": 2}), "--gpu-memory", "24")
-    assert "GPUs (`cluster.gpu_per_node`, `cluster.node_num`)" in line(text, "DOES NOT FIT")
+    assert "GPUs of one machine (`cluster.gpu_per_node`)" in line(text, "DOES NOT FIT")
 
 
 def test_an_engine_without_room_is_told(tmp_path: Path) -> None:

@@ -344,13 +344,21 @@ def test_a_limit_of_tokens_is_one_of_whole_sequences() -> None:
 
 
 def test_the_ranks_that_train_divide_into_the_groups_that_share_weights() -> None:
-    machines = ("trainer.nnodes=8", "trainer.n_gpus_per_node=8")
-    found = from_keys(*machines, f"{ACTOR}.fsdp_config.fsdp_size=32")
+    found = from_keys("trainer.n_gpus_per_node=32", f"{ACTOR}.fsdp_config.fsdp_size=16")
     engines = value(found, "explorer.rollout_model.engine_num")
     size = value(found, "explorer.rollout_model.tensor_parallel_size")
     assert isinstance(engines, int)
     assert isinstance(size, int)
-    assert (64 - engines * size) % 32 == 0
+    assert (32 - engines * size) % 16 == 0
+
+
+def test_supervised_ranks_are_on_one_machine(tmp_path: Path) -> None:
+    start = "torchrun --nnodes=2 --nproc_per_node=8 -m verl.trainer.sft_trainer"
+    found = converted(f"{start} data.train_files=/d/train.parquet", tmp_path)
+    assert value(found, "trainer.rank_num") == 8
+    assert any(
+        "8 of 16 GPUs are idle, as ranks are on one machine" in line for line in found.report
+    )
 
 
 CORRECTION = "algorithm.rollout_correction"

@@ -31,16 +31,19 @@ def convert_placement(work: Work) -> None:
     machines, own_gpus = _put_cluster(work)
     per_engine = _engine_size(work)
     per_judge = _judge_size(work)
-    judges = max(machines.total // _SHARE // per_judge, 1) if per_judge else 0
+    judges = max(machines.gpus // _SHARE // per_judge, 1) if per_judge else 0
     engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
     taken = engines * per_engine + judges * per_judge
     left = machines.total - taken
     work.put(
         f"{OURS}.engine_num",
         engines,
-        f"{engines * per_engine} of {machines.total} GPUs roll out, {max(left, 0)} train",
+        f"{engines * per_engine} of {machines.total} GPUs roll out, "
+        f"{min(max(left, 0), machines.gpus)} train",
         "choose with --engine-num",
     )
+    if idle := idle_beside_ranks(work, machines, left):
+        _advise_explorers(work, machines, idle)
     _put_engine(work)
     if per_judge:
         _put_judge(work, judges)
@@ -50,6 +53,23 @@ def convert_placement(work: Work) -> None:
             f"rollout takes {taken} of {machines.total} {unit}, and training needs one at least: "
             "here the two do not take turns. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
             f"or lower `{OURS}.tensor_parallel_size`"
+        )
+
+
+def idle_beside_ranks(work: Work, machines: Machines, left: int) -> int:
+    """GPUs that more ranks than one machine has would have; the ranks are limited to those."""
+    if left <= machines.gpus:
+        return 0
+    work.put("trainer.rank_num", machines.gpus, "ranks are on one machine")
+    return left - machines.gpus
+
+
+def _advise_explorers(work: Work, machines: Machines, idle: int) -> None:
+    if more := idle // machines.gpus:
+        work.report.advice.append(
+            f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine and an "
+            f"explorer's engines on another: `trinity deploy render --explorers {more + 1}` uses "
+            f"{more} machine{'s' if more > 1 else ''} more"
         )
 
 
@@ -96,17 +116,21 @@ def _judge_size(work: Work) -> int:
 def _engine_num(
     work: Work, machines: Machines, per_engine: int, judge_gpus: int, own_gpus: int
 ) -> int:
-    """As many as asked for, or about a quarter, so that training gets whole nodes and groups."""
+    """As many as asked for, or those of a machine where there are several.
+
+    On one machine a quarter, so that training gets whole groups.
+    """
     if work.choices.engine_num is not None:
         return work.choices.engine_num
-    if own_gpus:
-        return max(own_gpus // per_engine, 1)
+    if own_gpus or machines.nodes > 1:
+        most = min(own_gpus or machines.gpus, machines.gpus - judge_gpus)
+        return max(most // per_engine, 1)
     first = max(machines.total // _SHARE // per_engine, 1)
     group = work.settings.peek(_GROUP)
     ranks = group if isinstance(group, int) and group > 0 else 1
     for engines in range(first, machines.total // per_engine + 1):
         left = machines.total - judge_gpus - engines * per_engine
-        if left > 0 and left % ranks == 0 and (left <= machines.gpus or not left % machines.gpus):
+        if left > 0 and left % ranks == 0:
             return engines
     return first
 

@@ -2,6 +2,7 @@
 
 from trinity.verl.json_value import JsonValue
 from trinity.verl.rules.data import place_of
+from trinity.verl.rules.placement import Machines, idle_beside_ranks
 from trinity.verl.work import Work
 
 BUFFER = "buffer.trainer_input.experience_buffer"
@@ -54,6 +55,7 @@ def _put_format(work: Work) -> None:
 
 def _put_machines(work: Work) -> None:
     """From torchrun, or from the trainer's section."""
+    counts = []
     for ours, keys, default in (
         ("cluster.node_num", ("torchrun.nnodes", "trainer.nnodes"), 1),
         ("cluster.gpu_per_node", ("torchrun.nproc_per_node", "trainer.n_gpus_per_node"), _ON_GPUS),
@@ -64,8 +66,15 @@ def _put_machines(work: Work) -> None:
             key = given[0]
             count = work.number(key, default, ours)
         work.put(ours, count, work.origin(key, count))
+        counts.append(count)
         for other in given[1:]:
             work.pass_over(other, f"`{key}` decides")
+    machines = Machines(*counts)
+    if idle := idle_beside_ranks(work, machines, machines.total):
+        work.report.advice.append(
+            f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine: set "
+            "`cluster.node_num: 1`"
+        )
 
 
 def _put_ends(work: Work) -> None:

@@ -154,9 +154,9 @@ GPUS = [
         "no multiple of a node's 2",
     ),
     refused(
-        "a gang over parts of machines",
+        "ranks on several machines",
         {"cluster": {"gpu_per_node": 2, "node_num": 2}},
-        "3 GPUs are left to train on",
+        "3 ranks are more than one machine has GPUs",
     ),
     follows(
         "an engine over whole machines",

@@ -1,0 +1,74 @@
+"""What a rendering asks for is there: GPUs of one machine for a process, of all for all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
+from tests.unit.deploy.manifests import compose_files, json_file, rendered
+from trinity.config.planning import plan_experiment
+from trinity.deploy.deployment import Deployment, Images
+from trinity.deploy.kubernetes import Overlay
+from trinity.deploy.render import Target
+from trinity.errors import UserError
+
+LISTENING = {"explorer_input": {"default_workflow_type": "math_workflow"}}
+TWO_MACHINES = {"node_num": 2, "gpu_per_node": 8}
+
+
+def deployment(explorers: int = 1, **changes: Any) -> Deployment:
+    given = {"cluster": {"gpu_per_node": 8}, "buffer": LISTENING, **changes}
+    plan = plan_experiment(config(**given))
+    return Deployment(plan=plan, explorers=explorers, plugin_dir=None, images=Images())
+
+
+def engines(number: int) -> dict[str, object]:
+    return {"rollout_model": {"engine_num": number}}
+
+
+def test_a_stage_that_rolls_nothing_out_leaves_the_explorers_gpus_alone(tmp_path: Path) -> None:
+    staged = deployment(stages=[IMITATION, REINFORCEMENT])
+    assert (staged.gpus("explorer"), staged.gpus("trainer")) == (1, 7)
+    _, override = compose_files(rendered(staged, "compose", tmp_path / "out"))
+    devices = [
+        device
+        for name in ("explorer", "trainer")
+        for one in override["services"][name]["deploy"]["resources"]["reservations"]["devices"]
+        for device in one["device_ids"]
+    ]
+    assert devices == [str(number) for number in range(8)]
+
+
+def test_without_training_no_gpu_is_kept_for_it() -> None:
+    explores = deployment(mode="explore", explorer=engines(8))
+    assert (explores.gpus("explorer"), explores.gpus("trainer")) == (8, 0)
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "nomad"])
+def test_one_node_has_the_gpus_of_one(tmp_path: Path, target: Target) -> None:
+    two = deployment(cluster=TWO_MACHINES, explorer=engines(8))
+    with pytest.raises(UserError, match=r"one node has 8 GPUs.*explorer takes 8.*trainer 8"):
+        rendered(two, target, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("target", "overlay"), [("k8s", "cluster"), ("nomad", "cluster")])
+def test_a_cluster_has_those_of_several(tmp_path: Path, target: Target, overlay: Overlay) -> None:
+    two = deployment(cluster=TWO_MACHINES, explorer=engines(8))
+    folder = rendered(two, target, tmp_path / "out", overlay)
+    if target == "nomad":
+        variables = json_file(folder / "experiment.vars.json")
+        assert (variables["explorer_gpus"], variables["trainer_gpus"]) == (8, 8)
+
+
+def test_one_node_counts_all_explorers(tmp_path: Path) -> None:
+    many = deployment(explorers=2)
+    with pytest.raises(UserError, match=r"2 explorers take 2.*trainer 7"):
+        rendered(many, "k8s", tmp_path / "out")
+    rendered(deployment(explorers=2, trainer={"rank_num": 6}), "k8s", tmp_path / "out")
+
+
+def test_an_explorer_is_on_one_machine(tmp_path: Path) -> None:
+    wide = deployment(cluster={"node_num": 3, "gpu_per_node": 8}, explorer=engines(16))
+    with pytest.raises(UserError, match=r"one explorer takes 16 GPUs.*engine_num.*--explorers"):
+        rendered(wide, "k8s", tmp_path / "out", "cluster")
