@@ -83,10 +83,11 @@ class TextEncoder:
 
 
 def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
-    """The prompt of a row of texts, after the system prompt if there is one."""
-    system = form.system_prompt
-    if form.system_prompt_key is not None:
-        system = str(_column(row, form.system_prompt_key, index))
+    """The prompt of a row of texts, after the system prompt if there is one: its own, or that of
+    all rows."""
+    key, system = form.system_prompt_key, form.system_prompt
+    if key and _column(row, key, index) not in (None, ""):
+        system = _text(row, key, index)
     user = _text_message("user", _text(row, form.prompt_key, index))
     return [_text_message("system", system), user] if system else [user]
 

@@ -13,6 +13,7 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
 from trinity.client.packing import Packer, Row
+from trinity.client.resending import Resending
 from trinity.client.results import PipelineInfo, Submission, TasksetInfo, TasksetState
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
@@ -23,9 +24,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CALL_SECONDS = 60.0
-UPLOAD_SECONDS = 3600.0
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+STALL_SECONDS = 600.0
+"""Longest that the buffer may take none of an upload's rows; the whole of it may take any time."""
 PAGE_SIZE = 1_000
 
 STATES = {
@@ -82,9 +82,10 @@ class AsyncTasksets:
     ) -> Submission:
         """Store rows under a name; says which of them were refused, and why.
 
-        When the connection breaks, the same is sent again for `patience_seconds`, which stores
-        nothing twice. Rows that can be gone through only once cannot be sent again: give a list.
-        To go on in another process, give the same `request_id`, the rows from the first one on.
+        When the connection breaks, the same is sent again for `patience_seconds`, and as long again
+        whenever it came further than before, which stores nothing twice. Rows that can be gone
+        through only once cannot be sent again: give a list. To go on in another process, give the
+        same `request_id`, the rows from the first one on.
 
         Raises: PreconditionFailed when the name is taken, or the queue is closed.
         """
@@ -93,36 +94,36 @@ class AsyncTasksets:
             tenant=self._tenant, name=name, request_id=own_id, is_queue=is_queue
         )
         is_one_way = iter(rows) is rows
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (0.0 if is_one_way else self._patience_seconds)
-        pause = FIRST_PAUSE_SECONDS
+        resending = Resending(0.0 if is_one_way else self._patience_seconds)
         while True:
+            packer = Packer()
             try:
-                return await self._submit(header, rows)
+                return await self._submit(header, rows, packer)
             except Unauthenticated:
                 raise
             except Unavailable as error:
-                if loop.time() + pause > deadline:
+                pause = resending.pause(packer.num_sent)
+                if pause is None:
                     raise Unavailable(f"{error} (request id {own_id})") from error
                 logger.info("rows are sent again", extra={"taskset": name, "why": str(error)})
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def _submit(self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row]) -> Submission:
-        packer = Packer()
+    async def _submit(
+        self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row], packer: Packer
+    ) -> Submission:
         messages = packer.messages(rows)
-        call = self._buffer.SubmitTaskset(timeout=UPLOAD_SECONDS)
+        call = self._buffer.SubmitTaskset()
         try:
-            await call.write(buffer_pb2.SubmitTasksetRequest(header=header))
+            await _in_time(call.write(buffer_pb2.SubmitTasksetRequest(header=header)))
             for message in messages:
-                await call.write(message)
-            await call.done_writing()
+                await _in_time(call.write(message))
+            await _in_time(call.done_writing())
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
             pass  # it has ended before its time: the answer says why
         except BaseException:
             call.cancel()
             raise
-        answer: buffer_pb2.SubmitTasksetResponse = await _call(call)
+        answer: buffer_pb2.SubmitTasksetResponse = await _in_time(_call(call))
         for _ in messages:
             pass  # what was not sent is counted all the same
         return Submission(
@@ -183,6 +184,15 @@ async def _call(call: Awaitable[T]) -> T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
+
+
+async def _in_time(step: Awaitable[T]) -> T:
+    """One step of an upload."""
+    try:
+        async with asyncio.timeout(STALL_SECONDS):
+            return await step
+    except TimeoutError:
+        raise Unavailable(f"the buffer took nothing for {STALL_SECONDS:g} s") from None
 
 
 def _info(

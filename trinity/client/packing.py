@@ -26,10 +26,11 @@ class Packer:
     packer.refused(response)
     """
 
+    num_sent: int = 0
+    """Rows that were packed so far."""
     _left_out: list[Refusal] = field(default_factory=list)
     _starts: list[int] = field(default_factory=list)
     """For each row left out, how many were sent before it."""
-    _num_sent: int = 0
 
     def messages(self, rows: Iterable[Row]) -> Iterator[pb.SubmitTasksetRequest]:
         """One for some rows each, and the end."""
@@ -39,20 +40,20 @@ class Packer:
             text, reason = _text(row)
             if reason:
                 self._left_out.append(Refusal(index=index, reason=reason))
-                self._starts.append(self._num_sent)
+                self._starts.append(self.num_sent)
                 continue
             if pack and (size + len(text) > PACK_BYTES or len(pack) == PACK_ROWS):
                 yield self._message(pack)
                 pack, size = [], 0
             pack.append(text)
             size += len(text)
-            self._num_sent += 1
+            self.num_sent += 1
         if pack:
             yield self._message(pack)
-        yield pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=self._num_sent)
+        yield pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=self.num_sent)
 
     def _message(self, pack: Sequence[str]) -> pb.SubmitTasksetRequest:
-        before = self._num_sent - len(pack)
+        before = self.num_sent - len(pack)
         return pb.SubmitTasksetRequest(rows=pb.TaskRows(json=pack), num_before=before)
 
     @property

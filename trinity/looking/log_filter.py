@@ -44,13 +44,17 @@ def since_of(text: str, now: datetime) -> datetime:
 
     Raises: UserError when it is neither.
     """
-    if match := _AGO.fullmatch(text.strip()):
-        return now - timedelta(**{_UNITS[match["unit"]]: int(match["number"])})
     try:
-        given = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return _since(text.strip(), now)
+    except (ValueError, OverflowError):  # the second: before the first of years
         raise UserError(
             f"--since {text!r} is no time: give how long ago (30s, 10m, 2h, 1d), or a time as "
             "2026-03-01T12:30, UTC unless it says otherwise"
         ) from None
+
+
+def _since(text: str, now: datetime) -> datetime:
+    if match := _AGO.fullmatch(text):
+        return now - timedelta(**{_UNITS[match["unit"]]: int(match["number"])})
+    given = datetime.fromisoformat(text)
     return given if given.tzinfo else given.replace(tzinfo=UTC)

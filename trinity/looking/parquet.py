@@ -53,6 +53,8 @@ def schema(pa: Any) -> Any:
             ("presence_penalty", real),
             ("frequency_penalty", real),
             ("stop", pa.list_(text)),
+            ("logprobs", whole),
+            ("json_schema", text),
         ]
     )
     texts = ("id", "stage", "suffix", "parent_id", "assignment_id", "taskset", "state", "reason")
@@ -79,7 +81,7 @@ def schema(pa: Any) -> Any:
 async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
     """Write a file that is there whole or not at all; answers how many samples it holds."""
     pa = load_pyarrow()
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _cleared(path)
     columns = schema(pa)
     count = 0
     try:
@@ -91,6 +93,16 @@ async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
     finally:
         partial.unlink(missing_ok=True)
     return count
+
+
+def _cleared(path: Path) -> Path:
+    """Where to write at first; what an export that was killed left there is removed."""
+    partial = path.with_name(f".{path.name}.partial")
+    if partial.is_dir():
+        shutil.rmtree(partial)
+    else:
+        partial.unlink(missing_ok=True)
+    return partial
 
 
 async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
@@ -115,7 +127,7 @@ def _size(row: JsonObject) -> int:
 async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
     """Write a directory that `datasets.load_from_disk` reads; answers how many samples it holds."""
     dataset_class = _load_datasets()
-    work = path.with_name(f".{path.name}.partial")
+    work = _cleared(path)
     work.mkdir(parents=True)
     try:
         count = await write_parquet(work / "samples.parquet", rows)

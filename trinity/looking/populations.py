@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trinity.api.v1 import query_pb2
+from trinity.looking.harmless import harmless
 from trinity.looking.samples import name_of_state
 
 BENT = "differs from what was left out by more than chance"
@@ -22,7 +23,7 @@ def population_lines(stage: str, population: query_pb2.GetPopulationResponse) ->
         f"samples, {population.num_trained:,} of them were trained on"
     ]
     for one in population.left_out:
-        why = escape(one.reason) or name_of_state(one.state)
+        why = escape(harmless(one.reason)) or name_of_state(one.state)
         lines.append(f"  {one.count:,} were left out: {why}")
     return lines
 
@@ -32,7 +33,7 @@ def population_table(population: query_pb2.GetPopulationResponse) -> Table:
     table = Table("of all samples", "generated: mean", "trained: mean", "shift (0 to 1)", "")
     for one in population.comparisons:
         table.add_row(
-            one.name.replace("_", " "),
+            escape(harmless(one.name.replace("_", " "))),
             _mean(one.generated_mean),
             _mean(one.trained_mean),
             f"{one.shift:.3f}",

@@ -124,6 +124,8 @@ def _sampling(sample: Experience) -> JsonObject | None:
         "presence_penalty": used.presence_penalty,
         "frequency_penalty": used.frequency_penalty,
         "stop": list(used.stop),
+        "logprobs": used.logprobs,
+        "json_schema": used.json_schema,
     }
 
 

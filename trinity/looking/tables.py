@@ -10,6 +10,7 @@ from rich.text import Text
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import experience_from_proto
+from trinity.looking.harmless import harmless
 from trinity.looking.samples import name_of_finish, name_of_state
 from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
@@ -61,7 +62,7 @@ def step_table(rows: Iterable[query_pb2.StepRow]) -> Table:
             cells = (*_begin(row.experience), *_values(row.experience))
         else:
             cells = (NONE, "data", str(row.row_index), *[NONE] * 5)
-        table.add_row(str(use.position), *cells, *learned, Text(row.row_json))
+        table.add_row(str(use.position), *cells, *learned, _text(row.row_json))
     return table
 
 
@@ -76,7 +77,8 @@ def _begin(record: query_pb2.ExperienceRecord) -> tuple[str, str, str]:
     eid = record.eid
     place = f"{eid.explore_step}/{eid.position}/{eid.run}"
     turn = f".{eid.step}" if eid.step else ""
-    return record.id[:ID_DIGITS], place + turn, escape(f"{record.taskset}:{record.task_index}")
+    task = harmless(f"{record.taskset}:{record.task_index}")
+    return record.id[:ID_DIGITS], place + turn, escape(task)
 
 
 def _values(record: query_pb2.ExperienceRecord) -> tuple[str, ...]:
@@ -99,12 +101,17 @@ def versions(record: query_pb2.ExperienceRecord) -> str:
 
 def _one_line(record: query_pb2.ExperienceRecord) -> Text:
     if record.reason and not record.uses:
-        return Text(f"({record.reason})", style="italic")
+        return _text(f"({record.reason})", style="italic")
     if not record.HasField("content"):
         return Text("(content removed)" if record.content_removed else "", style="italic")
     content = record.content
     side = content.sequence if content.HasField("sequence") else content.pair.chosen
-    return Text(json.dumps(side.response_text, ensure_ascii=False)[1:-1])
+    return _text(json.dumps(side.response_text, ensure_ascii=False)[1:-1])
+
+
+def _text(text: str, style: str = "") -> Text:
+    """What others wrote."""
+    return Text(harmless(text), style=style)
 
 
 def _number(value: float) -> str:
@@ -140,18 +147,18 @@ def whole_sample(answer: query_pb2.GetExperienceResponse) -> RenderableType:
     parts: list[RenderableType] = [_facts(answer)]
     if not record.HasField("content"):
         why = record.content_removed or "deleted"
-        return Group(*parts, Text(f"its content is {why}", style="italic"))
+        return Group(*parts, _text(f"its content is {why}", style="italic"))
     sample = experience_from_proto(record.content)
     if sample.info:
-        parts.append(Text(f"info  {json.dumps(sample.info, ensure_ascii=False)}"))
+        parts.append(_text(f"info  {json.dumps(sample.info, ensure_ascii=False)}"))
     body = sample.body
     if isinstance(body, Pair):
         named = [("chosen", body.chosen), ("rejected", body.rejected)]
     else:
         named = [("response", body)]
-    parts += [Text("\nprompt", style="bold"), Text(named[0][1].prompt_text)]
+    parts += [Text("\nprompt", style="bold"), _text(named[0][1].prompt_text)]
     for name, sequence in named:
-        parts += [Text(f"\n{name}", style="bold"), Text(sequence.response_text)]
+        parts += [Text(f"\n{name}", style="bold"), _text(sequence.response_text)]
         parts += [Text(""), _tokens(sample, sequence)]
     return Group(*parts)
 
@@ -183,7 +190,7 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
     )
     for name, value in shown:
         if value:
-            facts.add_row(name, Text(value))
+            facts.add_row(name, _text(value))
     return facts
 
 

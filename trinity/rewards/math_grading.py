@@ -8,6 +8,7 @@ its own (`math_grader`), which is killed when it does not answer.
 import atexit
 import json
 import logging
+import re
 import select
 import subprocess
 import sys
@@ -20,6 +21,12 @@ START_SECONDS = 60.0
 GRADE_SECONDS = 15.0
 MAX_CHARACTERS = 4000
 """An answer stands at the end: of a longer response, the end is graded."""
+_END = r"(?:[eE][-+]?\d+)?"
+_THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
+NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
+"""Commas and blanks only part thousands: any other comma may part the numbers of a list."""
+_PLAIN = rf"(?:[-+] ?)?(?:\d+(?:\.\d*)?|\.\d+){_END}"
+NUMBERS = re.compile(rf"{_PLAIN}(?:\s*,\s*{_PLAIN})+")
 
 
 def same_answer(response: str, truth: str) -> bool:
@@ -30,16 +37,23 @@ def same_answer(response: str, truth: str) -> bool:
     numbers = _number(plain), _number(expected)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    return bool(plain) and GRADER.grade(plain[-MAX_CHARACTERS:], expected)
+    return bool(plain) and GRADER.grade(_as_list(plain[-MAX_CHARACTERS:]), expected)
 
 
 def _number(text: str) -> Decimal | None:
     """Plain numbers are compared here, which is most of what there is to grade."""
-    try:
-        value = Decimal(text.strip("$").replace(",", "").replace(" ", ""))
-    except InvalidOperation:
+    bare = text.strip("$").strip()
+    if not NUMBER.fullmatch(bare):
         return None
-    return value if value.is_finite() else None
+    try:
+        return Decimal(bare.replace(",", "").replace(" ", ""))
+    except InvalidOperation:  # its exponent is too large
+        return None
+
+
+def _as_list(text: str) -> str:
+    """Of bare numbers the parser takes the last, unless dollar signs say that they are a list."""
+    return f"${text}$" if NUMBERS.fullmatch(text) else text
 
 
 class Grader:

@@ -23,7 +23,8 @@ class RewardFn:
 
     `__call__` names what it wants to see and gets only that: `response`, `truth` (or
     `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
-    `response_length` in tokens and `finish_reason` are there to be named.
+    `response_length` in tokens and `finish_reason` are there to be named. A truth without a default
+    must be there: a row that has none is not scored.
     """
 
     in_thread: ClassVar[bool] = True
@@ -46,6 +47,8 @@ KNOWN = frozenset(
     }
 )
 """What a reward may name."""
+TRUTHS = frozenset({"truth", "ground_truth"})
+"""What a row may lack."""
 
 RewardSource = type[RewardFn] | Callable[..., RewardParts]
 
@@ -57,7 +60,9 @@ class Reward:
         self._function = _build(source, args, name)
         self._name = name
         self.in_thread = _in_thread(source)
-        self._wanted = _wanted(cast(Hashable, source if source.__hash__ else type(source)), name)
+        hashable = cast(Hashable, source if source.__hash__ else type(source))
+        self._wanted, demanded = _named(hashable, name)
+        self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
     def __call__(self, **known: object) -> dict[str, float]:
         """The parts of the score.
@@ -102,16 +107,20 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
 
 
 @lru_cache
-def _wanted(source: Hashable, name: str) -> frozenset[str] | None:
-    """What it wants to see; None is everything. Remembered: every run has a reward made for it."""
+def _named(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """What it wants to see, where None is everything, and what of it has no default.
+
+    Remembered: every run has a reward made for it.
+    """
     assert callable(source)
     called = (
         _call_signature(source, name) if isinstance(source, type) else inspect.signature(source)
     )
     parameters = called.parameters.values()
+    demanded = frozenset(p.name for p in parameters if _is_demanded(p))
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
+        return None, demanded
+    return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), demanded
 
 
 def _call_signature(source: type, name: str) -> inspect.Signature:

@@ -27,8 +27,8 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
     """Reward 1 where the goal is reached, else 0; metrics `env_steps` and `agent_steps`.
 
     A row draws its lake by `size` (4), `p`, the share of ice (0.8), and `seed` (its number in the
-    taskset); `desc` in workflow_args, rows of S, F, H and G, is one lake for all. A turn without a
-    move counts for `agent_max_steps` alone.
+    taskset); `desc` in workflow_args, a list or lines of S, F, H and G, is one lake for all. A
+    turn without a move counts for `agent_max_steps` alone.
     """
 
     is_async = True
@@ -77,8 +77,8 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         seed = int(self._number("seed", self.task.index))
         chance = random.Random(f"ice {seed}") if arguments.switch("is_slippery") else None
         desc = arguments.value("desc")
-        if isinstance(desc, list):
-            return FrozenLake.from_rows([str(row) for row in desc], chance)
+        if desc is not None:
+            return FrozenLake.from_rows(self._rows(desc), chance)
         rows = random_rows(
             size=int(self._number("size", SIZE)),
             ice_share=self._number("p", ICE_SHARE),
@@ -86,6 +86,16 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
             max_steps=max_steps,
         )
         return FrozenLake.from_rows(rows, chance)
+
+    def _rows(self, desc: JsonValue) -> list[str]:
+        if isinstance(desc, str):
+            return desc.split()
+        if not isinstance(desc, list):
+            raise UserError(
+                f"taskset {self.task.taskset!r}: {type(self).__name__}: workflow_args.desc is "
+                f"{desc!r}: give the rows of a lake, as a list or as lines of a text"
+            )
+        return [str(row) for row in desc]
 
     def _number(self, column: str, usual: float) -> float:
         value = self.task.raw_task.get(column, usual)

@@ -41,5 +41,5 @@ class MathEvalWorkflow(Workflow):
 
     def _accuracy(self, experience: Experience) -> float:
         answer = last_boxed(experience.response_text) or ""
-        truth = self.task.truth if self.task.truth is not None else self.task.column(ANSWER)
+        truth = self.task.truth if self.task.truth is not None else self.task.filled(ANSWER)
         return float(same_answer(answer, last_boxed(str(truth)) or str(truth)))

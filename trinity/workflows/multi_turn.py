@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
+from trinity.workflows.transcript import common_places
 from trinity.workflows.turns import joined
 from trinity.workflows.workflow import Workflow
 
@@ -93,23 +94,11 @@ class MultiTurnWorkflow(Workflow):
 def _turns(messages: Sequence[Message], made: Sequence[Experience]) -> list[Experience]:
     """The answers that became messages of the transcript, in its order.
 
-    Where none did because the first prompt was too long, the stand-in for it.
+    Where none did because the first prompt was too long, the stand-in for it. White space around
+    an answer is often taken off.
     """
     cut = [one for one in made if one.finish_reason is FinishReason.PROMPT_TRUNCATED]
     rest = [one for one in made if one.finish_reason is not FinishReason.PROMPT_TRUNCATED]
-    found: list[Experience] = []
-    for message in messages:
-        if message["role"] != "assistant":
-            continue
-        place = _place(rest, message["content"])
-        if place is not None:
-            found.append(rest[place])
-            rest = rest[place + 1 :]
-    return found or cut[:1]
-
-
-def _place(answers: Sequence[Experience], content: str) -> int | None:
-    """White space around an answer is often taken off."""
-    wanted = content.strip()
-    matches = (i for i, one in enumerate(answers) if one.response_text.strip() == wanted)
-    return next(matches, None)
+    told = [one["content"].strip() for one in messages if one["role"] == "assistant"]
+    places = common_places(told, [one.response_text.strip() for one in rest])
+    return [rest[place] for place in places] or cut[:1]

@@ -69,6 +69,8 @@ class SimpleWorkflow(Workflow):
     async def _call(
         self, reward: Reward, experience: Experience, response: str
     ) -> dict[str, float]:
+        if reward.needs_truth:
+            self.task.demand_truth()
         known = {
             "response": response,
             "truth": self.task.truth,

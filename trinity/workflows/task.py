@@ -28,13 +28,7 @@ class Task:
     def task_desc(self) -> str:
         """The prompt column."""
         key = self.format.prompt_key
-        value = self.column(key)
-        if value is None or isinstance(value, list | dict):
-            kind = "null" if value is None else f"a {type(value).__name__}"
-            raise UserError(
-                f"taskset {self.taskset!r}, row {self.index}: column {key!r} is {kind}, no text"
-            )
-        return str(value)
+        return self._text(key, self.column(key))
 
     @property
     def truth(self) -> JsonValue:
@@ -45,7 +39,16 @@ class Task:
     def system_prompt(self) -> str | None:
         """The row's own system prompt, else the taskset's."""
         key = self.format.system_prompt_key
-        return str(self.column(key)) if key else self.format.system_prompt
+        own = self.column(key) if key else None
+        return self.format.system_prompt if own in (None, "") else self._text(key, own)
+
+    def demand_truth(self) -> None:
+        """For who cannot do without; tasks that are said to have none are let through.
+
+        Raises: UserError when the row's truth is not there or null.
+        """
+        if self.format.response_key:
+            self.filled(self.format.response_key)
 
     def column(self, key: str) -> JsonValue:
         """The value of a column that must be there.
@@ -54,7 +57,42 @@ class Task:
         """
         if key not in self.raw_task:
             raise UserError(
-                f"taskset {self.taskset!r}, row {self.index}: there is no column {key!r}; "
-                f"its columns are {', '.join(self.raw_task)}; set format.prompt_key"
+                f"{self._row}: there is no column {key!r}; {self._columns}; "
+                f"{self._setting_of(key) or 'add it to the rows'}"
             )
         return self.raw_task[key]
+
+    def filled(self, key: str) -> JsonValue:
+        """The value of a column that must be there, and not null.
+
+        Raises: UserError when it is not.
+        """
+        value = self.column(key)
+        if value is None:
+            remedy = " or ".join(filter(None, ["correct the row", self._setting_of(key)]))
+            raise UserError(f"{self._row}: column {key!r} is null; {self._columns}; {remedy}")
+        return value
+
+    def _text(self, key: str | None, value: JsonValue) -> str:
+        if value is None or isinstance(value, list | dict):
+            kind = "null" if value is None else f"a {type(value).__name__}"
+            raise UserError(f"{self._row}: column {key!r} is {kind}, no text")
+        return str(value)
+
+    def _setting_of(self, column: str) -> str:
+        """How to have another column read in its place; empty where no setting names it."""
+        form = self.format
+        named = {
+            "prompt_key": form.prompt_key,
+            "response_key": form.response_key,
+            "system_prompt_key": form.system_prompt_key,
+        }
+        return next((f"set `format.{key}`" for key, one in named.items() if one == column), "")
+
+    @property
+    def _row(self) -> str:
+        return f"taskset {self.taskset!r}, row {self.index}"
+
+    @property
+    def _columns(self) -> str:
+        return f"its columns are {', '.join(self.raw_task)}"

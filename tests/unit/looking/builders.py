@@ -31,7 +31,9 @@ def sequence(response: str = "[bold]4[/bold]") -> Sequence:
     )
 
 
-def content(body: Sequence | Pair | None = None) -> experience_pb2.Experience:
+def content(
+    body: Sequence | Pair | None = None, sampling: SamplingParams | None = None
+) -> experience_pb2.Experience:
     """A sample with something in every field."""
     sample = Experience(
         body=body or sequence(),
@@ -42,7 +44,7 @@ def content(body: Sequence | Pair | None = None) -> experience_pb2.Experience:
             VersionSpan(start=0, end=1, version=4, incarnation=1),
             VersionSpan(start=1, end=3, version=5, incarnation=2),
         ),
-        sampling=SamplingParams(temperature=0.7, seed=11),
+        sampling=sampling or SamplingParams(temperature=0.7, seed=11),
         info={"judge": "fine", "tries": [1, 2]},
         arrays={"token_rewards": Array(np.array([0.0, 0.5], dtype=np.float32), Alignment.SAMPLE)},
         trace_id="ab" * 16,

@@ -2,16 +2,18 @@
 
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from tests.unit.looking.builders import record, sequence
+from tests.unit.looking.builders import content, record, sequence
 from trinity.looking.parquet import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
 from trinity.looking.samples import sample_row
-from trinity.types import JsonObject, Pair
+from trinity.types import JsonObject, Pair, SamplingParams
 
 PAIR = Pair(chosen=sequence("yes"), rejected=sequence("no"))
 
@@ -86,3 +88,30 @@ async def test_an_export_that_breaks_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(ConnectionError):
             await write(tmp_path / name, broken())
         assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_what_a_killed_export_left_stands_in_nobodys_way(tmp_path: Path) -> None:
+    left = tmp_path / ".samples.partial"
+    for write in (write_dataset, write_parquet):
+        (left / "cache").mkdir(parents=True)
+        (left / "samples.parquet").write_bytes(b"PAR1")
+        out = tmp_path / "samples"
+        assert await write(out, rows(sample_row(record()))) == 1
+        assert os.listdir(tmp_path) == ["samples"]
+        shutil.rmtree(out, ignore_errors=True)
+        left.write_bytes(b"PAR1")
+        out.unlink(missing_ok=True)
+        assert await write(out, rows(sample_row(record()))) == 1
+        assert os.listdir(tmp_path) == ["samples"]
+        shutil.rmtree(out, ignore_errors=True)
+
+
+async def test_everything_that_was_sampled_with_is_exported(tmp_path: Path) -> None:
+    sampling = SamplingParams(logprobs=3, json_schema='{"type": "object"}', stop=("a", "b"))
+    one = record()
+    one.content.CopyFrom(content(sampling=sampling))
+    out = tmp_path / "samples.parquet"
+    await write_parquet(out, rows(sample_row(one)))
+    [read] = pyarrow.parquet.read_table(out).to_pylist()
+    assert read["sampling"] == {**asdict(sampling), "stop": ["a", "b"]}

@@ -114,6 +114,12 @@ def test_since_is_a_time_or_how_long_ago() -> None:
         since_of("yesterday", now)
 
 
+@pytest.mark.parametrize("ago", ["9999999999d", "999999d", "1" * 5_000 + "s"])
+def test_before_all_time_is_no_time(ago: str) -> None:
+    with pytest.raises(UserError, match="is no time: give how long ago"):
+        since_of(ago, datetime(2026, 3, 1, 12, 0, tzinfo=UTC))
+
+
 def next_look(looks: Iterator[LogLine | None]) -> list[str]:
     """What the next looks show, up to one that shows something."""
     while True:

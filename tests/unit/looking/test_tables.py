@@ -1,10 +1,12 @@
 """What a person is shown of samples and steps."""
 
 import io
+import json
+import unicodedata
 
 from rich.console import Console, RenderableType
 
-from tests.unit.looking.builders import ID, record
+from tests.unit.looking.builders import ID, record, sequence
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.looking.populations import population_lines, population_table
 from trinity.looking.tables import sample_table, step_head, step_table, whole_sample
@@ -34,6 +36,39 @@ def test_one_sample_is_shown_with_every_token() -> None:
     assert "2 tokens of the prompt: 5 6" in text
     assert "step 7, row 3, advantage 0.5, weight 1, used advantage 0.4, ratio 1.1" in text
     assert '"judge": "fine"' in text
+
+
+STEERING = "\x1b]0;title\x07\x1b[2J\x9b31m\x7f\x08\r"
+
+
+def test_nothing_that_is_shown_steers_the_terminal() -> None:
+    one = record(body=sequence(f"a\n\tb{STEERING}"))
+    side = one.content.sequence
+    side.prompt_text, one.taskset = f"c{STEERING}", f"sums{STEERING}"
+    one.content.info.update({"judge": STEERING})
+    one.metrics[STEERING] = 1.0
+    odd = record(trained=False)
+    odd.reason = STEERING
+    row = query_pb2.StepRow(row_json=json.dumps({"q": STEERING}, ensure_ascii=False))
+    removed = record(with_content=False)
+    removed.content_removed = STEERING
+    population = query_pb2.GetPopulationResponse(
+        left_out=[query_pb2.StateCount(reason=STEERING)],
+        comparisons=[query_pb2.Comparison(name=STEERING)],
+    )
+    told = [
+        whole_sample(query_pb2.GetExperienceResponse(experience=one)),
+        whole_sample(query_pb2.GetExperienceResponse(experience=odd)),
+        whole_sample(query_pb2.GetExperienceResponse(experience=removed)),
+        sample_table([one, odd, removed]),
+        step_table([row, query_pb2.StepRow(experience=one, use=one.uses[0])]),
+        "\n".join(population_lines("rft", population)),
+        population_table(population),
+    ]
+    text = "".join(map(shown, told))
+    assert not {c for c in text if unicodedata.category(c) == "Cc"} - {"\n", "\t"}
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert any(line.startswith("        b\\x1b]0;title\\x07\\x1b[2J\\x9b31m") for line in lines)
 
 
 def test_a_reward_that_an_operator_changed_stands_beside_the_one_that_came() -> None:

@@ -1,10 +1,11 @@
 """Mathematical equality, in a process that can be killed."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trinity.rewards.math_grading import Grader, same_answer
+from trinity.rewards.math_grading import NUMBER, NUMBERS, Grader, same_answer
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
 
@@ -18,6 +19,14 @@ NEVER_ENDS = "$9^{9^{9^{9}}}$"
         (r"so it is $\frac{1}{2}$", "0.5"),
         (r"\boxed{x^2+1}", "1+x^2"),
         ("18 dollars", "18"),
+        ("1000", "1 000"),
+        ("$ -1,234,567.50 $", "- 1234567.5"),
+        (".5", "0.50"),
+        ("5.", "+5"),
+        ("1E3", "1000"),
+        ("2, 1", "1, 2"),
+        ("1, 2", "1,2"),
+        ("-1, 0.5", "$0.5, -1$"),
     ],
 )
 def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> None:
@@ -25,10 +34,31 @@ def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("response", "truth"), [("", "0"), ("41", "42"), ("no idea", r"\frac{3}{4}"), ("x", "y")]
+    ("response", "truth"),
+    [
+        ("", "0"),
+        ("41", "42"),
+        ("no idea", r"\frac{3}{4}"),
+        ("x", "y"),
+        ("12", "1,2"),
+        ("1,2", "12"),
+        ("0,5", "5"),
+        ("3.52", "3.5,2"),
+        ("1 2", "12"),
+        ("1,2,3", "1,2"),
+        ("1,0000", "10000"),
+    ],
 )
 def test_another_value_is_wrong(response: str, truth: str) -> None:
     assert not same_answer(response, truth)
+
+
+def test_long_rows_of_numbers_take_no_time() -> None:
+    started = time.monotonic()
+    for text in ("1" * 20_000, "111," * 5_000, "1 111" * 5_000, "1 , " * 5_000, "1e5" * 5_000):
+        assert NUMBER.fullmatch(text + "x") is None
+        assert NUMBERS.fullmatch(text + "x") is None
+    assert time.monotonic() - started < 5
 
 
 def test_threads_may_grade_at_the_same_time() -> None:

@@ -87,6 +87,13 @@ def test_a_prompt_that_is_no_text_is_named(formatter_of: Load, schema: str, bad:
         only_row(formatter_of(schema), {"prompt": bad, "response": "2"}, index=8)
 
 
+@pytest.mark.parametrize("bad", [["add"], {"text": "add"}])
+def test_a_system_prompt_that_is_no_text_is_named(formatter_of: Load, bad: JsonValue) -> None:
+    formatter = formatter_of(system_prompt_key="rules")
+    with pytest.raises(UserError, match=r"`rows`: row 8, column 'rules': .* no text"):
+        only_row(formatter, {"rules": bad, "prompt": "1", "response": "2"}, index=8)
+
+
 def test_a_number_is_a_text(tokenizer: PreTrainedTokenizerFast, formatter_of: Load) -> None:
     row = only_row(formatter_of(), {"prompt": 1, "response": 2})
     assert learned_of(tokenizer, row) == "2<end>"

@@ -37,6 +37,23 @@ def test_a_system_prompt_stands_first(
     assert decoded(tokenizer, row.tokens).startswith("<system>add<end>\n<user>1")
 
 
+@pytest.mark.parametrize(("own", "system"), [("sum", "sum"), (7, "7"), (None, "add"), ("", "add")])
+@pytest.mark.parametrize("answers", [{"response": "2"}, {"chosen": "2", "rejected": "3"}])
+def test_a_row_without_a_system_prompt_of_its_own_has_that_of_all(
+    tokenizer: PreTrainedTokenizerFast,
+    formatter_of: Load,
+    own: JsonValue,
+    system: str,
+    answers: JsonObject,
+) -> None:
+    formatter = formatter_of(
+        "dpo" if "chosen" in answers else "sft", system_prompt_key="rules", system_prompt="add"
+    )
+    row: JsonObject = {"rules": own, "prompt": "1", **answers}
+    for one in formatter(row, index=0, position=0, weight=1.0):
+        assert decoded(tokenizer, one.tokens).startswith(f"<system>{system}<end>\n<user>1")
+
+
 def test_only_the_last_message_of_a_conversation_is_learned(
     tokenizer: PreTrainedTokenizerFast, formatter_of: Load
 ) -> None:

@@ -39,6 +39,13 @@ async def test_who_reaches_the_goal_of_the_lake_is_rewarded(
     assert len(found.engine.prompts) == turns
 
 
+@pytest.mark.parametrize("desc", ["SF\nHG", "\n  SF\n  HG\n"])
+async def test_a_lake_may_be_a_text_of_lines(desc: str) -> None:
+    args: JsonObject = {"desc": desc}
+    found = await play("frozen_lake_workflow", {}, go("right", "down"), workflow_args=args)
+    assert found.engine.prompts[0].endswith("<user>P F\nH G\n<assistant>")
+
+
 async def test_each_turn_shows_where_the_player_is() -> None:
     found = await play("frozen_lake_workflow", {}, go("right", "down"), workflow_args=LAKE)
     assert found.engine.prompts[0].endswith("<user>P F\nH G\n<assistant>")
@@ -76,6 +83,8 @@ def test_slippery_ice_leads_aside_but_never_back() -> None:
     ("row", "args", "said"),
     [
         ({}, {"desc": ["SF", "HH"]}, "is no frozen lake"),
+        ({}, {"desc": ""}, "is no frozen lake"),
+        ({}, {"desc": {"rows": ["SF", "HG"]}}, "desc is .*: give the rows of a lake"),
         ({"size": "big"}, {}, "its column `size` is 'big'"),
         (
             {"size": 2, "p": 1.0},

@@ -34,13 +34,17 @@ def guesses(*, forgets: bool = False) -> Guesses:
     return Guesses(task=task_of(ROW), model=model)
 
 
+def trained(sample: Experience) -> str:
+    body = sample.sequence
+    return bytes(body.tokens[body.prompt_length :][body.action_mask].tolist()).decode()
+
+
 async def test_turns_that_go_on_from_one_another_are_one_sample() -> None:
     (sample,) = await guesses().run_async()
     body = sample.sequence
     text = "<user>guess\n<assistant>5\n<user>hint 0\n<assistant>6\n<user>hint 1\n<assistant>77\n"
     assert bytes(body.tokens.tolist()).decode() == text
-    trained = body.tokens[body.prompt_length :][body.action_mask]
-    assert bytes(trained.tolist()).decode() == "5\n6\n77\n"
+    assert trained(sample) == "5\n6\n77\n"
     assert np.array_equal(body.rollout_logprobs != 0, body.action_mask)
     assert (sample.reward, sample.metrics) == (0.5, {"tries": 3.0})
     (span,) = sample.version_spans
@@ -69,6 +73,28 @@ async def test_only_what_the_model_answered_is_trained() -> None:
     assert (sample.response_text, sample.reward) == ("5", 1.0)
     with pytest.raises(UserError, match="none of the assistant's messages"):
         workflow.process_messages_to_experience(quoted[:2], 1.0)
+
+
+@pytest.mark.parametrize("said", ["5", "6", "77"])
+async def test_a_quotation_that_is_like_a_later_answer_takes_the_place_of_none(said: str) -> None:
+    workflow = guesses()
+    await workflow.run_async()
+    quoted: list[Message] = [
+        {"role": "user", "content": "an example"},
+        {"role": "assistant", "content": said},
+        *workflow.messages,
+    ]
+    (sample,) = workflow.experiences(quoted, reward=1.0)
+    assert trained(sample) == "5\n6\n77\n"
+
+
+async def test_of_equal_answers_the_last_is_what_stayed() -> None:
+    model = scripted_model(ScriptedEngine(["5", "6", "5"]))
+    workflow = Guesses(task=task_of(ROW), model=model)
+    await workflow.run_async()
+    kept = [*workflow.messages[:1], *workflow.messages[-2:]]
+    (sample,) = workflow.experiences(kept, reward=1.0)
+    assert (sample.prompt_text.count("<user>"), trained(sample)) == (3, "5\n")
 
 
 async def test_a_conversation_that_was_cut_short_is_worth_nothing() -> None:

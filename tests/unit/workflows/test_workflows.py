@@ -85,8 +85,8 @@ async def test_a_reward_sees_truth_prompt_row_and_finish_reason() -> None:
 
 
 async def test_a_rows_system_prompt_goes_before_the_tasksets() -> None:
-    own = FormatConfig(prompt_key="question", system_prompt_key="rules", system_prompt="be brief")
-    row: JsonObject = {"question": "1+1=", "rules": "be polite"}
+    own = FORMAT.model_copy(update={"system_prompt_key": "rules", "system_prompt": "be brief"})
+    row: JsonObject = {"question": "1+1=", "answer": "2", "rules": "be polite"}
     (experience,) = await run("simple_workflow", task(row, format=own))
     assert experience.prompt_text == "system:be polite\nuser:1+1=\n"
 
