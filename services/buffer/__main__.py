@@ -13,6 +13,7 @@ from services.buffer.features import FeatureLibrary
 from services.buffer.functions import Functions
 from services.buffer.handlers.composing import Composer
 from services.buffer.handlers.settling import Settler
+from services.buffer.held_back import HeldBack
 from services.buffer.ingest import Ingest
 from services.buffer.membership import membership
 from services.buffer.memory import give_large_blocks_back
@@ -84,6 +85,7 @@ class Parts:
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
+            held_back=HeldBack(waits),
         )
         self.pipeline = Pipeline(
             database=self.database, listener=self.listener, functions=self.functions, waits=waits

@@ -88,7 +88,9 @@ def _fetched(name: str, commit: str) -> str:
 
 def _snapshot(name: str, commit: str, *, is_here: bool) -> str:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    disable_progress_bars()  # nobody looks
     return str(
         snapshot_download(
             name,

@@ -25,6 +25,7 @@ from services.buffer.fates import (
     reports_of_refused,
 )
 from services.buffer.handlers.settling import Settler
+from services.buffer.held_back import AGAIN_SECONDS, HeldBack
 from services.buffer.store.database import Database
 from services.buffer.store.reports import (
     MAX_BODY_BYTES,
@@ -34,6 +35,7 @@ from services.buffer.store.reports import (
     insert_reports,
     take_blob,
 )
+from services.buffer.store.stages import UnreadablePlan
 from services.buffer.stream import ACK_SECONDS, RunStream
 from services.buffer.telemetry import stored
 from services.buffer.wire import (
@@ -85,6 +87,7 @@ class Ingest:
     fetch_messages: int
     bound: asyncio.Event
     waits: Waits
+    held_back: HeldBack
 
     async def run(self) -> None:
         """Store what comes until cancelled; the broker and the database may come and go."""
@@ -120,6 +123,7 @@ class Ingest:
         self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
     ) -> None:
         """Store what waits; on return it is out of memory, before this worker takes more."""
+        self.held_back.look()
         try:
             async with fetching:
                 with heeding_cancellation():
@@ -142,7 +146,8 @@ class Ingest:
             for message in messages:
                 await message.nak(delay=NAK_SECONDS)
         except Exception as error:  # the loop's edge: one message must not stop all others
-            limited_log.error("messages cannot be stored together", error)
+            if not isinstance(error, UnreadablePlan):
+                limited_log.error("messages cannot be stored together", error)
             for message in messages:
                 await self._store_alone(message)
         else:
@@ -156,11 +161,24 @@ class Ingest:
             await self._commit([message])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
+        except UnreadablePlan as error:
+            await self._leave(message, error)
         except Exception as error:  # whatever is wrong with it, it is wrong with this one
             limited_log.error("a message cannot be stored", error, subject=message.subject)
             await self._bury(message, f"it cannot be stored: {error}")
         else:
             await message.ack()
+
+    async def _leave(self, message: Msg, error: UnreadablePlan) -> None:
+        """To a buffer that can read the plan; once the stage has ended, its results count no more.
+
+        Among the unacknowledged ones they have a place each, so those that count for nothing go.
+        """
+        if not error.is_open:
+            await self._bury(message, f"it cannot be stored: {error}")
+            return
+        self.held_back.note(error)
+        await message.nak(delay=AGAIN_SECONDS)
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
         begun_ns = tracing.now_ns()

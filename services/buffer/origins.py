@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from services.buffer.handlers.open_stage import NeededTaskset
 from services.buffer.identity import identity, source_of
-from services.buffer.reader import check_end, read_lines, start_reader, stop_reader
+from services.buffer.reader import reading
 from services.buffer.row_source import RowSource
 from services.buffer.store.catalogue import rows_of
 from services.buffer.store.database import Database
@@ -87,13 +87,10 @@ def _piped(
 
 async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
     for source in sources:
-        child = await start_reader(source)
-        try:
-            async for lines in read_lines(child):
+        async with reading(source) as reader:
+            async for lines in reader.lines():
                 yield lines
-            await check_end(child, name)
-        finally:
-            await stop_reader(child)
+            await reader.check_end(name)
 
 
 async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:

@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
 from services.buffer.handlers.cutting import cut_stragglers
 from services.buffer.handlers.feedback import end_overdue
 from services.buffer.store.abandoned import lock_abandoned
@@ -11,6 +15,7 @@ from services.buffer.store.database import Database
 from services.buffer.store.reports import forget_blobs, forget_reports
 from services.buffer.store.stages import list_readable
 from trinity.errors import Unavailable
+from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
@@ -61,29 +66,42 @@ async def delete_abandoned(database: Database) -> None:
 
 async def end_waits_for_feedback(database: Database) -> None:
     """Leave out samples whose rewards are overdue, until cancelled."""
+
+    def waits(stage: Stage) -> bool:
+        return bool(stage.plan.config.buffer.feedback_timeout)
+
     while True:
-        try:
-            async with database.transaction() as connection:
-                stages = await list_readable(connection)
-            for stage in stages:
-                if stage.plan.config.buffer.feedback_timeout:
-                    async with database.transaction() as connection:
-                        await end_overdue(connection, stage.key)
-        except Unavailable as error:
-            logger.warning("overdue feedback is waited for", extra={"why": str(error)})
+        await _in_each_stage(database, waits, end_overdue, "overdue feedback is waited for")
         await asyncio.sleep(FEEDBACK_SECONDS)
 
 
 async def end_waits_for_stragglers(database: Database) -> None:
     """Leave behind what explore steps need not wait for, until cancelled."""
+
+    def waits(stage: Stage) -> bool:
+        return stage.plan.needs_rollout and bool(stage.plan.num_spare_tasks)
+
     while True:
+        await _in_each_stage(database, waits, cut_stragglers, "slow tasks are waited for")
+        await asyncio.sleep(STRAGGLER_SECONDS)
+
+
+async def _in_each_stage(
+    database: Database,
+    concerns: Callable[[Stage], bool],
+    act: Callable[[AsyncConnection, StageKey], Awaitable[object]],
+    otherwise: str,
+) -> None:
+    """Act in every open stage that it concerns, each for itself: one cannot hold up the others."""
+    try:
+        async with database.transaction() as connection:
+            stages = await list_readable(connection)
+    except Unavailable as error:
+        logger.warning(otherwise, extra={"why": str(error)})
+        return
+    for stage in filter(concerns, stages):
         try:
             async with database.transaction() as connection:
-                stages = await list_readable(connection)
-            for stage in stages:
-                if stage.plan.needs_rollout and stage.plan.num_spare_tasks:
-                    async with database.transaction() as connection:
-                        await cut_stragglers(connection, stage.key)
+                await act(connection, stage.key)
         except Unavailable as error:
-            logger.warning("slow tasks are waited for", extra={"why": str(error)})
-        await asyncio.sleep(STRAGGLER_SECONDS)
+            logger.warning(otherwise, extra={"stage": stage.key.stage, "why": str(error)})

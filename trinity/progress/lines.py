@@ -102,7 +102,9 @@ def evaluation_line(done: Evaluation) -> str:
 
 
 def sample_lines(stage: StageView) -> list[str]:
-    """Decoded samples with their rewards."""
+    """Decoded samples with their rewards; none where they were deleted."""
+    if not stage.samples:
+        return []
     lines = [f"[{stage.name}] samples before training:"]
     for sample in stage.samples:
         reward = f"reward {sample.reward:g}" if sample.HasField("reward") else "training data"

@@ -59,6 +59,8 @@ class Samples:
     """Samples to look at."""
 
     samples: list[Sample]
+    experience_ids: list[str]
+    """Of whom they are; empty for training data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from services.buffer.domain.composition import (
     decide_at_once,
     decide_short,
 )
-from services.buffer.domain.events import Sample
+from services.buffer.domain.events import Sample, Samples
 from services.buffer.domain.figures import batch_figures
 from services.buffer.domain.samples import data_sample
 from services.buffer.domain.stage import Stage
@@ -112,10 +112,11 @@ class Composer:
                 rows = await ready_rows(connection, stage, limit=size, before=before)
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
-                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
-                return await self._take(
+                head = await self._take(
                     connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
                 )
+                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+                return head
             case _:
                 return await go_without(connection, stage, step, decision, num_rows)
 
@@ -184,9 +185,10 @@ class Composer:
         figures = await settle_choice(connection, stage, choice, step)
         ids = [one.experience_id for one in choice.taken]
         rows = await rows_of(connection, stage.key, ids)
-        telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
-        return await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
+        head = await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
+        telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+        return head
 
     async def _take(
         self,
@@ -207,10 +209,12 @@ class Composer:
             for row in rows
         ]
         items += await expert_rows(connection, stage, step)
-        samples = []
+        samples = None
         if step == 1:
-            bodies = await load_bodies(connection, stage.samples_key, _of_different_groups(rows))
-            samples = [self.decode_sample(body) for body in bodies]
+            ids = _of_different_groups(rows)
+            bodies = await load_bodies(connection, stage.samples_key, ids)
+            shown = [self.decode_sample(body) for body in bodies]
+            samples = Samples(samples=shown, experience_ids=ids)
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
         await record_batch(connection, stage, head, items, taken=taken, samples=samples)
@@ -233,15 +237,16 @@ class Composer:
         size = stage.plan.train_batch_size
         items = await draw_data(connection, stage, buffer, step=step, count=size)
         await update_stage(connection, stage.key, num_drawn=step * size)
-        samples = []
+        samples = None
         if step == 1:
-            shown = [
+            places = [
                 (one.taskset_id, one.row_index)
                 for one in items[:NUM_SAMPLES]
                 if one.taskset_id is not None and one.row_index is not None
             ]
-            texts = await load_tasks(connection, stage.key.tenant, shown)
-            samples = [data_sample(texts[place], buffer.format) for place in shown]
+            texts = await load_tasks(connection, stage.key.tenant, places)
+            shown = [data_sample(texts[place], buffer.format) for place in places]
+            samples = Samples(samples=shown, experience_ids=[])
         head = _head(stage, step, items, {"num_rows": float(size)})
         await record_batch(connection, stage, head, items, samples=samples)
         return head

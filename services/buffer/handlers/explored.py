@@ -6,6 +6,7 @@ from services.buffer.domain.events import Notice
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, StageState
 from services.buffer.handlers.evaluating import open_evaluations
+from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.experiences import count_state
 from services.buffer.store.progress import log_event
@@ -50,6 +51,7 @@ async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
     num_rows = await count_state(connection, stage.key, ExperienceState.READY)
     text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
     await log_event(connection, stage.key, Notice(text=text))
+    await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return True
 
 

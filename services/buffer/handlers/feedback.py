@@ -1,6 +1,5 @@
 """Rewards that come later: samples wait for them, and their groups with them."""
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +22,6 @@ from services.buffer.store.queries import StoredExperience, load_experiences
 from services.buffer.store.stages import lock_stage
 from trinity.types import FinishReason, StageKey
 
-REWARDED_NAMESPACE = uuid.UUID("c2b7c0d4-30b3-5d66-8f54-6fb2f1a3f6a1")
 UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
 """Never trained on, so that nobody waits for their rewards."""
 
@@ -71,18 +69,20 @@ def _is_awaited(one: ExperienceRecord) -> bool:
 async def give_feedback(
     connection: AsyncConnection, key: StageKey, feedback: Sequence[Feedback], write: RewardWriter
 ) -> Given:
-    """Set rewards; groups that wait for nothing more go to the pipeline."""
-    stage = await lock_stage(connection, key)
+    """Set rewards, of several for one sample the first; complete groups go to the pipeline."""
+    await lock_stage(connection, key)
     found = await load_experiences(connection, key, [one.experience_id for one in feedback])
     given = Given()
     released: set[str] = set()
-    for one in {one.experience_id: one for one in feedback}.values():
+    for one in feedback:
         sample = found.get(one.experience_id)
         if reason := _why_not(sample, one):
             given.refused.append((one.experience_id, reason))
         elif sample is not None and sample.state is ExperienceState.AWAITING:
             [body] = await load_bodies(connection, key, [one.experience_id])
-            await store_reward(connection, stage, _rewarded(one, write(body, one)))
+            await store_reward(connection, key, _rewarded(one, write(body, one)))
+            rewarded = replace(sample, state=ExperienceState.RAW, reward=one.reward)
+            found[one.experience_id] = rewarded
             released.add(sample.assignment_id)
             given.num_set += 1
         else:
@@ -106,7 +106,6 @@ def _why_not(sample: StoredExperience | None, one: Feedback) -> str:
 def _rewarded(one: Feedback, body: bytes) -> Rewarded:
     return Rewarded(
         experience_id=one.experience_id,
-        payload_id=str(uuid.uuid5(REWARDED_NAMESPACE, one.experience_id)),
         body=body,
         reward=one.reward,
         reward_parts=one.reward_parts,

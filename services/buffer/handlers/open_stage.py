@@ -28,6 +28,7 @@ from services.buffer.store.tables import stage_taskset
 from services.buffer.store.tasks import hold_tasksets
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset, Selector
+from trinity.config.too_few_rows import too_few_rows
 from trinity.errors import InvalidRequest, PreconditionFailed
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.types import StageKey
@@ -95,7 +96,8 @@ async def open_stage(
 
     A stage that failed or was cancelled goes on.
 
-    Raises: InvalidRequest when plan and data give more steps than can be counted.
+    Raises: InvalidRequest when plan and data give more steps than can be counted;
+    PreconditionFailed when they give none.
     """
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
@@ -106,6 +108,9 @@ async def open_stage(
     size = await _size_of(connection, key, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
+    if tasksets and (reason := too_few_rows(plan, size.num_rows)):
+        names = ", ".join(one.name for one in tasksets if one.kind in STEPPED)
+        raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
     await update_stage(connection, key, plan=plan_json, **asdict(size))
     stage = await get_stage(connection, key)
     if is_new:

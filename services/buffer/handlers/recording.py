@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.events import BatchComposed, Sample, Samples
+from services.buffer.domain.events import BatchComposed, Samples
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState
 from services.buffer.store.batches import BatchHead, BatchItem, insert_head, insert_items
@@ -24,7 +24,7 @@ async def record_batch(
     items: Sequence[BatchItem],
     *,
     taken: Sequence[str] = (),
-    samples: Sequence[Sample] = (),
+    samples: Samples | None = None,
 ) -> None:
     """Store a batch with its rows, tell of it, and commit.
 
@@ -42,6 +42,6 @@ async def record_batch(
         await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
         event = BatchComposed(step=head.step, num_rows=head.num_rows, metrics=head.metrics)
         await log_event(connection, stage.key, event)
-        if samples:
-            await log_event(connection, stage.key, Samples(samples=list(samples)))
+        if samples is not None:
+            await log_event(connection, stage.key, samples)
         await notify(connection, *stage_topics(stage.key))

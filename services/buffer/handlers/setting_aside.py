@@ -13,8 +13,9 @@ from services.buffer.domain.states import AssignmentKind, ExperienceState, Stage
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.evaluations import open_versions
 from services.buffer.store.feedback import hold_scopes, release_scopes
+from services.buffer.store.progress import forget_samples
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.replay_pool import leave_pool, return_to_pool, withdraw
+from services.buffer.store.replay_pool import leave_pool, take_back_batched, withdraw
 from services.buffer.store.retention import retired_segments
 from services.buffer.store.set_aside import (
     UNTRAINED,
@@ -60,7 +61,7 @@ async def exclude_experiences(
 ) -> int:
     """Keep samples from being trained on, whatever the pipeline is doing with them.
 
-    Those in a batch stay there, and come into no further one; those that would have, keep why.
+    Those in a batch stay there, come into no further one, and keep why.
     """
     ids = [row.experience_id for row in rows]
     untrained = [row for row in rows if row.state in UNTRAINED]
@@ -95,19 +96,20 @@ async def include_experiences(
     """Let samples that were excluded be trained on after all.
 
     Advantages belong to a group: where others of it were shaped without a sample, it comes too
-    late, and so it does when the stage has ended, or its content need not be kept any more.
+    late, and so it does when the stage has ended, or its content need not be kept any more. Those
+    in a batch are there for other runs as long as they have their content.
     """
     if not is_dry_run:
         await revoke_claims(connection, key, {row.assignment_id for row in rows})
     stage = await lock_stage(connection, key)
     there = await _with_content(connection, stage, rows)
     again = [row.experience_id for row in there if row.state is ExperienceState.BATCHED]
-    found = await find_includable(connection, key, there)
+    found = await find_includable(connection, key, there) if stage.is_open else []
     num_found = len(found) + len(again)
     included = Included(num_included=num_found, num_too_late=len(rows) - num_found)
     if is_dry_run or not num_found:
         return included
-    included.num_included = await return_to_pool(connection, key, again)
+    included.num_included = await take_back_batched(connection, stage, again)
     included.num_included += await take_back(connection, stage, found)
     unshaped = {row.assignment_id for row in found if row.parent_id is None}
     await reopen_finished_scopes(connection, key, unshaped)
@@ -119,9 +121,7 @@ async def include_experiences(
 async def _with_content(
     connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Those that a stage could still train on."""
-    if not stage.is_open:
-        return []
+    """Those that somebody could still train on."""
     retired = await retired_segments(connection, stage.key)
     return [row for row in rows if row.segment_id not in retired]
 
@@ -171,7 +171,9 @@ async def delete_experiences(
     await revoke_claims(connection, key, {row.assignment_id for row in there})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, there)
-    await leave_pool(connection, key, await mark_deleted(connection, key, there, reason))
+    ids = await mark_deleted(connection, key, there, reason)
+    await leave_pool(connection, key, ids)
+    await forget_samples(connection, key.tenant, ids)
     num_bytes = await delete_content(connection, key, there)
     await release_scopes(connection, key, {row.assignment_id for row in there})
     await notify(connection, *stage_topics(key))

@@ -175,7 +175,9 @@ async def commit_checkpoint(
     await insert_checkpoint(connection, stage, new)
     num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
     if num_kept:
-        for old in (await kept_checkpoints(connection, stage))[num_kept:]:
+        # The new one stays: those of later steps were passed over by the life that wrote it.
+        others = [one for one in await kept_checkpoints(connection, stage) if one != new]
+        for old in others[num_kept - 1 :]:
             await drop_checkpoint(connection, stage, old)
     await notify(connection, RETENTION_TOPIC)
     return await tell_dropped(connection, stage, new)

@@ -46,6 +46,7 @@ def _event(one: LoggedEvent) -> pb.ProgressEvent:
     metrics = body.get("metrics")
     if isinstance(metrics, dict):
         body["metrics"] = decode_numbers(metrics)  # type: ignore[arg-type, assignment]
+    body.pop("experience_ids", None)  # by which the buffer finds texts that are to go
     message = MESSAGES[one.kind](**body)
     event = pb.ProgressEvent(number=one.number, stage=one.stage, unix_millis=one.unix_millis)
     getattr(event, one.kind).CopyFrom(message)

@@ -89,9 +89,12 @@ class SteeringCalls:
         key, wanted, reason = _asked(request)
         found = Deleted()
         async for part in self._parts(key, wanted):
-            found.num_deleted += len(part.rows)
+            there = [row for row in part.rows if row.state is not ExperienceState.DELETED]
+            if not there:
+                continue
+            found.num_deleted += len(there)
             async with self.database.transaction() as connection:
-                await check_deletable(connection, key, wanted.kind, part.rows)
+                await check_deletable(connection, key, wanted.kind, there)
         if request.dry_run:
             return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
         done = Deleted()

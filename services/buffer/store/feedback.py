@@ -7,21 +7,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
-from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     among,
     encode_numbers,
     in_stage,
-    key_columns,
     notify,
     of_stage,
     one_of,
 )
-from services.buffer.store.experiences import CODEC, SCHEMA_VERSION
-from services.buffer.store.segments import grow_segment, payloads_of
+from services.buffer.store.segments import payloads_of
 from services.buffer.store.tables import NOW, experience, pipeline_scope
 from trinity.types import StageKey
 
@@ -33,7 +29,6 @@ class Rewarded:
     """A sample with the reward it was given, as a new content."""
 
     experience_id: str
-    payload_id: str
     body: bytes
     reward: float
     reward_parts: Mapping[str, float]
@@ -90,28 +85,28 @@ async def count_held(connection: AsyncConnection, key: StageKey) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def store_reward(connection: AsyncConnection, stage: Stage, one: Rewarded) -> None:
-    """Give a sample its reward; the content that came without one stays beside the new one."""
-    own = {
-        **key_columns(stage.key),
-        "segment_id": stage.segment_id,
-        "payload_id": one.payload_id,
-        "codec": CODEC,
-        "schema_version": SCHEMA_VERSION,
-        "body": one.body,
-    }
-    await add_rows(connection, payloads_of(stage.segment_id), [own])
-    await grow_segment(connection, stage.key, stage.segment_id, 1, len(one.body))
-    await connection.execute(
+async def store_reward(connection: AsyncConnection, key: StageKey, one: Rewarded) -> None:
+    """Give a sample its reward; of the content that came without one nothing is left."""
+    statement = (
         sa.update(experience)
-        .where(of_stage(experience, stage.key), E.experience_id == one.experience_id)
+        .where(of_stage(experience, key), E.experience_id == one.experience_id)
         .values(
             state=ExperienceState.RAW,
             reward=one.reward,
-            segment_id=stage.segment_id,
-            payload_id=one.payload_id,
             metrics=E.metrics.op("||")(sa.cast(encode_numbers(one.reward_parts), JSONB)),
         )
+        .returning(E.segment_id, E.payload_id)
+    )
+    segment_id, payload_id = (await connection.execute(statement)).one()._tuple()
+    table = payloads_of(segment_id)
+    await connection.execute(
+        sa.update(table)
+        .where(
+            in_stage(table, key),
+            table.c.segment_id == segment_id,
+            table.c.payload_id == payload_id,
+        )
+        .values(body=one.body)
     )
 
 

@@ -18,6 +18,7 @@ from services.buffer.store.database import among, in_stage
 from services.buffer.store.tables import NOW, assignment, experience, run, step_report
 from trinity.types import StageKey
 
+R = step_report.c
 NEVER = -1.0
 RECENT_REPORTS = 11
 RECENT_EXPLORE_STEPS = 3
@@ -45,20 +46,39 @@ class Losses:
 
 
 async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
-    """How quickly steps are trained now."""
-    age = sa.extract("epoch", NOW - step_report.c.reported_at)
-    statement = (
-        sa.select(age)
-        .where(in_stage(step_report, stage.key), step_report.c.line == stage.line)
-        .order_by(step_report.c.step.desc(), step_report.c.incarnation.desc())
-        .limit(RECENT_REPORTS)
-    )
-    ages = sorted(float(one) for one in (await connection.execute(statement)).scalars())
+    """How quickly steps are trained now, by whatever life of the trainer trained them last."""
+    life = stage.incarnation
+    ages = await _ages(connection, stage, life)
+    while len(ages) < RECENT_REPORTS and (life := await _life_before(connection, stage, life)):
+        ages += await _ages(connection, stage, life)
+    ages = sorted(ages)[:RECENT_REPORTS]
     gaps = [older - newer for newer, older in pairwise(ages)]
     return Pace(
         age_seconds=max(ages[0], 0.0) if ages else NEVER,
         usual_seconds=statistics.median(gaps) if gaps else 0.0,
     )
+
+
+async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> list[float]:
+    """Of what a life reported last: it trains its steps in order.
+
+    There is an index by step and none by time; who trains many steps again passes over the others.
+    """
+    statement = (
+        sa.select(sa.extract("epoch", NOW - R.reported_at))
+        .where(in_stage(step_report, stage.key), R.line == stage.line, R.incarnation == incarnation)
+        .order_by(R.step.desc())
+        .limit(RECENT_REPORTS)
+    )
+    return [float(one) for one in (await connection.execute(statement)).scalars()]
+
+
+async def _life_before(connection: AsyncConnection, stage: Stage, incarnation: int) -> int:
+    """The newest of the earlier ones that reported something; 0 without any."""
+    statement = sa.select(sa.func.max(R.incarnation)).where(
+        in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
+    )
+    return (await connection.execute(statement)).scalar() or 0
 
 
 async def losses(connection: AsyncConnection, stage: Stage) -> Losses:

@@ -1,13 +1,14 @@
 """Statements on the progress log: events of an experiment in one order without gaps."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.events import KINDS, Event
+from services.buffer.domain.events import KINDS, Event, Samples
 from services.buffer.store.database import encode_numbers, key_columns, notify, progress_topic
 from services.buffer.store.prepared import execute
 from services.buffer.store.tables import progress
@@ -57,6 +58,18 @@ async def log_event(connection: AsyncConnection, key: StageKey, event: Event) ->
     await execute(connection, _LOCK, {"topic": topic})
     await execute(connection, _APPEND, own)
     await notify(connection, topic)
+
+
+async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collection[str]) -> None:
+    """Tell no text any more of events with one of these samples, in whichever experiment."""
+    c = progress.c
+    nothing: dict[str, JsonValue] = {"samples": [], "experience_ids": []}
+    told = c.body["experience_ids"].op("?|")(sa.cast(list(ids), pg.ARRAY(sa.Text)))
+    await connection.execute(
+        sa.update(progress)
+        .where(c.tenant == tenant, c.kind == KINDS[Samples], told)
+        .values(body=nothing)
+    )
 
 
 async def load_events(

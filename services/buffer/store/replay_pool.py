@@ -109,31 +109,31 @@ async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection
         await execute(connection, _LEAVE, given(key, ids=list(ids)))
 
 
-_LEAVE_FOR_A_REASON = _LEAVE.returning(sa.cast(P.experience_id, sa.Text))
-
-
 async def withdraw(
     connection: AsyncConnection, key: StageKey, ids: Collection[str], reason: str
 ) -> None:
-    """Let samples come into no further batch at a person's word, which they keep."""
-    if not ids:
-        return
-    left = await fetch_column(connection, _LEAVE_FOR_A_REASON, given(key, ids=list(ids)))
-    await connection.execute(sa.update(experience).where(_batched(key, left)).values(reason=reason))
+    """Let samples come into no further batch, of any stage, at a person's word, which they keep."""
+    await leave_pool(connection, key, ids)
+    if ids:
+        chosen = sa.and_(_batched(key, ids), E.reason == "")
+        await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
-async def return_to_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> int:
+async def take_back_batched(
+    connection: AsyncConnection, stage: Stage, ids: Collection[str]
+) -> int:
     """Take that back for those of the samples that have such a reason; answers how many."""
     if not ids:
         return 0
     statement = (
         sa.update(experience)
-        .where(_batched(key, ids), E.reason != "")
+        .where(_batched(stage.key, ids), E.reason != "")
         .values(reason="")
         .returning(ID)
     )
     withdrawn = list((await connection.execute(statement)).scalars())
-    await enter_pool(connection, key, withdrawn)
+    if stage.plan.replay is not None and stage.plan.replay.cooldown_steps is not None:
+        await enter_pool(connection, stage.key, withdrawn)
     return len(withdrawn)
 
 

@@ -39,12 +39,22 @@ class StageTaskset:
     num_rows: int
 
 
+class UnreadablePlan(PreconditionFailed):
+    """Whoever opened the stage had another version of this program."""
+
+    def __init__(self, text: str, *, key: StageKey, is_open: bool) -> None:
+        super().__init__(text)
+        self.key = key
+        self.is_open = is_open
+        """Whether that version may still go on with it."""
+
+
 def _from_row(row: sa.Row[Any]) -> Stage:
-    """Raises: PreconditionFailed when its plan cannot be read."""
+    """Raises: UnreadablePlan."""
     key = key_from_row(row)
     return Stage(
         key=key,
-        plan=_plan_of(key, row.plan),
+        plan=_plan_of(key, row),
         seed=row.seed,
         state=StageState(row.state),
         reason=row.reason,
@@ -66,17 +76,18 @@ def _from_row(row: sa.Row[Any]) -> Stage:
     )
 
 
-def _plan_of(key: StageKey, text: str) -> StagePlan:
-    """Whoever opened the stage had another version of this program."""
+def _plan_of(key: StageKey, row: sa.Row[Any]) -> StagePlan:
     try:
-        return parse_plan(text)
+        return parse_plan(row.plan)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise PreconditionFailed(
+        raise UnreadablePlan(
             f"stage {key.stage} of experiment {key.experiment_id} has a plan that this version of "
             f"the buffer cannot read: {where}: {first['msg']}; go on with the version that opened "
-            "it, or start the experiment anew"
+            "it, or start the experiment anew",
+            key=key,
+            is_open=row.state == StageState.OPEN,
         ) from error
 
 
@@ -119,7 +130,10 @@ async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 async def lock_stages(
     connection: AsyncConnection, keys: Iterable[StageKey]
 ) -> dict[StageKey, Stage]:
-    """Those of several stages that exist, locked in an order that cannot deadlock."""
+    """Those of several stages that exist, locked in an order that cannot deadlock.
+
+    Raises: UnreadablePlan.
+    """
     found = {}
     for key in sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage)):
         if (locked := await _lock(connection, key)) is not None:
@@ -192,7 +206,7 @@ async def list_unfinished(
 ) -> list[Stage]:
     """Stages that are still open; empty names mean all.
 
-    Raises: PreconditionFailed when the plan of one cannot be read: nobody knows what it needs.
+    Raises: UnreadablePlan where nobody can tell what a stage needs.
     """
     statement = _UNFINISHED
     if tenant:
@@ -211,7 +225,7 @@ async def list_readable(connection: AsyncConnection) -> list[Stage]:
     for row in await connection.execute(_UNFINISHED):
         try:
             found.append(_from_row(row))
-        except PreconditionFailed as error:
+        except UnreadablePlan as error:
             about = {"tenant": row.tenant, "experiment": row.experiment_id, "stage": row.stage}
             kind = "a stage is passed over: its plan cannot be read"
             limited_log.warning(kind, about, why=str(error))

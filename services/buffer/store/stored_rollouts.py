@@ -15,7 +15,8 @@ from trinity.types import StageKey
 
 E = experience.c
 TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
-"""What the pipeline has let through, whether or not its own stage has trained on it."""
+"""What the pipeline has let through, whether or not its own stage has trained on it; what a person
+took out when it was in a batch already has their reason."""
 
 
 async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> list[ReadyRow]:
@@ -57,4 +58,4 @@ async def segments_taken(connection: AsyncConnection, key: StageKey) -> Iterable
 
 
 def _is_taken(key: StageKey) -> sa.ColumnElement[bool]:
-    return sa.and_(in_stage(experience, key), one_of(E.state, TAKEN))
+    return sa.and_(in_stage(experience, key), one_of(E.state, TAKEN), E.reason == "")

@@ -488,3 +488,8 @@ progress = sa.Table(
     sa.Column("body", JSONB, nullable=False),
     _moment("at"),
 )
+sa.Index(
+    "progress_samples_index",
+    progress.c.tenant,
+    postgresql_where=progress.c.kind == sa.literal_column("'samples'"),
+)

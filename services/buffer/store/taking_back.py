@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
-from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, one_of
+from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, of_stage, one_of
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.tables import NOW, experience, pipeline_scope
-from trinity.types import StageKey
+from trinity.types import FinishReason, StageKey
 
 E, C = experience.c, pipeline_scope.c
 
@@ -18,18 +18,46 @@ E, C = experience.c, pipeline_scope.c
 async def find_includable(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Excluded samples that have their advantage, or whose group has none that was shaped."""
+    """Excluded samples that have their advantage, or whose group was not judged without them."""
     raw = {row.assignment_id for row in rows if row.parent_id is None}
-    statement = sa.select(E.assignment_id).where(
-        in_stage(experience, key), among(E.assignment_id, raw), E.revision > 0
-    )
-    shaped = set((await connection.execute(statement)).scalars()) if raw else set()
+    judged = await _judged(connection, key, raw) if raw else set()
     return [
         row
         for row in rows
         if row.state is ExperienceState.EXCLUDED
-        and (row.parent_id is not None or row.assignment_id not in shaped)
+        and (row.parent_id is not None or row.assignment_id not in judged)
     ]
+
+
+async def _judged(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> set[str]:
+    """Groups that were shaped, of which the pipeline left out all, or that were left behind."""
+    samples = sa.select(E.assignment_id, E.revision).where(
+        of_stage(experience, key),
+        among(E.assignment_id, assignment_ids),
+        sa.or_(E.revision > 0, sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED)),
+    )
+    rows = (await connection.execute(samples)).all()
+    filtered = {row.assignment_id for row in rows if row.revision == 0}
+    scopes = sa.select(C.assignment_id, C.error).where(
+        in_stage(pipeline_scope, key),
+        among(C.assignment_id, assignment_ids),
+        C.state == ScopeState.DONE,
+    )
+    done = (await connection.execute(scopes)).all()
+    shaped = {row.assignment_id for row in rows if row.revision > 0}
+    left_out = {row.assignment_id for row in done if row.assignment_id in filtered}
+    # What the pipeline has done has no error; who leaves a task behind writes why.
+    left_behind = {row.assignment_id for row in done if row.error}
+    return shaped | left_out | left_behind
+
+
+# As `Sample.why_not_compared` has it.
+_IS_COMPARED = sa.and_(
+    E.finish_reason != FinishReason.ABORT,
+    sa.or_(E.reward.is_not(None), E.finish_reason == FinishReason.PROMPT_TRUNCATED),
+)
 
 
 async def take_back(

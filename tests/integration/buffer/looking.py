@@ -98,9 +98,11 @@ class Looking:
         return answer
 
     async def delete(
-        self, wanted: pb.ExperienceFilter, reason: str
+        self, wanted: pb.ExperienceFilter, reason: str, *, dry_run: bool = False
     ) -> pb.DeleteExperiencesResponse:
-        request = pb.DeleteExperiencesRequest(key=self.key, filter=wanted, reason=reason)
+        request = pb.DeleteExperiencesRequest(
+            key=self.key, filter=wanted, reason=reason, dry_run=dry_run
+        )
         answer: pb.DeleteExperiencesResponse = await self.stub.DeleteExperiences(
             request, timeout=CALL_SECONDS
         )

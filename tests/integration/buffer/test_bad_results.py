@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.results import Result
 from services.buffer.handlers.settling import Settler
+from services.buffer.held_back import HeldBack
 from services.buffer.ingest import Ingest
 from services.buffer.store.database import Database
 from services.buffer.store.reports import MAX_BODY_BYTES
@@ -126,13 +127,15 @@ async def _bodies_of_letters(
     engine = async_engine(dsn, "buffer")
     database = Database(engine)
     database.open()
+    waits = Waits(owner="buffer", on_change=lambda: None)
     ingest = Ingest(
         database=database,
         stream=RunStream(buffer.broker, 1),
         settler=settler,
         fetch_messages=1,
         bound=asyncio.Event(),
-        waits=Waits(owner="buffer", on_change=lambda: None),
+        waits=waits,
+        held_back=HeldBack(waits),
     )
     reference = _reference(buffer, digest)
     message = Msg(buffer.broker, buffer.subject, buffer.broker.new_inbox(), reference)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 import grpc
+import psycopg
 import pytest
 
 from tests.integration.buffer.calls import CALL_SECONDS
@@ -172,6 +173,21 @@ async def test_excluding_what_a_group_waits_for_lets_it_go_on(
     assert answer.num_excluded == 3
     head, _ = await buffer.batch(1)
     assert head.num_rows == 3
+
+
+async def test_of_a_sample_that_is_deleted_nothing_is_left(
+    buffer: Buffer, looking: Looking, tmp_path: Path, shared_dsn: str
+) -> None:
+    await explored(buffer, plan_of(tmp_path), None, 0.0)
+    waiting = await awaiting(looking)
+    await give(looking, *(reward(one, 1.0) for one in waiting))
+    await looking.until(6, pb.ExperienceFilter(states=[pb.EXPERIENCE_STATE_READY]))
+    answer = await looking.delete(pb.ExperienceFilter(task_index=0), "private data")
+    assert answer.num_deleted == 2
+    query = "SELECT count(*) FROM buffer.payload WHERE experiment_id = %s"
+    with psycopg.connect(shared_dsn) as connection:
+        found = connection.execute(query, [buffer.key.experiment_id]).fetchone()
+    assert found == (4,)
 
 
 async def test_a_reward_that_is_no_number_is_refused(

@@ -98,6 +98,26 @@ async def test_checkpoints_that_may_go_are_told_until_the_next_commit(
     assert await removable(4) == [(3, 1), (2, 1)]
 
 
+async def test_what_was_just_written_is_kept_where_later_steps_could_not_be_read(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    for step in (1, 2, 3):
+        await train(buffer, step)
+        await buffer.checkpoint(step)
+    await buffer.begin()
+    kept = {(2, 1), (3, 1)}
+    for step in (1, 2):
+        answer = await buffer.checkpoint(step)
+        kept.add((step, buffer.incarnation))
+        kept -= {(one.step, one.incarnation) for one in answer.removable}
+        assert kept == {(3, 1), (step, 2)}
+    begun = await buffer.begin()
+    assert {(one.step, one.incarnation) for one in begun.checkpoints} == kept
+
+
 async def test_a_resumed_trainer_finds_its_checkpoints_and_trains_recorded_batches_again(
     buffer: Buffer, tmp_path: Path
 ) -> None:

@@ -132,6 +132,28 @@ async def test_advantages_of_another_function_are_refused(source: Source, taker:
     await refused(taker, with_advantage(source.taken(), "grpo", epsilon=0.1), said)
 
 
+async def test_what_is_excluded_there_is_not_trained_on_whatever_batch_it_was_in(
+    process: BufferProcess, source: Source, taker: Buffer
+) -> None:
+    async with open_channel(process.address) as channel:
+        looking = Looking.on(channel, source.buffer.pb_key)
+        wrong = query_pb2.ExperienceFilter(explore_step=1)
+        answer = await looking.exclude(wrong, "a wrong label")
+        assert (answer.num_excluded, answer.num_batched) == (0, ROWS)
+        taken_out = {one.id for one in await looking.list(wrong)}
+        await looking.exclude(query_pb2.ExperienceFilter(explore_step=2), "not sure")
+        included = await looking.include(query_pb2.ExperienceFilter(explore_step=2))
+        assert (included.num_included, included.num_too_late) == (ROWS, 0)
+        await taker.open(source.taken())
+        assert "12 experiences" in (await taker.events("notice"))[-1].notice.text
+        await taker.begin()
+        trained = {row.experience.id for batch in await steps(taker, 2) for row in batch}
+        assert len(trained) == 2 * ROWS
+        assert not trained & taken_out
+        states = {(one.state, one.reason) for one in await looking.list(wrong)}
+        assert states == {(query_pb2.EXPERIENCE_STATE_BATCHED, "a wrong label")}
+
+
 async def test_too_few_are_refused(source: Source, taker: Buffer) -> None:
     await refused(taker, source.taken(train_batch_size=20), "has stored 18 experiences, a batch")
 

@@ -123,13 +123,16 @@ async def test_deleted_samples_leave_their_row_without_content(
     buffer: Buffer, looking: Looking, tmp_path: Path
 ) -> None:
     await ready_rows(buffer, looking, tmp_path)
+    assert (await looking.delete(of_task(1), "private data", dry_run=True)).num_deleted == 2
     answer = await looking.delete(of_task(1), "private data")
     assert answer.num_deleted == 2
     assert answer.num_bytes > 100
     records = await looking.list(of_task(1), with_content=True)
     assert [(one.state, one.reason) for one in records] == [(DELETED, "private data")] * 2
     assert not any(one.HasField("content") for one in records)
-    assert (await looking.delete(of_task(1), "again")).num_deleted == 0
+    for is_dry_run in (True, False):
+        again = await looking.delete(of_task(1), "again", dry_run=is_dry_run)
+        assert again.num_deleted == 0
     trained = [
         row.experience.task_index for step in (1, 2) for row in (await buffer.batch(step))[1]
     ]
@@ -160,6 +163,20 @@ async def test_once_training_has_finished_everything_can_be_deleted(
     await buffer.finish(1)
     wanted = pb.ExperienceFilter(train_step=1)
     assert (await looking.delete(wanted, "private data")).num_deleted == 2
+
+
+async def test_nobody_is_told_the_text_of_deleted_samples(
+    buffer: Buffer, looking: Looking, tmp_path: Path
+) -> None:
+    await ready_rows(buffer, looking, tmp_path)
+    _, rows = await buffer.batch(1)
+    told = (await buffer.events("samples"))[-1].samples
+    assert [one.response for one in told.samples] == [rows[0].experience.sequence.response_text]
+    await buffer.report(1)
+    await buffer.record(1)
+    await buffer.finish(1)
+    await looking.delete(pb.ExperienceFilter(train_step=1), "private data")
+    assert not (await buffer.events("samples"))[-1].samples.samples
 
 
 async def test_nothing_is_taken_out_without_a_condition_and_a_reason(

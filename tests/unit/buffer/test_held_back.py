@@ -1,0 +1,24 @@
+"""Stages whose results another version of the buffer must store are waited for while they come."""
+
+import pytest
+
+from services.buffer import held_back
+from services.buffer.held_back import HeldBack
+from services.buffer.store.stages import UnreadablePlan
+from trinity.types import StageKey
+from trinity.waits import Waits
+
+KEY = StageKey(tenant="default", experiment_id="e", stage="rft")
+
+
+async def test_a_wait_is_over_when_no_result_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Waits(owner="buffer", on_change=lambda: None)
+    seen = HeldBack(waits)
+    seen.note(UnreadablePlan("stage rft has an odd plan", key=KEY, is_open=True))
+    seen.look()
+    assert [one.reason for one in waits.to_proto()] == [
+        "to store results: stage rft has an odd plan"
+    ]
+    monkeypatch.setattr(held_back, "OVER_SECONDS", -1.0)
+    seen.look()
+    assert waits.to_proto() == []

@@ -1,0 +1,22 @@
+"""Whatever the process that reads rows has to say, its rows come."""
+
+import asyncio
+
+import pytest
+
+from services.buffer import reader
+from services.buffer.reader import reading
+from services.buffer.row_source import RowSource
+from trinity.errors import PreconditionFailed
+
+SOON_SECONDS = 20.0
+
+
+async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MODULE", "tests.unit.buffer.says_much")
+    source = RowSource(kind="file", place="rows.jsonl")
+    async with asyncio.timeout(SOON_SECONDS), reading(source) as child:
+        rows = b"".join([lines async for lines in child.lines()])
+        with pytest.raises(PreconditionFailed, match=r"^taskset sums: there is no second row$"):
+            await child.check_end("sums")
+    assert rows == b'{"prompt": "1+1="}\n'
