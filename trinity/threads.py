@@ -10,22 +10,32 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
+MAX_LOST = 256
+"""Threads of what nobody waits for; each keeps what it was called with."""
+
+
+class TooManyLost(RuntimeError):
+    """So many threads go on with what nobody waits for that no further one is started."""
+
+
 class DaemonThreads:
     """Runs calls beside the event loop, at most `max_threads` at a time; the others queue up.
 
     A thread cannot be stopped. When the awaiting task is cancelled, a call that waits is dropped;
-    one that runs goes on as a lost one, and another thread may take its place.
+    one that runs goes on as a lost one, and another thread may take its place: there are never more
+    than `max_lost` threads, and once all of them are lost ones, calls are refused.
 
         threads = DaemonThreads(name="reward", max_threads=32)
         score = await threads.run(lambda: judge(response))
     """
 
-    def __init__(self, *, name: str, max_threads: int) -> None:
+    def __init__(self, *, name: str, max_threads: int, max_lost: int = MAX_LOST) -> None:
         self._name = name
         self._max_threads = max_threads
+        self._max_lost = max_lost
         self._lock = threading.Lock()
         self._queue: deque[_Call[Any]] = deque()
-        self._num_threads = 0
+        self._running: set[_Call[Any]] = set()
         self._lost: set[_Call[Any]] = set()
 
     @property
@@ -35,7 +45,10 @@ class DaemonThreads:
             return len(self._lost)
 
     async def run(self, function: Callable[[], T], on_begin: Callable[[], None] | None = None) -> T:
-        """The result of `function`; `on_begin` is called on the event loop when its turn comes."""
+        """The result of `function`; `on_begin` is called on the event loop when its turn comes.
+
+        Raises: TooManyLost.
+        """
         call = _Call(function, on_begin)
         with self._lock:
             self._queue.append(call)
@@ -48,40 +61,65 @@ class DaemonThreads:
 
     def _start_threads(self) -> None:
         """Under the lock: a thread for each call that may run."""
-        while self._queue and self._num_threads < self._max_threads:
-            self._num_threads += 1
-            call = self._queue.popleft()
+        while len(self._running) < self._room and (call := self._next()) is not None:
+            self._running.add(call)
             threading.Thread(target=self._work, args=(call,), daemon=True, name=self._name).start()
+        if not self._room:
+            while (call := self._next()) is not None:
+                call.refuse(self._refusal())
+
+    @property
+    def _room(self) -> int:
+        """How many calls may run."""
+        return min(self._max_threads, self._max_lost - len(self._lost))
+
+    def _next(self) -> "_Call[Any] | None":
+        """Under the lock: the first in the queue that somebody waits for.
+
+        Calls whose time is over together are cancelled before any of them is abandoned.
+        """
+        while self._queue:
+            call = self._queue.popleft()
+            if not call.result.cancelled():
+                return call
+        return None
 
     def _abandon(self, call: "_Call[T]") -> None:
         with self._lock:
-            if call in self._queue:
-                self._queue.remove(call)
-            elif not call.is_over:
+            if call in self._running:
+                self._running.remove(call)
                 self._lost.add(call)
-                self._num_threads -= 1
                 self._start_threads()
+            elif call in self._queue:
+                self._queue.remove(call)
 
-    def _work(self, call: "_Call[Any]") -> None:
+    def _work(self, first: "_Call[Any]") -> None:
         """One call after the other, until there is none or the last one was lost."""
-        while True:
+        call: _Call[Any] | None = first
+        while call is not None:
             call.run()
             with self._lock:
-                call.is_over = True
                 if call in self._lost:
                     self._lost.remove(call)
+                    self._start_threads()
                     return
-                if not self._queue:
-                    self._num_threads -= 1
-                    return
-                call = self._queue.popleft()
+                self._running.remove(call)
+                call = self._next()
+                if call is not None:
+                    self._running.add(call)
+
+    def _refusal(self) -> TooManyLost:
+        return TooManyLost(
+            f"{self._max_lost} threads still go on with a {self._name} that nobody waits for any "
+            f"more, and no further one is started: give what a {self._name} waits for a limit of "
+            "its own"
+        )
 
 
 class _Call(Generic[T]):
     """One call, and the promise of its result."""
 
     def __init__(self, function: Callable[[], T], on_begin: Callable[[], None] | None) -> None:
-        self.is_over = False
         self._function = function
         self._on_begin = on_begin
         self._loop = asyncio.get_running_loop()
@@ -98,6 +136,10 @@ class _Call(Generic[T]):
             self._tell(self._fail, RuntimeError(f"{type(error).__name__}: {error}"))
         else:
             self._tell(self._succeed, value)
+
+    def refuse(self, error: Exception) -> None:
+        """It will never run."""
+        self._tell(self._fail, error)
 
     def _begin(self) -> None:
         if self._on_begin is not None and not self.result.done():

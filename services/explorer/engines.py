@@ -16,12 +16,12 @@ from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.patience import Patience
 from services.explorer.slow_calls import SlowCalls
-from services.explorer.tokenizer import REMEMBERED_CHATS, HuggingFaceTokenizer, load_tokenizer
+from services.explorer.stage_models import StageModel, stage_models
+from services.explorer.tokenizer import MAX_REMEMBERED_TOKENS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
 from services.explorer.weights import WeightLoader, model_weights
 from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import AuxiliaryModel, ExternalAccess
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.plan_parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
 from trinity.waits import Waits
@@ -67,37 +67,13 @@ class RunningEngine:
     auxiliary: tuple[RunningModel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    """What engines are started for; those of an equal one may go on."""
-
-    path: str
-    max_len: int
-    chat_template: str | None
-    enable_thinking: bool | None
-    rollout: EngineConfig
-    has_api: bool
-    serves: bool = False
-    external: ExternalAccess | None = None
-    """Where it is, if others serve it."""
-    name: str = ""
-    """Of a model beside the policy."""
-    first_gpu: int = 0
-    gpus_of_process: int = 0
-
-    @property
-    def role(self) -> str:
-        """How sentences call its engine."""
-        return f"the engine of {self.name}" if self.name else "the rollout engine"
-
-
 class Engines:
     """Those of the models of one stage at a time; several engines of a model work as one."""
 
     def __init__(self, *, start: StartEngine, waits: Waits) -> None:
         self._start = start
         self._waits = waits
-        self._models: tuple[_Model, ...] = ()
+        self._models: tuple[StageModel, ...] = ()
         self._started: list[RunningModel] = []
         self._running: RunningEngine | None = None
         self._seconds = 0.0
@@ -114,13 +90,15 @@ class Engines:
 
         Raises: UserError when a model cannot be run, or does not run in time.
         """
-        models = _models(plan)
+        models = stage_models(plan)
+        self._seconds = plan.config.synchronizer.sync_timeout
+        self._variables = _texts(plan.config.explorer.env_vars)
         if self._running is None or self._models != models:
             await self.close()
-            self._seconds = plan.config.synchronizer.sync_timeout
-            self._variables = _texts(plan.config.explorer.env_vars)
             self._running = await self._begin_all(models)
             self._models = models
+        else:
+            self._running = await self._reach_again(self._running)
         return self._running
 
     async def close(self) -> None:
@@ -129,7 +107,7 @@ class Engines:
         for one in started:
             await one.close()
 
-    async def _begin_all(self, models: Sequence[_Model]) -> RunningEngine:
+    async def _begin_all(self, models: Sequence[StageModel]) -> RunningEngine:
         """One after the other, as the engines of one model."""
         await in_daemon_thread(lambda: _prepare(models))
         try:
@@ -138,13 +116,27 @@ class Engines:
         except BaseException:
             await self.close()
             raise
+        loader = WeightLoader(self._started[0].engine, holds=model_weights(models[0].path))
+        return self._together(models, loader)
+
+    async def _reach_again(self, running: RunningEngine) -> RunningEngine:
+        """With the models of others as this stage has them: one may have been given up before, and
+        addresses and keys are the stage's own.
+        """
+        for place, model in enumerate(self._models):
+            if model.external is not None:
+                await self._started[place].close()
+                self._started[place] = await self._reach(model, model.external)
+        return self._together(self._models, running.loader)
+
+    def _together(self, models: Sequence[StageModel], loader: WeightLoader) -> RunningEngine:
         policy, *beside = self._started
         return RunningEngine(
             engine=policy.engine,
             each=policy.each,
             tokenizer=policy.tokenizer,
             parsers=policy.parsers,
-            loader=WeightLoader(policy.engine, holds=model_weights(models[0].path)),
+            loader=loader,
             api=policy.api,
             auxiliary=tuple(
                 replace(one, engine=SlowCalls(one.engine, name=model.name, waits=self._waits))
@@ -152,7 +144,7 @@ class Engines:
             ),
         )
 
-    async def _begin_in_time(self, model: _Model) -> RunningModel:
+    async def _begin_in_time(self, model: StageModel) -> RunningModel:
         seconds = self._seconds
         limit = asyncio.timeout(seconds)
         what = f"{model.path} as {model.name}" if model.name else model.path
@@ -171,7 +163,7 @@ class Engines:
                 "(`synchronizer.sync_timeout`)"
             ) from error
 
-    async def _begin(self, model: _Model) -> RunningModel:
+    async def _begin(self, model: StageModel) -> RunningModel:
         if model.external is not None:
             return await self._reach(model, model.external)
         begun = time.monotonic()
@@ -202,7 +194,7 @@ class Engines:
             api=await _open_api(model, tokenizer, parsers),
         )
 
-    async def _reach(self, model: _Model, external: ExternalAccess) -> RunningModel:
+    async def _reach(self, model: StageModel, external: ExternalAccess) -> RunningModel:
         """Nothing is asked of it before a workflow does."""
         engine = ExternalEngine(
             access=read_access(external, {**os.environ, **self._variables}),
@@ -224,44 +216,8 @@ class Engines:
         return tuple(started)
 
 
-def _models(plan: StagePlan) -> tuple[_Model, ...]:
-    """The policy first; the GPUs of the others come after its own, in their order."""
-    rollout = plan.config.explorer.rollout_model
-    total = plan.num_rollout_gpus
-    policy = _Model(
-        path=plan.model_path,
-        max_len=plan.max_model_len,
-        chat_template=plan.chat_template,
-        enable_thinking=plan.config.model.enable_thinking,
-        rollout=rollout,
-        has_api=rollout.enable_openai_api,
-        serves=plan.mode == "serve",
-        external=plan.external_model,
-        gpus_of_process=total,
-    )
-    models = [policy]
-    first_gpu = 0 if plan.external_model is not None else rollout.num_gpus
-    for one in plan.auxiliary_models:
-        models.append(replace(_beside(one), first_gpu=first_gpu, gpus_of_process=total))
-        first_gpu += one.engine.num_gpus
-    return tuple(models)
-
-
-def _beside(model: AuxiliaryModel) -> _Model:
-    return _Model(
-        name=f"auxiliary model `{model.name}`",
-        path=model.model_path,
-        max_len=model.max_model_len,
-        chat_template=model.chat_template,
-        enable_thinking=model.enable_thinking,
-        rollout=model.engine,
-        has_api=True,
-        external=model.external,
-    )
-
-
 async def _open_api(
-    model: _Model, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
+    model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
 ) -> OpenAIApi | None:
     if not model.has_api:
         return None
@@ -276,7 +232,7 @@ def _texts(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def _prepare(models: Sequence[_Model]) -> None:
+def _prepare(models: Sequence[StageModel]) -> None:
     """Before the first import of heavy modules, which read the environment.
 
     The hub may be asked as soon as one of the models is to come from there.
@@ -288,10 +244,10 @@ def _prepare(models: Sequence[_Model]) -> None:
     prepare_environment(path, look_at_machine(), sum(one.rollout.engine_num for one in own))
 
 
-def _load_tokenizer(model: _Model) -> HuggingFaceTokenizer:
+def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:
     return load_tokenizer(
         model.path,
         model.chat_template,
         enable_thinking=model.enable_thinking,
-        num_remembered=0 if model.serves else REMEMBERED_CHATS,
+        max_remembered_tokens=0 if model.serves else MAX_REMEMBERED_TOKENS,
     )

@@ -1,4 +1,4 @@
-"""Environment variables of a stage's workflows, put back when the next stage has others."""
+"""Environment variables of a stage's workflows, put back when it is over."""
 
 import os
 from collections.abc import Mapping

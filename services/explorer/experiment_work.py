@@ -9,6 +9,7 @@ from services.explorer.assignments import Cancelled, Drained, Ending
 from services.explorer.engines import Engines
 from services.explorer.failures import StageFailed, sentence_of
 from services.explorer.feed import Feed
+from services.explorer.lost_watch import EXPLORING
 from services.explorer.patience import Patience
 from services.explorer.serving.work import ServeWork
 from services.explorer.stage_setup import StageJob, StageSetup
@@ -19,7 +20,6 @@ from services.explorer.synchronizer_client import (
     StageView,
     SynchronizerClient,
 )
-from services.explorer.thread_watch import EXPLORING
 from services.explorer.weights import PublishedWeights, WeightsId, model_weights
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
@@ -168,11 +168,18 @@ class ExperimentWork:
     async def _explore(self, job: StageJob) -> Ending:
         serves = job.plan.mode == "serve"
         self.holds_leases = not serves
-        self._work = self._setup.serve(job) if serves else await self._setup.open(job)
+        if serves:
+            return await self._end(self._setup.serve(job))
+        async with self._setup.opened(job) as work:
+            return await self._end(work)
+
+    async def _end(self, work: StageWork | ServeWork) -> Ending:
+        """Work until it is over."""
+        self._work = work
         try:
             if self._stopping:
-                self._work.stop()
-            return await self._work.run()
+                work.stop()
+            return await work.run()
         finally:
             self._work = None
 

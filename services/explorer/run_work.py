@@ -5,15 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from services.explorer.assignments import Assignment
-from services.explorer.counts import Counts
 from services.explorer.failures import StageFailed
 from services.explorer.gate import WeightGate
 from services.explorer.long_runs import LongRuns
+from services.explorer.lost_watch import LostWatch
 from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
 from services.explorer.reports import Fate
 from services.explorer.runner import Runner
 from services.explorer.telemetry import sampled, sampling
-from services.explorer.thread_watch import ThreadWatch
 from services.explorer.unconfirmed import Unconfirmed
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
@@ -32,8 +31,7 @@ class RunWork:
         runner: Runner,
         gate: WeightGate,
         unconfirmed: Unconfirmed,
-        counts: Counts,
-        threads: ThreadWatch,
+        lost: LostWatch,
         long_runs: LongRuns,
     ) -> None:
         self._key = key
@@ -41,8 +39,7 @@ class RunWork:
         self._runner = runner
         self._gate = gate
         self._unconfirmed = unconfirmed
-        self._counts = counts
-        self._threads = threads
+        self._lost = lost
         self._long_runs = long_runs
 
     async def work(
@@ -57,8 +54,7 @@ class RunWork:
                 with self._long_runs.going_on(attempt), sampling(attempt, weights) as span:
                     outcome = await self._runner.run(attempt, weights)
                     sampled(span, outcome)
-            self._threads.look()
-            self._count_tokens(outcome)
+            self._lost.look()
             message = _message(replace(outcome, traceparent=span.traceparent))
             reports.append(self._unconfirmed.add(message))
             if message.state == RunResult.STATE_COMPLETE:
@@ -92,12 +88,6 @@ class RunWork:
             raise StageFailed(
                 f"the buffer refuses results of assignment {assignment.id}, and that they failed: "
                 f"{report.reason}"
-            )
-
-    def _count_tokens(self, outcome: Outcome) -> None:
-        for experience in outcome.experiences:
-            self._counts.num_generated_tokens += sum(
-                span.end - span.start for span in experience.version_spans
             )
 
 

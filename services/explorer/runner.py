@@ -7,7 +7,9 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
+from services.explorer.bounded_tasks import BoundedTasks, TimeOver
 from services.explorer.engine import Engine
+from services.explorer.making import Making
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.time_limit import TimeLimit
 from services.explorer.weights import WeightsId
@@ -17,18 +19,11 @@ from trinity.sample_check import check_experience
 from trinity.telemetry import tracing
 from trinity.threads import DaemonThreads
 from trinity.types import EID, Experience
-from trinity.workflows.model import AUXILIARY_MODEL
-from trinity.workflows.workflow import Workflow
+from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
 
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARACTERS = 500
-MAX_LOST_THREADS = 256
-"""Threads of runs whose time is over; each keeps what its workflow holds."""
-
-
-class _TimeOver(Exception):
-    """The attempt took longer than it may."""
 
 
 class Runner:
@@ -41,12 +36,14 @@ class Runner:
         engine: Engine,
         limit: TimeLimit,
         threads: DaemonThreads,
+        tasks: BoundedTasks,
         auxiliary: Sequence[Engine] = (),
     ) -> None:
         self._engines = (engine, *auxiliary)
         self._workbench = workbench
         self._limit = limit
         self._threads = threads
+        self._tasks = tasks
 
     async def run(self, attempt: Attempt, weights: WeightsId) -> Outcome:
         """Cancelling this call aborts what the engine generates for it."""
@@ -55,7 +52,7 @@ class Runner:
             experiences = await self._experiences(attempt, weights)
             self._limit.note(attempt.assignment, time.monotonic() - begun)
             failure = ""
-        except _TimeOver as error:
+        except TimeOver as error:
             experiences, failure = [], str(error)
         except asyncio.CancelledError as error:
             if _is_cancelled_from_outside():
@@ -69,6 +66,7 @@ class Runner:
                 extra={"assignment": attempt.assignment.id, "run": attempt.run},
                 exc_info=error,
             )
+        await self._check_engines()  # a workflow may have caught what a dead one raised
         return Outcome(
             attempt=attempt,
             experiences=experiences,
@@ -81,39 +79,52 @@ class Runner:
         model = self._workbench.model(attempt, weights)
         beside = self._workbench.auxiliary_models(attempt)
         try:
-            workflow = self._workbench.workflow(attempt, model, beside)
-            experiences = await self._call(workflow, self._limit.of(attempt.assignment))
+            making = self._workbench.making(attempt, model, beside)
+            experiences = await self._call(making, self._limit.of(attempt.assignment))
         finally:
-            for one in (model, *beside):
-                await one.close()
-        return _checked(experiences, workflow, attempt)
+            await _close((model, *beside))
+        return _checked(experiences, making.kind.__name__, attempt)
 
     async def _check_engines(self) -> None:
         for engine in self._engines:
             await engine.check()
 
-    async def _call(self, workflow: Workflow, seconds: float) -> list[Experience]:
-        """A workflow without `is_async` may block: it gets a thread, and time when it has one."""
-        limit = asyncio.timeout(seconds if workflow.is_async else None)
+    async def _call(self, making: Making, seconds: float) -> list[Experience]:
+        try:
+            if making.blocks:
+                return await self._in_thread(making, seconds)
+            return await self._tasks.run(
+                lambda: self._on_loop(making),
+                seconds=seconds,
+                before_end=lambda: _close((making.model, *making.auxiliary_models)),
+            )
+        except TimeOver as error:
+            raise TimeOver(f"it took more than {seconds:g} s (`explorer.max_timeout`)") from error
+
+    async def _in_thread(self, making: Making, seconds: float) -> list[Experience]:
+        """It gets a thread, and time when it has one."""
+        limit = asyncio.timeout(None)
         try:
             async with limit:
-                if workflow.is_async:
-                    return await workflow.run_async()
-                if self._threads.num_lost >= MAX_LOST_THREADS:
-                    raise RuntimeError(
-                        f"{MAX_LOST_THREADS} threads of runs whose time was over still go on; "
-                        f"{type(workflow).__name__} blocks somewhere without a limit of its own"
-                    )
                 loop = asyncio.get_running_loop()
                 return await self._threads.run(
-                    workflow.run, lambda: limit.reschedule(loop.time() + seconds)
+                    lambda: making.make().run(), lambda: limit.reschedule(loop.time() + seconds)
                 )
         except TimeoutError as error:
             if limit.expired():
-                raise _TimeOver(
-                    f"it took more than {seconds:g} s (`explorer.max_timeout`)"
-                ) from error
+                raise TimeOver from error
             raise
+
+    async def _on_loop(self, making: Making) -> list[Experience]:
+        workflow = await making.make_on_loop()
+        if not workflow.is_async:  # which a property may say of this very instance
+            return await self._threads.run(workflow.run)
+        return await workflow.run_async()
+
+
+async def _close(models: Sequence[ModelWrapper]) -> None:
+    for one in models:
+        await one.close()
 
 
 def _is_cancelled_from_outside() -> bool:
@@ -133,11 +144,8 @@ def _eid(attempt: Attempt, step: int) -> EID:
     )
 
 
-def _checked(
-    experiences: list[Experience], workflow: Workflow, attempt: Attempt
-) -> list[Experience]:
+def _checked(experiences: list[Experience], name: str, attempt: Attempt) -> list[Experience]:
     """Find here what the buffer would refuse: here it has a traceback and another try."""
-    name = type(workflow).__name__
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} gave no list of experiences")
     placed = []

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.settings import ServiceSettings
+from trinity.sizing.runs import RUNS_PER_RUNNER
 
 
 class ExplorerSettings(ServiceSettings):
@@ -29,7 +30,7 @@ class ExplorerSettings(ServiceSettings):
     lease_seconds: float = Field(default=15.0, ge=1)
     """How long work is held without a sign of life."""
 
-    runs_per_runner: int = Field(default=64, ge=1)
+    runs_per_runner: int = Field(default=RUNS_PER_RUNNER, ge=1)
     """Runs that may go on at once for each of `explorer.runner_per_model`; they mostly wait."""
 
     max_unconfirmed: int = Field(default=4096, ge=1)

@@ -1,15 +1,22 @@
 """Puts together what works on one stage."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
+from services.explorer.bounded_tasks import BoundedTasks
 from services.explorer.buffer_client import BufferClient
-from services.explorer.counts import Counts
+from services.explorer.counts import CountedGenerator, Counts
 from services.explorer.engines import RunningEngine
 from services.explorer.environment import WorkflowEnvironment
+from services.explorer.failures import StageFailed
 from services.explorer.feed import Feed
 from services.explorer.gate import WeightGate
 from services.explorer.idleness import Idleness
 from services.explorer.long_runs import LongRuns
+from services.explorer.lost_watch import LostWatch
 from services.explorer.patience import Patience
 from services.explorer.run_work import RunWork
 from services.explorer.runner import Runner
@@ -19,7 +26,6 @@ from services.explorer.settings import ExplorerSettings
 from services.explorer.stage_work import Bounds, StageWork
 from services.explorer.synchronizer_client import Published
 from services.explorer.telemetry import loading
-from services.explorer.thread_watch import ThreadWatch
 from services.explorer.time_limit import TimeLimit
 from services.explorer.transfers import EngineTransfers
 from services.explorer.unconfirmed import Unconfirmed
@@ -68,6 +74,7 @@ class StageSetup:
         self._threads = threads
         self._beats = beats
         self._counts = counts
+        self._tasks = BoundedTasks()
         self._environment = WorkflowEnvironment()
 
     async def check(self, plan: StagePlan) -> None:
@@ -77,18 +84,29 @@ class StageSetup:
         """
         await in_daemon_thread(lambda: check_parts([plan]))
 
-    async def open(self, job: StageJob) -> StageWork:
+    @asynccontextmanager
+    async def opened(self, job: StageJob) -> AsyncIterator[StageWork]:
+        """The stage, ready to be worked on; its environment variables are there for the block.
+
+        Raises: as `_open`.
+        """
+        self._environment.set(job.plan.config.explorer.env_vars)
+        try:
+            yield await self._open(job)
+        finally:
+            self._environment.set({})
+
+    async def _open(self, job: StageJob) -> StageWork:
         """Make the stage known to the buffer and get ready to work on it.
 
         Raises: UserError when the plan names something that is not there; PreconditionFailed when
         the buffer cannot read a taskset; StageFailed when it takes too long.
         """
         patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
-        self._environment.set(job.plan.config.explorer.env_vars)
         gate = self._gate(job, patience)
         limit = TimeLimit(job.plan.config.explorer)
         long_runs = LongRuns(waits=self._beats.waits, limit=limit)
-        runs = self._runs(job, gate, long_runs, limit)
+        runs = await self._runs(job, gate, long_runs, limit)
         await patience.persist(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
@@ -124,22 +142,16 @@ class StageSetup:
             drain_seconds=self._settings.drain_seconds,
         )
 
-    def _runs(
+    async def _runs(
         self, job: StageJob, gate: WeightGate, long_runs: LongRuns, limit: TimeLimit
     ) -> RunWork:
-        workbench = Workbench(
-            plan=job.plan,
-            seed=job.seed,
-            engine=job.engine.engine,
-            tokenizer=job.engine.tokenizer,
-            api=job.engine.api,
-            auxiliary=job.engine.auxiliary,
-        )
+        workbench = await self._workbench(job)
         runner = Runner(
             workbench=workbench,
             engine=job.engine.engine,
             limit=limit,
             threads=self._threads,
+            tasks=self._tasks,
             auxiliary=[one.engine for one in job.engine.auxiliary],
         )
         return RunWork(
@@ -148,10 +160,33 @@ class StageSetup:
             runner=runner,
             gate=gate,
             unconfirmed=self._unconfirmed,
-            counts=self._counts,
-            threads=ThreadWatch(beats=self._beats, threads=(self._threads, REWARD_THREADS)),
+            lost=LostWatch(beats=self._beats, of=(self._threads, REWARD_THREADS, self._tasks)),
             long_runs=long_runs,
         )
+
+    async def _workbench(self, job: StageJob) -> Workbench:
+        """In a thread: it makes the stage's rewards, whose constructors may take long."""
+        make = partial(
+            Workbench,
+            plan=job.plan,
+            seed=job.seed,
+            generator=CountedGenerator(job.engine.engine, self._counts),
+            tokenizer=job.engine.tokenizer,
+            api=job.engine.api,
+            auxiliary=job.engine.auxiliary,
+        )
+        seconds = job.plan.config.synchronizer.sync_timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await in_daemon_thread(make)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StageFailed(
+                f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
+                "(`synchronizer.sync_timeout`): let their `__init__` take less"
+            ) from error
 
     def _gate(self, job: StageJob, patience: Patience) -> WeightGate:
         def published() -> tuple[PublishedWeights, ...]:

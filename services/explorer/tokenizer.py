@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
+from services.explorer.remembered_prompts import RememberedPrompts
 from trinity.errors import UserError
 from trinity.types import JsonObject
 from trinity.workflows.generation import Prompt
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-REMEMBERED_CHATS = 4096
-"""The runs of a task all begin with the same one."""
+MAX_REMEMBERED_TOKENS = 1 << 20
+"""Of chats, as all runs of a task begin with the same one; each token takes some 50 bytes."""
 
 
 class HuggingFaceTokenizer:
@@ -31,7 +31,7 @@ class HuggingFaceTokenizer:
         end_token_ids: tuple[int, ...],
         *,
         enable_thinking: bool | None = None,
-        num_remembered: int = REMEMBERED_CHATS,
+        max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
     ) -> None:
         self.end_token_ids = end_token_ids
         self._tokenizer = tokenizer
@@ -44,7 +44,7 @@ class HuggingFaceTokenizer:
         self._switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         switched = "".join(f"\0{name}={value}" for name, value in self._switches.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
-        self._remembered = lru_cache(num_remembered)(self._encode_chat)
+        self.remembered = RememberedPrompts(max_remembered_tokens)
 
     @property
     def plain(self) -> "PreTrainedTokenizerBase":
@@ -53,7 +53,12 @@ class HuggingFaceTokenizer:
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Apply the chat template; a last message of the assistant is continued."""
-        return self._remembered(json.dumps([messages, list(tools)]))
+        chat = json.dumps([messages, list(tools)])
+        prompt = self.remembered.get(chat)
+        if prompt is None:
+            prompt = self._encode_chat(chat)
+            self.remembered.put(chat, prompt)
+        return prompt
 
     def _encode_chat(self, chat_json: str) -> Prompt:
         messages, tools = json.loads(chat_json)
@@ -90,7 +95,7 @@ def load_tokenizer(
     chat_template: str | None,
     *,
     enable_thinking: bool | None = None,
-    num_remembered: int = REMEMBERED_CHATS,
+    max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
 ) -> HuggingFaceTokenizer:
     """Raises: UserError when the model has no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
@@ -107,7 +112,7 @@ def load_tokenizer(
         chat_template,
         tuple(sorted(ends)),
         enable_thinking=enable_thinking,
-        num_remembered=num_remembered,
+        max_remembered_tokens=max_remembered_tokens,
     )
 
 

@@ -3,22 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.explorer.engine import Engine
 from services.explorer.engines import RunningModel
+from services.explorer.making import Making, RewardMaking, kind_named
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.seeds import SeedBase
 from services.explorer.weights import WeightsId
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import AuxiliaryModel, ResolvedTaskset, Sampling
-from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import Reward
 from trinity.types import JsonObject, SamplingParams
-from trinity.workflows.generation import ChatTokenizer, ModelLimits
+from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
-from trinity.workflows.workflow import Workflow
 
 UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
 """Of a model that others serve: what is too long for it, it refuses."""
@@ -27,6 +24,7 @@ UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
 class Workbench:
     """Everything a stage's workflows are made from.
 
+    Rewards are made once to see that they can be, which takes as long as users' constructors do.
     Raises UserError when it is made with a plan that names a workflow or reward that is not there.
     """
 
@@ -35,26 +33,27 @@ class Workbench:
         *,
         plan: StagePlan,
         seed: int,
-        engine: Engine,
+        generator: Generator,
         tokenizer: ChatTokenizer,
         api: OpenAIApi | None = None,
         auxiliary: Sequence[RunningModel] = (),
     ) -> None:
         self._plan = plan
         self._seed = seed
-        self._engine = engine
+        self._generator = generator
         self._tokenizer = tokenizer
         self._api = api
         self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
         self._tasksets = {one.name: one for one in (*plan.tasksets, *plan.eval_tasksets)}
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
-            _reward(taskset, {})
+            if (reward := _reward(taskset, {})) is not None:
+                reward.make()
 
-    def workflow(
+    def making(
         self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
-    ) -> Workflow:
-        """A new instance for one attempt, over models that were made for it."""
+    ) -> Making:
+        """A workflow for one attempt, over models that were made for it."""
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.new_task()
         name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
@@ -65,21 +64,21 @@ class Workbench:
             index=attempt.assignment.task_index,
             is_eval=taskset.is_eval,
             workflow_args=taskset.workflow_args,
-            reward=_reward(taskset, row),
         )
-        kind = WORKFLOWS.get(name)
-        if not (isinstance(kind, type) and issubclass(kind, Workflow)):
-            raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
-        if not auxiliary_models:  # workflows may leave the argument out
-            return kind(task=task, model=model)
-        return kind(task=task, model=model, auxiliary_models=auxiliary_models)
+        return Making(
+            kind=kind_named(name, WORKFLOWS.get(name)),
+            task=task,
+            reward=_reward(taskset, row),
+            model=model,
+            auxiliary_models=auxiliary_models,
+        )
 
     def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
         """The model for one attempt, to be closed when the attempt is over."""
         plan = self._plan
         sampling = self._tasksets[attempt.assignment.taskset].sampling
         model = ModelWrapper(
-            generator=self._engine,
+            generator=self._generator,
             tokenizer=self._tokenizer,
             limits=_limits(
                 plan,
@@ -166,11 +165,11 @@ def _parameters(sampling: Sampling) -> SamplingParams:
     )
 
 
-def _reward(taskset: ResolvedTaskset, row: JsonObject) -> Reward | None:
+def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardMaking | None:
     name = _named_by_row(row, taskset.format.reward_fn_key) or taskset.reward
     if name is None:
         return None
-    return Reward(REWARDS.get(name), taskset.reward_args, name)
+    return RewardMaking(source=REWARDS.get(name), args=taskset.reward_args, name=name)
 
 
 def _named_by_row(row: JsonObject, key: str) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -84,6 +85,85 @@ async def test_a_call_that_is_cancelled_before_its_turn_never_runs() -> None:
     await pool.run(lambda: ran.append("third"))
     assert ran == ["third"]
     assert pool.num_lost == 0
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """What calls wait for; set at the end, whatever the test finds."""
+    release = threading.Event()
+    yield release
+    release.set()
+
+
+async def test_calls_that_are_cancelled_together_are_not_begun_in_each_others_place(
+    release: threading.Event,
+) -> None:
+    pool = threads(2)
+    begun = Begun(2)
+    calls = [asyncio.create_task(pool.run(release.wait, begun.one)) for _ in range(20)]
+    await begun.enough.wait()
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    assert (pool.num_lost, begun.count) == (2, 2)
+
+
+async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
+    release: threading.Event,
+) -> None:
+    pool = DaemonThreads(name="test", max_threads=2, max_lost=5)
+    begun = Begun(2)
+    calls = [asyncio.create_task(pool.run(release.wait, begun.one)) for _ in range(20)]
+    await begun.enough.wait()
+    for call in calls:
+        call.cancel()
+        await asyncio.wait([call])
+    assert pool.num_lost == 5
+    refused = [call for call in calls if not call.cancelled()]
+    assert len(refused) == 15
+    for refusal in (*refused, asyncio.create_task(pool.run(release.wait))):
+        with pytest.raises(RuntimeError, match="5 threads still go on with a test that nobody"):
+            await refusal
+    release.set()
+    await asyncio.to_thread(join_all)
+    assert pool.num_lost == 0
+    assert await pool.run(lambda: "next") == "next"
+
+
+async def test_a_call_that_waits_begins_when_a_lost_one_has_ended() -> None:
+    pool, first, second = DaemonThreads(name="test", max_threads=2, max_lost=2), *events()
+    begun = Begun(2)
+    lost = asyncio.create_task(pool.run(first.wait, begun.one))
+    running = asyncio.create_task(pool.run(second.wait, begun.one))
+    await begun.enough.wait()
+    lost.cancel()
+    await asyncio.wait([lost])
+    waiting = asyncio.create_task(pool.run(lambda: "next"))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "as many go on as may"
+    first.set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await waiting == "next"
+    second.set()
+    await running
+
+
+class Begun:
+    """Counts calls whose turn has come."""
+
+    def __init__(self, wanted: int) -> None:
+        self.count = 0
+        self.enough = asyncio.Event()
+        self._wanted = wanted
+
+    def one(self) -> None:
+        self.count += 1
+        if self.count == self._wanted:
+            self.enough.set()
+
+
+def events() -> tuple[threading.Event, threading.Event]:
+    return threading.Event(), threading.Event()
 
 
 def test_a_call_that_never_ends_keeps_no_process_from_ending() -> None:

@@ -14,6 +14,7 @@ from trinity.sizing.demand import machines_of
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, read_shape
 from trinity.sizing.parameters import count_parameters
+from trinity.sizing.runs import runs_at_a_time
 from trinity.sizing.stage_sizes import (
     auxiliary_memory,
     engine_memory,
@@ -70,7 +71,6 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     yield from _term_lines(shown)
     if gpu_bytes is None or not machines_of(stage).total:
         return
-    runners = stage.config.explorer.runner_per_model * stage.algorithm.repeat_times
     sequences = engine.cached_tokens // stage.max_model_len
     wanted = _wanted_cache(stage, engine.room, engine.cached_tokens)
     if sequences < 1:
@@ -79,7 +79,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
         return
     yield (
         f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
-        f"sequences; up to {runners:,} run at a time"
+        f"sequences; up to {runs_at_a_time(stage):,} run at a time"
     )
 
 

@@ -42,7 +42,7 @@ class ExplorerConfig(Section):
     ] = "explorer"
     """How logs and metrics call it."""
     runner_per_model: Positive = 8
-    """Assignments that run at a time on one engine."""
+    """Runners of one engine, for 64 runs at a time each (`TRINITY_EXPLORER_RUNS_PER_RUNNER`)."""
     max_timeout: float = Field(default=1800.0, gt=0)
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2

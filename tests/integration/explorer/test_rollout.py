@@ -9,9 +9,13 @@ from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments, tokens_by_run
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import experience_pb2 as epb
+from trinity.api.v1.explorer_pb2 import GetExplorerStatusRequest
+from trinity.api.v1.explorer_pb2_grpc import ExplorerServiceStub
 from trinity.codec import experience_from_proto
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rpc.channel import open_channel
 from trinity.types import Experience, JsonObject
+from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
 
 PATIENCE_SECONDS = 60.0
@@ -195,7 +199,7 @@ class Stuck(Workflow):
         return []
 
 
-async def test_threads_that_outlive_their_runs_are_shown_and_hold_up_no_end(world: World) -> None:
+async def test_calls_that_outlive_their_runs_are_shown_and_hold_up_no_end(world: World) -> None:
     WORKFLOWS.register("test_stuck", Stuck)
     taskset: JsonObject = {"default_workflow_type": "test_stuck"}
     world.plan_with(
@@ -204,7 +208,37 @@ async def test_threads_that_outlive_their_runs_are_shown_and_hold_up_no_end(worl
     )
     world.buffer.pending = assignments(1)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
-        await world.status_is(lambda member: "2 threads outlive their runs" in member.activity)
+        await world.status_is(
+            lambda member: "2 calls of users' code outlive their runs" in member.activity
+        )
     Stuck.release.set()
     reasons = {result.reason for result in world.buffer.results.values()}
     assert reasons == {"it took more than 0.1 s (`explorer.max_timeout`)"}
+
+
+class TwoTurns(Workflow):
+    """Two answers with a question between them, of which the second is handed in."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        messages: list[Message] = [{"role": "user", "content": "a"}]
+        for _ in range(2):
+            [turn] = await self.model.chat_async(messages)
+            messages.append({"role": "assistant", "content": turn.response_text})
+            messages.append({"role": "user", "content": "again"})
+        turn.reward = 0.0
+        return [turn]
+
+
+async def test_what_the_engine_generates_is_counted_and_nothing_else(world: World) -> None:
+    WORKFLOWS.register("test_two_turns", TwoTurns)
+    world.use_parts(default_workflow_type="test_two_turns")
+    world.buffer.pending = assignments(1, runs=1)
+    async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
+        await world.finished()
+        async with open_channel(world.synchronizer.members[-1].address) as channel:
+            status = await ExplorerServiceStub(channel).GetExplorerStatus(
+                GetExplorerStatusRequest(), timeout=PATIENCE_SECONDS
+            )
+    assert status.num_generated_tokens == 2 * world.engine.num_tokens

@@ -1,6 +1,7 @@
 """Models beside the policy: asked by workflows, never trained, told apart when they fail."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.explorer import engines
+from services.explorer.bounded_tasks import BoundedTasks
 from services.explorer.engine import EngineDied, EngineOptions
 from services.explorer.engines import Engines, RunningEngine
 from services.explorer.outcome import Attempt, Outcome
@@ -66,9 +68,24 @@ class GivesTheJudgesAnswer(Workflow):
         return await judge.chat_async([{"role": "user", "content": "question"}])
 
 
+class ForgivesTheJudge(Workflow):
+    """Is content with a judge that does not answer."""
+
+    is_async = True
+
+    async def run_async(self) -> list[Experience]:
+        [own] = await self.model.chat_async([{"role": "user", "content": "question"}])
+        own.reward = 0.0
+        with contextlib.suppress(Exception):
+            await self.auxiliary_model_wrappers[0].chat_async([{"role": "user", "content": "?"}])
+            own.reward = 1.0
+        return [own]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> None:
     WORKFLOWS.register("test_asks", Asks)
+    WORKFLOWS.register("test_forgives_the_judge", ForgivesTheJudge)
     WORKFLOWS.register("test_asks_over_http", AsksOverHttp)
     WORKFLOWS.register("test_gives_the_judges_answer", GivesTheJudgesAnswer)
 
@@ -97,7 +114,7 @@ class World:
         bench = Workbench(
             plan=stage,
             seed=self.plan.seed,
-            engine=engine.engine,
+            generator=engine.engine,
             tokenizer=engine.tokenizer,
             auxiliary=engine.auxiliary,
         )
@@ -106,6 +123,7 @@ class World:
             engine=engine.engine,
             limit=TimeLimit(stage.config.explorer),
             threads=DaemonThreads(name="workflow", max_threads=2),
+            tasks=BoundedTasks(),
             auxiliary=[one.engine for one in engine.auxiliary],
         )
         attempt = Attempt(key=KEY, assignment=build_assignment(), run=0, number=number)
@@ -196,6 +214,19 @@ async def test_a_judge_that_dies_ends_the_process_as_the_policys_engine_does(wor
         judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
     with pytest.raises(EngineDied, match="auxiliary model `judge`"):
         await world.run(engine)
+
+
+async def test_a_judge_that_dies_is_noticed_though_the_workflow_forgives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
+    world = World(build_plan(tmp_path, **asking("test_forgives_the_judge", tmp_path)))
+    engine = await world.engines.ensure(world.plan.stages[0])
+    for _, judge in world.started[1:]:
+        judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
+    with pytest.raises(EngineDied, match="auxiliary model `judge`"):
+        await world.run(engine)
+    await world.engines.close()
 
 
 async def test_a_judge_that_does_not_start_is_named_and_nothing_is_left(world: World) -> None:

@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from services.explorer.bounded_tasks import BoundedTasks
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.runner import Runner
@@ -248,11 +249,13 @@ async def test_an_agent_with_a_client_of_its_own_is_trained(api: OpenAIApi, tmp_
     engine = ArithmeticEngine()
     [stage] = plan.stages
     bench = Workbench(
-        plan=stage, seed=plan.seed, engine=engine, tokenizer=CharacterTokenizer(), api=api
+        plan=stage, seed=plan.seed, generator=engine, tokenizer=CharacterTokenizer(), api=api
     )
     threads = DaemonThreads(name="workflow", max_threads=2)
     limit = TimeLimit(stage.config.explorer)
-    runner = Runner(workbench=bench, engine=engine, limit=limit, threads=threads)
+    runner = Runner(
+        workbench=bench, engine=engine, limit=limit, threads=threads, tasks=BoundedTasks()
+    )
     outcomes = [await runner.run(attempt(), WeightsId(version=4, incarnation=1)) for _ in range(2)]
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     first, second = outcomes[0].experiences

@@ -9,25 +9,20 @@ from typing import ClassVar
 
 import pytest
 
-from services.explorer.assignments import Assignment
 from services.explorer.engine import EngineDied
-from services.explorer.outcome import Attempt, Outcome, outcome_to_proto
-from services.explorer.runner import Runner
-from services.explorer.time_limit import TimeLimit
-from services.explorer.weights import WeightsId
+from services.explorer.outcome import outcome_to_proto
 from services.explorer.workbench import Workbench
 from tests.unit.explorer.builders import (
-    KEY,
     ArithmeticEngine,
     CharacterTokenizer,
     build_assignment,
     build_plan,
 )
-from trinity.config.explorer import ExplorerConfig
+from tests.unit.explorer.runs import outcome_of, taskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.threads import DaemonThreads
-from trinity.types import EID, Experience, JsonObject, VersionSpan, experience_id
+from trinity.types import EID, Experience, VersionSpan, experience_id
 from trinity.workflows.simple_workflow import REWARD_THREADS
 from trinity.workflows.workflow import Workflow
 
@@ -116,33 +111,6 @@ def registered() -> None:
     WORKFLOWS.register("test_gap", Gap)
     WORKFLOWS.register("test_emptying", Emptying)
     REWARDS.register("test_failing", failing_reward)
-
-
-def taskset(**values: JsonObject | str) -> JsonObject:
-    return {"explorer_input": {"taskset": dict(values)}}
-
-
-async def outcome_of(
-    folder: Path,
-    engine: ArithmeticEngine | None = None,
-    assignment: Assignment | None = None,
-    timeout_seconds: float = 10.0,
-    threads: DaemonThreads | None = None,
-    **values: str,
-) -> Outcome:
-    engine = engine or ArithmeticEngine()
-    plan = build_plan(folder, buffer=taskset(**values))
-    workbench = Workbench(
-        plan=plan.stages[0], seed=plan.seed, engine=engine, tokenizer=CharacterTokenizer()
-    )
-    runner = Runner(
-        workbench=workbench,
-        engine=engine,
-        limit=TimeLimit(ExplorerConfig(max_timeout=timeout_seconds)),
-        threads=threads or DaemonThreads(name="test", max_threads=1),
-    )
-    attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
-    return await runner.run(attempt, WeightsId(version=4, incarnation=2))
 
 
 async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
@@ -302,5 +270,8 @@ def test_a_plan_with_an_unknown_reward_is_refused_before_any_run(tmp_path: Path)
     plan = build_plan(tmp_path, buffer=taskset(default_reward_fn_type="exact_match"))
     with pytest.raises(UserError, match="exact_match_reward"):
         Workbench(
-            plan=plan.stages[0], seed=0, engine=ArithmeticEngine(), tokenizer=CharacterTokenizer()
+            plan=plan.stages[0],
+            seed=0,
+            generator=ArithmeticEngine(),
+            tokenizer=CharacterTokenizer(),
         )

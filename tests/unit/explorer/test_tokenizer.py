@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.tokenizer import load_tokenizer
+from trinity.workflows.generation import Prompt
 
 TEMPLATE = (
     "{{ messages[0]['content'] }}"
@@ -41,3 +42,23 @@ def test_what_changes_a_prompt_changes_what_the_template_is_known_by(model: str)
     ]
     assert len(set(known)) == 3
     assert load_tokenizer(model, TEMPLATE).template_sha256 == known[0]
+
+
+def test_chats_are_remembered_up_to_a_number_of_tokens(model: str) -> None:
+    tokenizer = load_tokenizer(model, TEMPLATE, max_remembered_tokens=10_000)
+
+    def encode(number: int) -> Prompt:
+        return tokenizer.encode_chat([{"role": "user", "content": f"{number:0100}"}])
+
+    again = encode(0)
+    for number in range(1, 300):
+        encode(number)
+        assert encode(0) is again, "what is asked for again and again stays"
+    assert 9_800 < tokenizer.remembered.num_tokens <= 10_000
+
+
+def test_a_chat_that_is_longer_than_all_that_is_remembered_displaces_none(model: str) -> None:
+    tokenizer = load_tokenizer(model, TEMPLATE, max_remembered_tokens=10)
+    short = tokenizer.encode_chat([{"role": "user", "content": "ab"}])
+    tokenizer.encode_chat([{"role": "user", "content": "ab" * 10}])
+    assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]) is short

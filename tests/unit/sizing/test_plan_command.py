@@ -57,6 +57,7 @@ def test_places_volume_and_memory_are_told(tmp_path: Path) -> None:
     assert line(text, "gradients").split()[1:3] == ["2.9", "GiB"]
     assert "estimate until measured" in text
     assert "DOES NOT FIT" not in text
+    assert line(text, "FITS: the cache").endswith("up to 512 run at a time"), "8 runners of 64 runs"
 
 
 def test_what_does_not_fit_names_the_setting_to_change(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""One attempt at a run, as the runner makes it of a plan."""
+
+from pathlib import Path
+
+from services.explorer.assignments import Assignment
+from services.explorer.bounded_tasks import BoundedTasks
+from services.explorer.outcome import Attempt, Outcome
+from services.explorer.runner import Runner
+from services.explorer.time_limit import TimeLimit
+from services.explorer.weights import WeightsId
+from services.explorer.workbench import Workbench
+from tests.unit.explorer.builders import (
+    KEY,
+    ArithmeticEngine,
+    CharacterTokenizer,
+    build_assignment,
+    build_plan,
+)
+from trinity.config.explorer import ExplorerConfig
+from trinity.threads import DaemonThreads
+from trinity.types import JsonObject
+
+
+def taskset(**values: JsonObject | str) -> JsonObject:
+    """The section of a plan that says these of its taskset."""
+    return {"explorer_input": {"taskset": dict(values)}}
+
+
+async def outcome_of(
+    folder: Path,
+    engine: ArithmeticEngine | None = None,
+    assignment: Assignment | None = None,
+    timeout_seconds: float = 10.0,
+    threads: DaemonThreads | None = None,
+    tasks: BoundedTasks | None = None,
+    **values: str,
+) -> Outcome:
+    """Of an attempt over a taskset with these values."""
+    engine = engine or ArithmeticEngine()
+    plan = build_plan(folder, buffer=taskset(**values))
+    workbench = Workbench(
+        plan=plan.stages[0], seed=plan.seed, generator=engine, tokenizer=CharacterTokenizer()
+    )
+    runner = Runner(
+        workbench=workbench,
+        engine=engine,
+        limit=TimeLimit(ExplorerConfig(max_timeout=timeout_seconds)),
+        threads=threads or DaemonThreads(name="test", max_threads=1),
+        tasks=tasks or BoundedTasks(),
+    )
+    attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
+    return await runner.run(attempt, WeightsId(version=4, incarnation=2))

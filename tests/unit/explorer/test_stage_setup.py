@@ -1,0 +1,115 @@
+"""A stage is opened with its environment, and within the time that it may take."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from services.explorer.buffer_client import BufferClient
+from services.explorer.counts import Counts
+from services.explorer.engines import RunningEngine
+from services.explorer.failures import StageFailed
+from services.explorer.feed import Feed
+from services.explorer.patience import Patience
+from services.explorer.settings import ExplorerSettings
+from services.explorer.stage_setup import StageJob, StageSetup
+from services.explorer.synchronizer_client import Published
+from services.explorer.unconfirmed import Unconfirmed
+from services.explorer.weights import WeightLoader
+from tests.unit.explorer.builders import (
+    KEY,
+    ArithmeticEngine,
+    CharacterTokenizer,
+    build_plan,
+    unheard_beats,
+)
+from tests.unit.explorer.runs import taskset
+from trinity.config.plan import StagePlan
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import RewardFn
+from trinity.rpc.channel import open_channel
+from trinity.threads import DaemonThreads
+from trinity.types import StageKey
+
+VARIABLE = "TRINITY_TEST_OF_A_STAGE"
+
+
+class NotingBuffer(BufferClient):
+    """Says what a stage's workflows would see while it is opened."""
+
+    seen: str | None = None
+
+    async def open_stage(self, key: StageKey, plan_json: str, seed: int) -> None:
+        self.seen = os.environ.get(VARIABLE)
+
+
+@asynccontextmanager
+async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
+    """The buffer that the stage was opened in."""
+    engine = ArithmeticEngine()
+    running = RunningEngine(
+        engine=engine, each=(engine,), tokenizer=CharacterTokenizer(), loader=WeightLoader(engine)
+    )
+    async with unheard_beats() as beats, open_channel("127.0.0.1:9") as channel:
+        buffer = NotingBuffer(channel, "me")
+        setup = StageSetup(
+            settings=ExplorerSettings(
+                synchronizer="a:1", buffer="b:1", nats_url=SecretStr("nats://c:1")
+            ),
+            buffer=buffer,
+            unconfirmed=Unconfirmed(time.monotonic),
+            threads=DaemonThreads(name="workflow", max_threads=1),
+            beats=beats,
+            counts=Counts(),
+        )
+        feed = Feed(_nothing, waits_for="", purpose="", patience=Patience(beats.waits))
+        job = StageJob(key=KEY, plan=stage, seed=7, engine=running, feed=feed)
+        async with setup.opened(job):
+            yield buffer
+
+
+async def _nothing() -> AsyncIterator[Published]:
+    await asyncio.Event().wait()
+    raise AssertionError
+    yield
+
+
+async def test_variables_of_a_stage_are_gone_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    [stage] = build_plan(tmp_path, explorer={"env_vars": {VARIABLE: "set"}}).stages
+    async with opened(stage) as buffer:
+        assert (buffer.seen, os.environ.get(VARIABLE)) == ("set", "set")
+    assert VARIABLE not in os.environ
+
+
+class Endless(RewardFn):
+    """Waits for a server that does not answer."""
+
+    release = threading.Event()
+
+    def __init__(self) -> None:
+        self.release.wait()
+
+    def __call__(self, *, response: str) -> float:
+        return float(len(response))
+
+
+async def test_rewards_that_are_not_made_in_time_fail_the_stage(tmp_path: Path) -> None:
+    REWARDS.register("test_endless_making", Endless)
+    [stage] = build_plan(
+        tmp_path,
+        buffer=taskset(default_reward_fn_type="test_endless_making"),
+        synchronizer={"sync_timeout": 0.05},
+    ).stages
+    with pytest.raises(StageFailed, match=r"rewards of stage `main` were not made in 0.05 s"):
+        async with opened(stage):
+            raise AssertionError
+    Endless.release.set()
