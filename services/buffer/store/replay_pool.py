@@ -119,9 +119,7 @@ async def withdraw(
         await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
-async def take_back_batched(
-    connection: AsyncConnection, stage: Stage, ids: Collection[str]
-) -> int:
+async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Collection[str]) -> int:
     """Take that back for those of the samples that have such a reason; answers how many."""
     if not ids:
         return 0

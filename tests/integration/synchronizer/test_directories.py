@@ -11,9 +11,7 @@ from tests.integration.synchronizer.conftest import Running
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 
-def creation_in(
-    directory: str, tenant: str, *, label: str = "sums"
-) -> pb.CreateExperimentRequest:
+def creation_in(directory: str, tenant: str, *, label: str = "sums") -> pb.CreateExperimentRequest:
     plan = json.loads(TWO_STAGES) | {"job_dir": directory}
     return creation(json.dumps(plan), tenant=tenant, label=label)
 

@@ -8,7 +8,8 @@ from services.explorer.outcome import Attempt, outcome_to_proto
 from services.explorer.telemetry import publishing, sampled, sampling
 from services.explorer.weights import WeightsId
 from tests.unit.explorer.builders import KEY, build_assignment
-from tests.unit.explorer.test_runner import outcome_of, registered
+from tests.unit.explorer.runs import outcome_of
+from tests.unit.explorer.test_runner import registered
 from trinity.telemetry import names, places
 
 __all__ = ["registered"]
