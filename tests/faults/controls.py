@@ -59,6 +59,9 @@ CONTROLS = (
     Control(off="exclusion", visited=True, checks=("excluded_is_not_trained",)),
     Control(off="inclusion", visited=True, checks=("included_is_trained",)),
     Control(off="deletion", visited=True, keeps_all=True, checks=("deleted_is_gone",)),
+    Control(
+        off="reward-in-place", visited=True, keeps_all=True, checks=("contents_are_some_samples",)
+    ),
     Control(off="upload-count", visited=True, checks=("tasksets_are_whole",)),
     Control(off="upload-rows-deleted", visited=True, checks=("tasksets_are_whole",)),
     Control(

@@ -37,7 +37,8 @@ def read_snapshot(
         stage = buffer.rows("stage")[0]
         let_go = {one["segment_id"] for one in buffer.rows("segment") if one["retired_at"]}
         there = buffer.payload_ids()
-        samples = tuple(_sample(row, let_go, there) for row in buffer.rows("experience"))
+        rows = buffer.rows("experience")
+        samples = tuple(_sample(row, let_go, there) for row in rows)
         payloads = {one.id: one.payload_id for one in samples}
         return s.Snapshot(
             stage=_stage(stage, buffer.rows("stage_taskset")),
@@ -45,6 +46,7 @@ def read_snapshot(
             runs=tuple(_run(row) for row in buffer.rows("run")),
             attempts=tuple(_attempt(row) for row in buffer.rows("run_attempt")),
             samples=samples,
+            nobodys=tuple(sorted(there - {str(row["payload_id"]) for row in rows})),
             batches=_batches(buffer.rows("batch_item"), stage["line"], payloads),
             lives=tuple(
                 s.Commit(what="life", number=0, incarnation=row["incarnation"], at=row["began_at"])

@@ -229,6 +229,8 @@ class Snapshot:
     runs: tuple[Run, ...]
     attempts: tuple[Attempt, ...]
     samples: tuple[Sample, ...]
+    nobodys: tuple[str, ...] = ()
+    """Contents that are no sample's."""
     batches: tuple[Batch, ...]
     lives: tuple[Commit, ...]
     """When each incarnation began; `what` is "life"."""

@@ -351,6 +351,7 @@ BAD: list[tuple[str, dict[str, object]]] = [
             ),
         )
     ),
+    ("contents_are_some_samples", {"nobodys": ("x",)}),
     ("deleted_is_gone", {"visit": visited(deleted=("a'",))}),
     (
         "deleted_is_gone",

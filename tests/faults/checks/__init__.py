@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from tests.faults.checks.batches import batches_never_change, no_row_twice, nothing_is_lost
-from tests.faults.checks.contents import contents_are_there
+from tests.faults.checks.contents import contents_are_some_samples, contents_are_there
 from tests.faults.checks.evaluations import evaluations_are_whole
 from tests.faults.checks.lives import ends_in_the_same_weights, only_the_newest_life_commits
 from tests.faults.checks.replay import trained_as_asked
@@ -46,6 +46,7 @@ ALL = (
     only_the_newest_life_commits,
     ends_in_the_same_weights,
     contents_are_there,
+    contents_are_some_samples,
     rewards_are_kept,
     excluded_is_not_trained,
     included_is_trained,

@@ -35,3 +35,8 @@ def contents_are_there(snapshot: Snapshot) -> list[str]:
             if not one.is_let_go
         ),
     ]
+
+
+def contents_are_some_samples(snapshot: Snapshot) -> list[str]:
+    """What no sample holds is deleted with none, and nobody would ever see it."""
+    return [f"the content {one} is there, and no sample has it" for one in snapshot.nobodys]

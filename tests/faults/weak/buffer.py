@@ -15,7 +15,10 @@ from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
 from services.buffer.handlers.feedback import Given
 from services.buffer.store import catalogue, set_aside
+from services.buffer.store.database import of_stage
 from services.buffer.store.reports import Report, insert_reports
+from services.buffer.store.segments import partition
+from services.buffer.store.tables import experience, payload
 from services.buffer.wire import open_parcel
 from tests.faults.folder import FaultsFolder
 from tests.faults.patching import Function
@@ -246,6 +249,25 @@ def keep_content(original: Function) -> Function:
         return number
 
     return delete_content
+
+
+def keep_both(original: Function) -> Function:
+    """Leave the content that came without a reward beside the one that has it."""
+
+    async def store_reward(connection: Any, key: Any, one: Any) -> None:
+        held = (experience.c.experience_id == one.experience_id, of_stage(experience, key))
+        found = await connection.execute(sa.select(experience.c.segment_id).where(*held))
+        name = partition(found.scalar_one())
+        columns = ", ".join(one.name for one in payload.c if one.name != "payload_id")
+        await connection.execute(
+            sa.text(
+                f"INSERT INTO {name} (payload_id, {columns}) SELECT gen_random_uuid(), {columns} "
+                f"FROM {name} WHERE payload_id = '{one.experience_id}'"
+            )
+        )
+        await original(connection, key, one)
+
+    return store_reward
 
 
 def forget_count(_: Function) -> Function:

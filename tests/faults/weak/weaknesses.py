@@ -61,6 +61,7 @@ WEAKNESSES = (
     _weakness("chance-from-seeds", "buffer", "domain.selector:generator", "own_chance"),
     _weakness("ranking-kept", "buffer", "handlers.drawing:ranked_rows", "rank_anew"),
     _weakness("rewards-stored", "buffer", "servicer.steering:give_feedback", "promise_rewards"),
+    _weakness("reward-in-place", "buffer", "handlers.feedback:store_reward", "keep_both"),
     _weakness("exclusion", "buffer", "handlers.setting_aside:exclude", "score_instead"),
     _weakness("deletion", "buffer", "handlers.setting_aside:delete_content", "keep_content"),
     _weakness("upload-count", "buffer", "handlers.uploading:grow_upload", "forget_count"),
