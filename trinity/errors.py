@@ -3,6 +3,7 @@
 TrinityError
 ├── UserError             a mistake of the person who runs it; one sentence, exit code 2
 ├── RunFailed             the run ended without reaching its goal; exit code 1
+│   └── NotTaken              nobody answered who could begin it; exit code 3, ask again later
 ├── ManifestError         files do not match their manifest
 ├── TransferFailed        weights did not come from memory to memory; they are taken from files
 └── RpcError              an answer of a service other than success
@@ -28,6 +29,10 @@ class UserError(TrinityError):
 
 class RunFailed(TrinityError):
     """A run that started and could not end well; the text is the reason to show."""
+
+
+class NotTaken(RunFailed):
+    """What was asked for was not begun, as the services do not answer yet; ask again later."""
 
 
 class ManifestError(TrinityError):

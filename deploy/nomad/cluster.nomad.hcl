@@ -64,10 +64,12 @@ locals {
   synchronizer = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-synchronizer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
   buffer       = "{{ range nomadService 1 (env \"NOMAD_ALLOC_ID\") \"trinity-buffer\" }}{{ .Address }}:{{ .Port }}{{ end }}"
 
-  # Of every service: its certificates and token, and where it may write.
+  # Of every service: its certificates and token, and where it may write. Compiled kernels cannot be
+  # loaded from docker's tmpfs.
   own = {
     TRINITY_SECURITY_DIR = "/etc/trinity/tls"
     HOME                 = "/local"
+    TMPDIR               = "/local"
     PYTHONPYCACHEPREFIX  = "/local/pycache"
   }
   # Of those that fetch models or data: kept while the task stays on a node.
@@ -150,6 +152,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.synchronizer
+        network_mode    = "host"
         volumes         = concat(["${var.security}/synchronizer:/etc/trinity/tls:ro"], var.volumes.synchronizer)
         init            = true
         readonly_rootfs = true
@@ -247,6 +250,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.buffer
+        network_mode    = "host"
         volumes         = concat(["${var.security}/buffer:/etc/trinity/tls:ro"], var.volumes.buffer)
         init            = true
         readonly_rootfs = true
@@ -329,6 +333,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.trainer
+        network_mode    = "host"
         volumes         = concat(["${var.security}/trainer:/etc/trinity/tls:ro"], var.volumes.trainer)
         shm_size        = 8589934592
         init            = true
@@ -403,6 +408,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.explorer
+        network_mode    = "host"
         volumes         = concat(["${var.security}/explorer:/etc/trinity/tls:ro"], var.volumes.explorer)
         shm_size        = 8589934592
         init            = true

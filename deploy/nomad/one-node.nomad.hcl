@@ -53,9 +53,10 @@ variable "nats_config" {
 }
 
 locals {
-  # Of every service: where it may write.
+  # Of every service: where it may write. Compiled kernels cannot be loaded from docker's tmpfs.
   own = {
     HOME                = "/local"
+    TMPDIR              = "/local"
     PYTHONPYCACHEPREFIX = "/local/pycache"
   }
   # Of those that fetch models or data: kept while the task stays on a node.
@@ -419,8 +420,9 @@ job "trinity" {
       driver = "docker"
       user   = "10001:10001"
       config {
-        image           = var.images.synchronizer
-        entrypoint      = ["trinity", "deploy", "submit"]
+        image = var.images.synchronizer
+        # 1 and 2 are the end of it, which the group's `restart` would take for a reason to start it again.
+        entrypoint      = ["sh", "-c", "trinity deploy submit \"$@\" || [ $? -le 2 ]", "submit"]
         args            = ["--plan=/local/plan.json", "--synchronizer=127.0.0.1:50051", "--buffer=127.0.0.1:50052"]
         init            = true
         readonly_rootfs = true

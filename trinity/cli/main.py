@@ -12,12 +12,13 @@ import typer
 from typer.core import TyperGroup
 
 import trinity
-from trinity.errors import TrinityError, UserError
+from trinity.errors import NotTaken, TrinityError, UserError
 
 FEW_COLLECTIONS = 100_000
 """Imports make many objects and no garbage: looking for it was a tenth of a short command."""
 USER_MISTAKE = 2
 FAILURE = 1
+NO_ANSWER = 3
 INTERRUPTED = 130
 
 COMMANDS = {
@@ -121,7 +122,7 @@ def whole_summaries(command: object) -> None:
 
 
 def main() -> None:
-    """Entry point; exit code 2 for a user's mistake, 1 for a run that failed."""
+    """Entry point; exit code 2 for a user's mistake, 1 for a run that failed, 3 for none as yet."""
     gc.set_threshold(FEW_COLLECTIONS)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # lines of gRPC's core are for nobody here
     for stream in (sys.stdout, sys.stderr):
@@ -131,6 +132,8 @@ def main() -> None:
         app()
     except UserError as error:
         sys.exit(_fail(error, USER_MISTAKE))
+    except NotTaken as error:
+        sys.exit(_fail(error, NO_ANSWER))
     except (TrinityError, OSError) as error:
         sys.exit(_fail(error, FAILURE))
     except KeyboardInterrupt:

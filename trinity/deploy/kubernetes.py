@@ -16,7 +16,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
     "synchronizer": ("apps/v1", "Deployment"),
-    "trainer": ("batch/v1", "Job"),
+    "trainer": ("apps/v1", "StatefulSet"),
 }
 
 
@@ -165,7 +165,10 @@ def _submitting() -> JsonValue:
 
 
 def _experiment(deployment: Deployment) -> JsonValue:
-    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced."""
+    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced.
+
+    So is one that nobody answered, after a growing pause.
+    """
     labels: JsonValue = {
         "app.kubernetes.io/name": "experiment",
         "app.kubernetes.io/part-of": "trinity",
@@ -207,7 +210,7 @@ def _experiment(deployment: Deployment) -> JsonValue:
         "kind": "Job",
         "metadata": {"name": f"experiment-{deployment.name}", "labels": labels},
         "spec": {
-            "backoffLimit": 3,
+            "backoffLimit": 10,
             "podFailurePolicy": {"rules": failures},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, trainer_pb2
 from trinity.errors import UserError
 from trinity.rpc.channel import open_sync_channel
+from trinity.security.folder import Security
 
 ANSWER_SECONDS = 3.0
 YES, NO, WRONG = 0, 1, 2
@@ -31,10 +32,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     """Answers the exit code."""
     try:
         address, name = question(arguments, environment)
+        security = Security.from_environment(environment)
+        # A certificate bears the service's name, and not the address of each of its hosts.
+        channel = open_sync_channel(address, security, server_name=arguments[0], shows_token=False)
     except UserError as error:
         sys.stderr.write(f"probe: {error}\n")
         return WRONG
-    return YES if _is_serving(address, name, arguments[0]) else NO
+    with channel:
+        return YES if _is_serving(channel, address, name) else NO
 
 
 def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
@@ -52,15 +57,13 @@ def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[
     return address, FULL_NAMES[service] if options else ""
 
 
-def _is_serving(address: str, name: str, server_name: str) -> bool:
-    """A certificate bears the service's name, and not the address of each of its hosts."""
+def _is_serving(channel: grpc.Channel, address: str, name: str) -> bool:
     request = health_pb2.HealthCheckRequest(service=name)
-    with open_sync_channel(address, server_name=server_name) as channel:
-        try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_SECONDS)
-        except grpc.RpcError as error:
-            sys.stderr.write(f"probe: {address}: {error.code().name}\n")
-            return False
+    try:
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=ANSWER_SECONDS)
+    except grpc.RpcError as error:
+        sys.stderr.write(f"probe: {address}: {error.code().name}\n")
+        return False
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         sys.stderr.write(f"probe: {address} is not ready\n")
         return False

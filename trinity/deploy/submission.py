@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.plan import ExperimentPlan
-from trinity.errors import RunFailed, TrinityError, UserError
+from trinity.errors import NotTaken, RunFailed, TrinityError, UserError
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.source_runs import with_source_runs
 from trinity.launch.watching import watched
@@ -32,9 +32,9 @@ class Submission:
     """Folder of the monitor that is fed from here; without one nobody feeds it."""
 
     async def run(self) -> None:
-        """Start it, or let the one of its label go on, and follow it.
+        """Start it, or let the one of its label go on, and follow it; one that runs only goes on.
 
-        Raises: RunFailed when it ends otherwise than finished, or nobody answers.
+        Raises: RunFailed when it ends otherwise than finished; NotTaken when nobody answers.
         """
         reporter = make_reporter(self.plan.label)
         try:
@@ -74,9 +74,12 @@ class Submission:
     ) -> synchronizer_pb2.Experiment:
         reporter.say(f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}")
         try:
-            plan = await with_source_runs(synchronizer, self.plan)
+            plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
             request = synchronizer_pb2.CreateExperimentRequest(
-                tenant=plan.tenant, label=plan.label, plan_json=plan.model_dump_json()
+                tenant=plan.tenant,
+                label=plan.label,
+                plan_json=plan.model_dump_json(),
+                keep_running=True,
             )
             answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
                 request, timeout=START_SECONDS, wait_for_ready=True
@@ -91,7 +94,7 @@ class Submission:
 def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
     """What it means that a synchronizer did not do what it was asked for within so long."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-        return RunFailed(
+        return NotTaken(
             f"the synchronizer at {address} did not answer within {seconds:.0f} s: "
             "look at its log, or correct `--synchronizer`"
         )

@@ -83,39 +83,47 @@ def _no_stage(stored: StoredRollouts, names: list[str], what: str) -> UserError:
 
 
 async def with_source_runs(
-    synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
+    synchronizer: SynchronizerServiceStub, plan: ExperimentPlan, seconds: float = CALL_SECONDS
 ) -> ExperimentPlan:
     """The plan with the ids of the runs that it takes from, and the stages of those.
+
+    `seconds` is how long each answer may take.
 
     Raises: RunFailed when one of them is not known here; UserError when it has no such stage.
     """
     stages = []
     for stage in plan.stages:
         if (stored := stage.stored_rollouts) is not None and stored.run:
-            found = await _found(synchronizer, plan.tenant, stage, stored)
+            found = await _found(synchronizer, plan.tenant, stage, stored, seconds)
             stage = stage.model_copy(update={"stored_rollouts": found})
         stages.append(stage)
     return plan.model_copy(update={"stages": tuple(stages)})
 
 
 async def _found(
-    synchronizer: SynchronizerServiceStub, tenant: str, stage: StagePlan, stored: StoredRollouts
+    synchronizer: SynchronizerServiceStub,
+    tenant: str,
+    stage: StagePlan,
+    stored: StoredRollouts,
+    seconds: float,
 ) -> StoredRollouts:
     what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
-    experiment = await find_experiment(synchronizer, tenant, stored.run)
+    experiment = await find_experiment(synchronizer, tenant, stored.run, seconds)
     if experiment is None:
         raise RunFailed(f"{what} was never started here: nothing of it is stored")
-    explored = await _explored(synchronizer, experiment.id)
+    explored = await _explored(synchronizer, experiment.id, seconds)
     named = [name for name in explored if stored.stage in ("", name)]
     if not named:
         raise _no_stage(stored, explored, what)
     return stored.model_copy(update={"experiment_id": experiment.id, "stage": named[-1]})
 
 
-async def _explored(synchronizer: SynchronizerServiceStub, experiment_id: str) -> list[str]:
+async def _explored(
+    synchronizer: SynchronizerServiceStub, experiment_id: str, seconds: float
+) -> list[str]:
     """Names of the stages that stored rollouts to train on; a plan of an older version will do."""
     answer: pb.GetExperimentResponse = await synchronizer.GetExperiment(
-        pb.GetExperimentRequest(experiment_id=experiment_id), timeout=CALL_SECONDS
+        pb.GetExperimentRequest(experiment_id=experiment_id), timeout=seconds
     )
     stages = json.loads(answer.plan_json)["stages"]
     return [str(one["name"]) for one in stages if one["mode"] in EXPLORING]

@@ -45,11 +45,11 @@ class StoredRun:
 
 
 async def find_experiment(
-    synchronizer: SynchronizerServiceStub, tenant: str, label: str
+    synchronizer: SynchronizerServiceStub, tenant: str, label: str, seconds: float = CALL_SECONDS
 ) -> synchronizer_pb2.Experiment | None:
     """The tenant's experiment of this label, if it was ever started."""
     answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
-        synchronizer_pb2.GetStatusRequest(label=label), timeout=CALL_SECONDS, wait_for_ready=True
+        synchronizer_pb2.GetStatusRequest(label=label), timeout=seconds, wait_for_ready=True
     )
     for one in answer.experiments:
         if (one.tenant, one.label) == (tenant, label):

@@ -16,6 +16,8 @@ from trinity.config.planning import plan_experiment
 from trinity.deploy.cancellation import cancel_experiment
 from trinity.deploy.submission import Submission
 from trinity.errors import RunFailed, UserError
+from trinity.launch.stored_run import find_experiment
+from trinity.progress.lines import LineReporter
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import inbox_of
 
@@ -68,7 +70,26 @@ async def test_an_explorer_may_publish_results_and_nothing_else(node: ByHand) ->
         await client.close()
 
 
-async def test_a_submitted_experiment_is_followed_to_its_end(node: ByHand) -> None:
+class Noting:
+    """A reporter that can be waited for."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[str] = asyncio.Queue()
+        self._reporter = LineReporter(self.lines.put_nowait)
+
+    def __call__(self, _: str) -> LineReporter:
+        return self._reporter
+
+    async def until(self, words: str) -> None:
+        async with asyncio.timeout(30):
+            while words not in await self.lines.get():
+                pass
+
+
+async def test_a_submitted_experiment_is_followed_to_its_end(
+    node: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a second one, for whom nothing begins anew."""
     plan = plan_experiment(load_config(ADDITION))
     submission = Submission(
         plan=plan, synchronizer=node.address("synchronizer"), buffer=node.address("buffer")
@@ -83,10 +104,18 @@ async def test_a_submitted_experiment_is_followed_to_its_end(node: ByHand) -> No
                     break
         (experiment,) = answer.experiments
         assert experiment.label == plan.label
+        noting = Noting()
+        monkeypatch.setattr("trinity.deploy.submission.make_reporter", noting)
+        following_too = asyncio.create_task(submission.run())
+        await noting.until(f"{plan.label} goes on as {experiment.id}")
+        found = await find_experiment(synchronizer, plan.tenant, plan.label)
+        assert found is not None
+        assert found.start_count == 1
     known = await cancel_experiment(plan, node.address("synchronizer"), "the test has seen enough")
     assert known == experiment.id
-    with pytest.raises(RunFailed, match="did not finish: the test has seen enough"):
-        async with asyncio.timeout(60):
-            await following
+    for one in (following, following_too):
+        with pytest.raises(RunFailed, match="did not finish: the test has seen enough"):
+            async with asyncio.timeout(60):
+                await one
     with pytest.raises(UserError, match="was cancelled before: the test has seen enough"):
         await cancel_experiment(plan, node.address("synchronizer"), "again")

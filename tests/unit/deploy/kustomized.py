@@ -55,7 +55,7 @@ def workloads(objects: list[Object]) -> list[Object]:
 
 def stays(workload: Object) -> bool:
     """Whether its pods are there until somebody removes them."""
-    return workload["kind"] in LONG_RUNNING or name_of(workload) == "trainer"
+    return workload["kind"] in LONG_RUNNING
 
 
 def labels_of(workload: Object) -> dict[str, str]:

@@ -18,6 +18,7 @@ from tests.unit.deploy.kustomized import (
 )
 from tests.unit.deploy.manifests import SERVICES, deployment_of, rendered
 from tests.unit.deploy.policies import Connection, Network, selects
+from trinity.cli.main import FAILURE, NO_ANSWER, USER_MISTAKE
 from trinity.deploy.kubernetes import Overlay
 
 COLLECTOR = "collector.example"
@@ -94,11 +95,28 @@ def test_a_drain_asks_for_each_service(objects: list[Object]) -> None:
     assert trainer["spec"]["minAvailable"] == 1, "a drain waits for a person"
 
 
-def test_the_trainer_is_an_indexed_job(objects: list[Object]) -> None:
-    trainer = named(objects, "Job", "trainer")["spec"]
-    assert (trainer["completionMode"], trainer["completions"]) == ("Indexed", 1)
-    assert trainer["parallelism"] == 1 and trainer["podReplacementPolicy"] == "Failed"
-    assert trainer["template"]["spec"]["restartPolicy"] == "Never"
+def test_there_is_one_trainer_which_comes_back_after_it_was_told_to_stop(
+    objects: list[Object],
+) -> None:
+    """It ends with 0 then, as after a drain: a Job would be complete. A name is had by one pod."""
+    trainer = named(objects, "StatefulSet", "trainer")["spec"]
+    assert trainer["replicas"] == 1
+    assert trainer["template"]["spec"].get("restartPolicy", "Always") == "Always"
+    assert trainer["podManagementPolicy"] == "Parallel", "else wrong settings stand in the way"
+
+
+def test_an_experiment_is_submitted_again_unless_it_has_ended(objects: list[Object]) -> None:
+    job = named(objects, "Job", EXPERIMENT)["spec"]
+    rules = {one["action"]: one for one in job["podFailurePolicy"]["rules"]}
+    assert rules["FailJob"]["onExitCodes"]["operator"] == "In"
+    ends = rules["FailJob"]["onExitCodes"]["values"]
+    assert ends == [FAILURE, USER_MISTAKE] and NO_ANSWER not in ends
+    assert job["backoffLimit"] >= 10, "a first start takes a while"
+
+
+def test_services_are_not_said_to_speak_without_tls(objects: list[Object]) -> None:
+    for service in of_kind(objects, "Service"):
+        assert [one.get("appProtocol") for one in service["spec"]["ports"]] == [None]
 
 
 def test_one_job_migrates_and_no_service_does(objects: list[Object]) -> None:
@@ -125,6 +143,14 @@ def test_what_no_policy_allows_is_refused(objects: list[Object]) -> None:
         assert selects(names["podSelector"], labels_of(workload)), name_of(workload)
     (rule,) = names["egress"]
     assert {"protocol": "UDP", "port": 53} in rule["ports"]
+
+
+def test_names_are_asked_for_where_other_peoples_labels_are(objects: list[Object]) -> None:
+    """The pods that answer for names are the cluster's: they have no label of ours."""
+    ((peer,),) = (one["to"] for one in named(objects, "NetworkPolicy", "names")["spec"]["egress"])
+    assert peer["namespaceSelector"] == {}
+    assert selects(peer["podSelector"], {"k8s-app": "kube-dns"})
+    assert not selects(peer["podSelector"], {"k8s-app": "other"})
 
 
 def test_policies_let_everybody_reach_whom_its_variables_name(network: Network) -> None:

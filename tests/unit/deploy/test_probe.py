@@ -1,13 +1,19 @@
 """What the health check of a container asks, and whom."""
 
+import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from trinity.deploy.accounts import passwords_of
-from trinity.deploy.probe import WRONG, main, question
+from trinity.deploy.probe import WRONG, YES, main, question
 from trinity.deploy.secret_folder import Places, write_secrets
 from trinity.errors import UserError
+from trinity.rpc.server import serve
+from trinity.security.folder import CERTIFICATE, TOKEN, VARIABLE, Security
+from trinity.security.issuing import Issuer, Part
+from trinity.settings import ServiceSettings
 
 LISTEN = {"TRINITY_BUFFER_LISTEN": "127.0.0.1:50052"}
 
@@ -38,6 +44,41 @@ def test_a_wrong_question_is_told_from_an_ill_service(
 ) -> None:
     assert main(arguments, environment) == WRONG
     assert said in capsys.readouterr().err
+
+
+def folder_without(name: str, issued: Path, folder: Path) -> Path:
+    """All of it but one file."""
+    folder.mkdir()
+    for file in issued.iterdir():
+        if file.name != name:
+            (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    issuer = Issuer(tmp_path_factory.mktemp("issued"))
+    return issuer.issue(Part(name="synchronizer", scopes=()), timedelta(hours=1))
+
+
+async def test_a_service_that_calls_no_other_is_asked_without_a_token(
+    issued: Path, tmp_path: Path
+) -> None:
+    folder = folder_without(TOKEN, issued, tmp_path / "folder")
+    async with serve(ServiceSettings(), [], security=Security(folder)) as server:
+        environment = {
+            "TRINITY_SYNCHRONIZER_LISTEN": f"127.0.0.1:{server.port}",
+            VARIABLE: str(folder),
+        }
+        assert await asyncio.to_thread(main, ["synchronizer"], environment) == YES
+
+
+def test_a_missing_certificate_is_a_mistake_and_no_illness(
+    issued: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_without(CERTIFICATE, issued, tmp_path / "folder")
+    assert main(["buffer"], {**LISTEN, VARIABLE: str(folder)}) == WRONG
+    assert f"probe: {folder / CERTIFICATE} is missing" in capsys.readouterr().err
 
 
 def test_accounts_have_the_names_of_their_services() -> None:

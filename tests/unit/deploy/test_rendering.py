@@ -88,7 +88,7 @@ def test_kubectl_builds_what_was_rendered(tmp_path: Path, example: str, overlay:
     by_name: dict[tuple[str, str], dict[str, Any]] = {
         (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(built.stdout)
     }
-    trainer = by_name["Job", "trainer"]["spec"]["template"]["spec"]
+    trainer = by_name["StatefulSet", "trainer"]["spec"]["template"]["spec"]
     (container,) = trainer["containers"]
     wanted = {folder.path: not folder.is_writable for folder in deployment.folders("trainer")}
     mounts = {m["mountPath"]: m.get("readOnly", False) for m in container["volumeMounts"]}
