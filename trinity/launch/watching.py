@@ -9,6 +9,7 @@ from typing import Protocol
 from trinity.api.v1 import buffer_pb2_grpc
 from trinity.config.plan import ExperimentPlan
 from trinity.config.secret import is_secret
+from trinity.monitors.absence import Absence
 from trinity.monitors.feed import MonitorFeed, Says
 from trinity.monitors.making import make_monitor
 from trinity.monitors.points import Points, runs_of_task
@@ -39,6 +40,7 @@ async def watched(
     """Feed the plan's monitor while the block lasts, and let it end in order."""
     monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
+        Absence.end(directory)
         yield Nobody()
         return
     config = plan.stages[0].config.monitor

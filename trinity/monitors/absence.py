@@ -1,5 +1,6 @@
 """That a monitor is away, in a file for whoever asks in another terminal."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +19,12 @@ class Absence:
     """Seconds since 1970."""
 
     def write(self, directory: Path) -> None:
-        """Show it."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Show it, where the disk takes it: a full one may be why the monitor is away."""
         temporary = directory / f"{FILE}.tmp"
-        temporary.write_text(json.dumps(asdict(self)) + "\n")
-        temporary.replace(directory / FILE)
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(self)) + "\n")
+            temporary.replace(directory / FILE)
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
@@ -35,4 +37,5 @@ class Absence:
     @staticmethod
     def end(directory: Path) -> None:
         """It is back, or nobody waits for it any more."""
-        (directory / FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            (directory / FILE).unlink(missing_ok=True)

@@ -1,14 +1,14 @@
 """Runs in MLflow: on a tracking server, or in whatever store its client can write to."""
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from trinity.json_values import JsonValue
 from trinity.monitors.monitor import Setting
-from trinity.monitors.points import Point, Series
+from trinity.monitors.points import Point, Series, by_series
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -20,8 +20,10 @@ EVENT_TAG = "trinity.event"
 """The last event whose figures a run has."""
 ROLE_TAG = "trinity.role"
 GROUP_TAG = "trinity.group"
-MOST_METRICS = 1000
-"""MLflow takes no more in one call."""
+MOST_METRICS = 999
+"""With the tag MLflow takes no more in one call; its client would send the tag before the rest."""
+LONGEST_NAME = 250
+HASH_LENGTH = 10
 MOST_PARAMS = 100
 LONGEST_PARAM = 500
 REQUEST_SECONDS = 20
@@ -56,8 +58,7 @@ class MlflowMonitor:
 
     def write(self, points: Sequence[Point]) -> None:
         """Send what the runs lack, a call for each run where a call takes that much."""
-        by_series = sorted(points, key=lambda point: (point.series.stage, point.series.role))
-        for series, found in groupby(by_series, key=lambda point: point.series):
+        for series, found in by_series(points):
             run = self._run(series)
             for part in _parts([point for point in found if point.event > run.written]):
                 self._send(run, part)
@@ -70,12 +71,12 @@ class MlflowMonitor:
     def _send(self, run: _Run, points: Sequence[Point]) -> None:
         from mlflow.entities import RunTag
 
-        last = points[-1].event
-        self._connected().log_batch(
-            run.run_id,
-            metrics=[metric for point in points for metric in _metrics(point)],
-            tags=[RunTag(EVENT_TAG, str(last))],
-        )
+        last, client = points[-1].event, self._connected()
+        metrics = [metric for point in points for metric in _metrics(point)]
+        while len(metrics) > MOST_METRICS:
+            client.log_batch(run.run_id, metrics=metrics[:MOST_METRICS])
+            metrics = metrics[MOST_METRICS:]
+        client.log_batch(run.run_id, metrics=metrics, tags=[RunTag(EVENT_TAG, str(last))])
         run.written = last
 
     def _run(self, series: Series) -> _Run:
@@ -138,8 +139,13 @@ def tracking_uri(setting: Setting) -> str:
 
 
 def metric_name(name: str) -> str:
-    """A name as MLflow takes it."""
-    return _NOT_IN_A_NAME.sub("_", name.replace("@", "_at_"))
+    """A name as MLflow takes it: a short path; one that is cut has a hash that tells it apart."""
+    allowed = _NOT_IN_A_NAME.sub("_", name.replace("@", "_at_"))
+    path = "/".join(part for part in allowed.split("/") if part not in ("", ".", "..")) or "_"
+    if len(path) <= LONGEST_NAME:
+        return path
+    digest = hashlib.sha256(path.encode()).hexdigest()[:HASH_LENGTH]
+    return f"{path[: LONGEST_NAME - HASH_LENGTH - 1]}_{digest}"
 
 
 def flat(value: JsonValue, at: str = "") -> Iterator[tuple[str, str]]:
@@ -164,7 +170,7 @@ def _metrics(point: Point) -> "list[Metric]":
 
 
 def _parts(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
-    """As many points at a time as one call takes; a point is never cut."""
+    """As many points at a time as one call takes, or one that has more."""
     part: list[Point] = []
     size = 0
     for point in points:

@@ -1,8 +1,9 @@
 """What monitors show: figures of one role at one step, made from progress events."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from trinity.api.v1 import buffer_pb2
@@ -110,7 +111,7 @@ class Points:
         place = f"eval/{done.taskset}"
         figures = {
             f"{place}/finished_task_count": float(done.num_tasks),
-            "time/eval": done.duration_seconds,
+            self._time_name(event): done.duration_seconds,
         }
         for metric in done.metrics:
             mean = f"{place}/{metric.name}/mean@{runs}"
@@ -120,6 +121,11 @@ class Points:
             for kind, value in metric.of_runs.items():
                 figures[f"{place}/{metric.name}/{kind}"] = value
         return (_point(event, "explorer", done.version, figures),)
+
+    def _time_name(self, event: buffer_pb2.ProgressEvent) -> str:
+        """Evaluations of a version on several tasksets end each for itself."""
+        tasksets = {taskset for stage, taskset in self._runs_of_task if stage == event.stage}
+        return f"time/eval/{event.evaluation.taskset}" if len(tasksets) > 1 else "time/eval"
 
     def _is_new(self, event: buffer_pb2.ProgressEvent, kind: str, step: int) -> bool:
         key = (event.stage, kind, step)
@@ -135,6 +141,13 @@ def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:
         for stage in plan.stages
         for taskset in stage.eval_tasksets
     }
+
+
+def by_series(points: Sequence[Point]) -> Iterator[tuple[Series, list[Point]]]:
+    """The points of each series, in the order in which they come."""
+    ordered = sorted(points, key=lambda point: (point.series.stage, point.series.role))
+    for series, found in groupby(ordered, key=lambda point: point.series):
+        yield series, list(found)
 
 
 def _explored(metrics: Mapping[str, float]) -> Figures:

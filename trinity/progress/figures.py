@@ -3,15 +3,9 @@
 from itertools import pairwise
 from statistics import median
 
+from trinity.progress.kept import TIME_PARTS
 from trinity.progress.view import Evaluation, StageView
 
-# The parts of a train step that do not overlap, and what a person calls them.
-TIME_PARTS = {
-    "time/read_experience": "waiting for a batch",
-    "time/train_step": "training",
-    "time/sync_weight": "publishing weights",
-    "time/save_checkpoint": "checkpoint",
-}
 SMOOTHED_STEPS = 10
 OUTAGE_FACTOR = 20
 """A gap between two steps that is so many times the usual one is no step's time."""

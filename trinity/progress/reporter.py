@@ -1,5 +1,7 @@
 """The one thing the launcher reports to: a screen on a terminal, plain lines elsewhere."""
 
+import errno
+import os
 import sys
 from typing import Protocol
 
@@ -9,6 +11,8 @@ from trinity.api.v1 import buffer_pb2
 from trinity.progress.lines import LineReporter
 from trinity.progress.screen import ScreenReporter
 from trinity.progress.view import RunView
+
+READ_BY_NOBODY = (errno.EPIPE, errno.EIO)
 
 
 class Reporter(Protocol):
@@ -36,6 +40,13 @@ def make_reporter(title: str) -> Reporter:
 
 
 def write_line(text: str) -> None:
-    """Write a line at once, so that a pipe's reader sees it as it happens."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Write a line at once, so that a pipe's reader sees it as it happens.
+
+    Where the reader or the terminal has gone, nothing more is told; a full disk costs the line.
+    """
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno in READ_BY_NOBODY:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

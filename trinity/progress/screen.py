@@ -1,5 +1,7 @@
 """Progress on a terminal: a panel that stays in place, lines above it for what is worth keeping."""
 
+import contextlib
+
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -18,7 +20,10 @@ SPARK_POINTS = 40
 
 
 class ScreenReporter:
-    """Draws the run with rich; close it before anything else is printed."""
+    """Draws the run with rich; close it before anything else is printed.
+
+    A terminal that is gone shows nothing, and ends nothing.
+    """
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -28,7 +33,8 @@ class ScreenReporter:
 
     def say(self, text: str) -> None:
         """One line above the panel."""
-        self._console.print(Text(text))
+        with contextlib.suppress(OSError):
+            self._console.print(Text(text))
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
         """Keep what is worth keeping as a line; the rest shows in the panel."""
@@ -53,7 +59,8 @@ class ScreenReporter:
 
     def close(self) -> None:
         """Leave the last panel on the screen."""
-        self._live.stop()
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
 
 def render(view: RunView, title: str) -> RenderableType:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan import ExperimentPlan, StagePlan
-
-Metrics = dict[str, float]
+from trinity.progress.kept import WARNING_PREFIX, Metrics, kept_of_batch, kept_of_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +20,6 @@ class Measured:
 
 
 NOTHING_MEASURED = Measured(mean=float("nan"), standard_error=float("nan"), n=0)
-WARNING_PREFIX = "warning/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +130,10 @@ class RunView:
                 stage.opened_millis = stage.opened_millis or event.unix_millis
             case "batch":
                 stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
-                stage.batches[event.batch.step] = dict(event.batch.metrics)
+                stage.batches[event.batch.step] = kept_of_batch(event.batch.metrics)
                 stage.batch_rows[event.batch.step] = event.batch.num_rows
             case "step":
-                stage.steps[event.step.step] = dict(event.step.metrics)
+                stage.steps[event.step.step] = kept_of_step(event.step.metrics)
                 stage.step_millis = [*stage.step_millis[-RECENT_STEPS:], event.unix_millis]
             case "evaluation":
                 stage.evaluations.append(_evaluation(event.stage, event.evaluation))

@@ -1,12 +1,15 @@
 """MLflow: in a store of its client's, and on a tracking server."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.monitors.builders import SECRET, TRAINER, setting, whole_points
+from tests.unit.monitors.test_mlflow import ODD_NAMES
 from trinity.monitors.mlflow import MlflowMonitor
+from trinity.monitors.points import Point
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -97,3 +100,43 @@ def test_another_experiment_of_the_same_name_has_runs_of_its_own(
     experiment = client.get_experiment_by_name("sums").experiment_id
     names = [run.info.run_name for run in client.search_runs([experiment])]
     assert names.count("first/rft_trainer") == 2
+
+
+def large_point(num_figures: int) -> Point:
+    figures = {f"rollout/{number}/mean": 1.0 for number in range(num_figures)}
+    return replace(whole_points()[0], series=TRAINER, event=7, figures=figures)
+
+
+@STORE
+def test_any_name_of_a_figure_is_taken(mlflow_uri: str, tmp_path: Path) -> None:
+    point = large_point(1)
+    figures = point.figures | dict.fromkeys(ODD_NAMES, 0.5)
+    MlflowMonitor(setting(tmp_path, uri=mlflow_uri)).write([replace(point, figures=figures)])
+    run = runs_of(client_of(mlflow_uri))["first/rft_trainer"]
+    assert "rollout/format/mean" in run.data.metrics
+    assert "rollout/0/mean" in run.data.metrics
+
+
+@STORE
+@pytest.mark.parametrize("num_figures", [1000, 2500])
+def test_a_run_has_no_event_before_all_of_its_figures(
+    mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_figures: int
+) -> None:
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    monitor = MlflowMonitor(setting(tmp_path, uri=mlflow_uri))
+    sent: list[tuple[int, int]] = []
+    to_store = SqlAlchemyStore.log_batch
+
+    def log_batch(store: object, run_id: str, metrics: list[object], **more: list[object]) -> None:
+        sent.append((len(metrics), len(more["tags"])))
+        to_store(store, run_id=run_id, metrics=metrics, **more)
+
+    monkeypatch.setattr(SqlAlchemyStore, "log_batch", log_batch)
+    monitor.write([large_point(num_figures)])
+    of_metrics = [(count, tags) for count, tags in sent if count]
+    assert sum(count for count, _ in of_metrics) == num_figures
+    assert [tags for _, tags in of_metrics] == [0] * (len(of_metrics) - 1) + [1]
+    run = runs_of(client_of(mlflow_uri))["first/rft_trainer"]
+    assert len(run.data.metrics) == num_figures
+    assert run.data.tags["trinity.event"] == "7"

@@ -109,8 +109,10 @@ async def fed(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await feed.close()
-    await server.stop(None)
+            try:
+                await feed.close()
+            finally:
+                await server.stop(None)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -169,6 +171,18 @@ async def test_a_run_ends_without_a_monitor_that_hangs(tmp_path: Path) -> None:
     assert any("did not take the last figures" in line for line in lines.said)
     assert any("did not end" in line for line in lines.said)
     assert not monitor.is_closed
+
+
+async def test_a_disk_that_takes_no_note_of_it_keeps_no_figures_back(tmp_path: Path) -> None:
+    """What fills the disk of a monitor's files fills that of the note, too."""
+    no_folder = tmp_path / "file"
+    no_folder.touch()
+    monitor, lines = Recording(refusals=2), Lines()
+    async with fed(no_folder, monitor, lines, catch_up_seconds=5.0) as feed:
+        await feed.catch_up(LAST_EVENT)
+    assert monitor.points == whole_points()
+    assert monitor.is_closed
+    assert ["is away" in lines.said[0], "is back after" in lines.said[1]] == [True, True]
 
 
 @pytest.mark.parametrize("text", ["", "no json", '{"monitor": 1, "what": 2}'])

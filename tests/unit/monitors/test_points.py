@@ -1,8 +1,15 @@
 """Monitors show each step once, under the names that users know, in the run of who did it."""
 
-from tests.unit.monitors.builders import EXPERIMENT, EXPLORER, TRAINER, names, points_of
+from tests.unit.monitors.builders import (
+    EXPERIMENT,
+    EXPLORER,
+    RUNS_OF_TASK,
+    TRAINER,
+    names,
+    points_of,
+)
 from tests.unit.progress.builders import batch, evaluated, opened, trained, whole_run
-from trinity.monitors.points import Series
+from trinity.monitors.points import Points, Series
 
 
 def test_what_is_told_again_is_shown_once() -> None:
@@ -52,6 +59,17 @@ def test_an_evaluation_says_how_often_a_task_was_run() -> None:
     assert (point.series, point.step) == (EXPLORER, 2)
     assert point.figures["eval/held_out/accuracy/mean@4"] == 0.9
     assert point.figures["eval/held_out/finished_task_count"] == 1000
+
+
+def test_each_of_several_evaluations_of_a_version_tells_its_own_time() -> None:
+    (alone,) = points_of([evaluated(1, 2, 0.9)])
+    assert "time/eval" in alone.figures
+    other = evaluated(2, 2, 0.8)
+    other.evaluation.taskset = "hard"
+    points = Points({**RUNS_OF_TASK, ("rft", "hard"): 1})
+    found = [point for event in (evaluated(1, 2, 0.9), other) for point in points.of(event).points]
+    names = [[name for name in point.figures if name.startswith("time/")] for point in found]
+    assert names == [["time/eval/held_out"], ["time/eval/hard"]]
 
 
 def test_what_several_runs_of_a_task_tell_stands_beside_their_mean() -> None:

@@ -1,21 +1,107 @@
 """TensorBoard's files."""
 
+import contextlib
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from tests.unit.monitors.builders import setting, whole_points
+import pytest
+
+from tests.unit.monitors.builders import names, setting, whole_points
+from trinity.monitors.points import Point
 from trinity.monitors.tensorboard import TensorBoardMonitor
+
+LOSS = "actor/loss"
+ACCURACY = "eval/held_out/accuracy/mean@4"
+
+
+def shown(directory: Path, run: str, scalar: str) -> list[int]:
+    """Steps at which a run shows a figure."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(directory / "tensorboard" / run)).Reload()
+    return [point.step for point in read.Scalars(scalar)]
+
+
+def event_files(directory: Path) -> list[Path]:
+    return list(directory.rglob("*tfevents*"))
+
+
+@contextlib.contextmanager
+def full_at(num_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_resumed_run_shows_each_step_once_in_tensorboard(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     for _ in range(2):
         monitor = TensorBoardMonitor(setting(tmp_path))
         monitor.write(whole_points())
         monitor.close()
-    runs = tmp_path / "tensorboard" / "first"
-    trainer = EventAccumulator(str(runs / "rft_trainer")).Reload()
-    assert [point.step for point in trainer.Scalars("actor/loss")] == [1, 2, 3]
-    explorer = EventAccumulator(str(runs / "rft_explorer")).Reload()
-    accuracy = explorer.Scalars("eval/held_out/accuracy/mean@4")
-    assert [point.step for point in accuracy] == [0, 2, 3]
+    assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
+    assert shown(tmp_path, "first/rft_explorer", ACCURACY) == [0, 2, 3]
+
+
+def test_files_of_others_stay_in_the_directory(tmp_path: Path) -> None:
+    own = tmp_path / "tensorboard" / "first" / "rft_trainer" / "notes.txt"
+    own.parent.mkdir(parents=True)
+    for foreign in (own, tmp_path / "tensorboard" / "events.out.tfevents.1"):
+        foreign.write_text("somebody's")
+    for name in ("first", "second"):
+        shown_as = replace(setting(tmp_path), names=replace(names(), name=name))
+        TensorBoardMonitor(shown_as).write(whole_points())
+    for name in ("first", "second"):
+        assert shown(tmp_path, f"{name}/rft_trainer", LOSS) == [1, 2, 3]
+    assert own.read_text() == "somebody's"
+    assert (tmp_path / "tensorboard" / "events.out.tfevents.1").exists()
+
+
+def halves() -> tuple[list[Point], list[Point]]:
+    points = whole_points()
+    return points[: len(points) // 2], points[len(points) // 2 :]
+
+
+@pytest.mark.parametrize("room", [0, 5, 40, 150, 400])
+def test_each_step_is_shown_once_though_the_disk_was_full(tmp_path: Path, room: int) -> None:
+    """Wherever it cuts off what is written."""
+    monitor = TensorBoardMonitor(setting(tmp_path))
+    before, after = halves()
+    monitor.write(before)
+    sizes = [file.stat().st_size for file in event_files(tmp_path)]
+    with full_at(min(sizes) + room):
+        for _ in range(2):
+            with pytest.raises(OSError):
+                monitor.write(after)
+    monitor.write(after)
+    monitor.write(after)
+    monitor.close()
+    assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
+    assert shown(tmp_path, "first/rft_explorer", ACCURACY) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("room", [0, 10])
+def test_a_disk_that_is_full_at_the_beginning_is_no_end(tmp_path: Path, room: int) -> None:
+    monitor = TensorBoardMonitor(setting(tmp_path))
+    with full_at(room):
+        for _ in range(2):
+            with pytest.raises(OSError):
+                monitor.write(whole_points())
+    monitor.write(whole_points())
+    assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
+
+
+def test_what_comes_is_shown_though_somebody_deleted_the_files(tmp_path: Path) -> None:
+    monitor = TensorBoardMonitor(setting(tmp_path))
+    before, after = halves()
+    monitor.write(before)
+    for file in event_files(tmp_path):
+        file.unlink()
+        file.parent.rmdir()
+    monitor.write(after)
+    assert shown(tmp_path, "first/rft_trainer", LOSS)[-1] == 3

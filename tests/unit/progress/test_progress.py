@@ -8,11 +8,12 @@ import pytest
 from rich.console import Console
 
 from tests.unit.config.builders import config
-from tests.unit.progress.builders import empty_view, opened, trained, whole_run
+from tests.unit.progress.builders import batch, empty_view, opened, trained, whole_run
 from trinity.config.plan_parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
 from trinity.progress.curves import draw_curves, limits, smooth
+from trinity.progress.kept import TIME_PARTS
 from trinity.progress.lines import LineReporter, evaluation_line, step_line
 from trinity.progress.screen import render
 from trinity.progress.summary import read_finished, summarize, write_summary
@@ -42,6 +43,19 @@ def test_an_event_of_an_unknown_stage_is_ignored() -> None:
 def test_time_shares_are_of_parts_that_do_not_overlap() -> None:
     shares = figures.time_shares(finished_view().stages["rft"])
     assert shares == [("waiting for a batch", 0.75), ("training", 0.25)]
+
+
+def test_figures_that_nobody_shows_are_not_kept() -> None:
+    """A launcher has those of all steps, for days."""
+    composed, step = batch(1, "rft", 1, 0.5), trained(2, "rft", 1)
+    for metrics in (composed.batch.metrics, step.step.metrics):
+        metrics.update({f"response_length/{number}": 1.0 for number in range(100)})
+    view = empty_view()
+    for event in (composed, step):
+        view.apply(event)
+    assert view.stages["rft"].batches[1] == {"reward/mean": 0.5}
+    shown = {"actor/loss", "perf/total_num_tokens", *TIME_PARTS}
+    assert set(view.stages["rft"].steps[1]) <= shown
 
 
 def test_a_checkpoint_counts_in_the_step_that_had_one() -> None:
