@@ -69,8 +69,17 @@ def sqlalchemy_url(dsn: str) -> sa.URL:
             " correct the variable whose name ends in POSTGRES_DSN"
         )
     ssl_mode = url.query.get("sslmode", "")
-    refuse_plain_database(url.host or "", ssl_mode if isinstance(ssl_mode, str) else "")
+    refuse_plain_database(_hosts(url), ssl_mode if isinstance(ssl_mode, str) else "")
     return url.set(drivername="postgresql+psycopg")
+
+
+def _hosts(url: sa.URL) -> list[str]:
+    """Every host that the address names: libpq prefers those of the query to the one before it."""
+    named = [url.host or ""]
+    for key in ("host", "hostaddr"):
+        more = url.query.get(key, "")
+        named += [more] if isinstance(more, str) else more
+    return [host for one in named for host in one.split(",")]
 
 
 def place(dsn: str) -> str:

@@ -5,8 +5,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from services.synchronizer.domain import (
     Experiment,
+    ExperimentState,
     PlannedStage,
     Role,
     StageState,
@@ -14,7 +17,7 @@ from services.synchronizer.domain import (
     VersionName,
 )
 from services.synchronizer.members import GONE, Member
-from services.synchronizer.plan import check_owner, directory_of
+from services.synchronizer.plan import check_owner, directory_of, is_same_plan
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import Database, notify
 
@@ -63,9 +66,17 @@ class Operations:
         self._forgets_at = time.monotonic()
 
     async def create(
-        self, tenant: str, label: str, plan: tuple[PlannedStage, ...], plan_json: str
+        self,
+        tenant: str,
+        label: str,
+        plan: tuple[PlannedStage, ...],
+        plan_json: str,
+        *,
+        keeps_running: bool = False,
     ) -> Created:
         """Start an experiment, or let the one of that label go on.
+
+        With `keeps_running` one that runs by the same plan is left as it is.
 
         Raises: PreconditionFailed when the known one has other stages, or when another
         experiment writes to the same directory.
@@ -79,6 +90,8 @@ class Operations:
             if await experiments.insert(connection, new, plan_json, directory):
                 return Created(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)
+            if keeps_running and await _runs_by(connection, known, plan_json):
+                return Created(experiment=known, resumed=True)
             resumed = known.resumed(plan)
             if await experiments.save(connection, known, resumed):
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
@@ -208,3 +221,10 @@ class Operations:
         async with self._database.changing() as connection:
             known = await experiments.locked(connection, experiment_id)
             await experiments.save(connection, known, rule(known))
+
+
+async def _runs_by(connection: AsyncConnection, known: Experiment, plan_json: str) -> bool:
+    """Whether it runs, by this plan; asked under its lock, so that of two who ask none is wrong."""
+    if known.state is not ExperimentState.RUNNING:
+        return False
+    return is_same_plan(plan_json, await experiments.plan_of(connection, known.id))

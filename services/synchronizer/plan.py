@@ -47,6 +47,11 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
     )
 
 
+def is_same_plan(one: str, other: str) -> bool:
+    """Whether two plans say the same; how they are written does not matter."""
+    return bool(json.loads(one) == json.loads(other))
+
+
 def without_secrets(plan_json: str) -> str:
     """The plan with `***` in place of its keys and passwords."""
     return json.dumps(hidden("", json.loads(plan_json)))

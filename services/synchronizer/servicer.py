@@ -42,7 +42,9 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         tenant = check.text(request.tenant, "tenant", check.MAX_NAME_LENGTH)
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH)
         plan = planned_stages(request.plan_json)
-        created = await self._operations.create(tenant, label, plan, request.plan_json)
+        created = await self._operations.create(
+            tenant, label, plan, request.plan_json, keeps_running=request.keep_running
+        )
         experiment = created.experiment
         logger.info(
             "experiment resumed" if created.resumed else "experiment created",

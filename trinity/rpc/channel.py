@@ -84,16 +84,21 @@ def open_channel(
 
 
 def open_sync_channel(
-    address: str, security: Security | None = None, *, server_name: str = ""
+    address: str,
+    security: Security | None = None,
+    *,
+    server_name: str = "",
+    shows_token: bool = True,
 ) -> grpc.Channel:
     """A channel for threads, otherwise as `open_channel`; close it when done.
 
-    With `server_name` the server's certificate must bear that name instead of the address.
+    With `server_name` the server's certificate must bear that name instead of the address. Who
+    only asks for health needs no token: a service that calls no other has none to show.
 
     Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
     beyond its deadline, for ever. Who calls waits and asks again.
     """
-    credentials = _credentials(address, security)
+    credentials = _credentials(address, security, shows_token=shows_token)
     options = [*_options(), ("grpc.enable_retries", 0)]
     if server_name:
         options.append(("grpc.ssl_target_name_override", server_name))
@@ -102,9 +107,11 @@ def open_sync_channel(
     return observed_channel(grpc.secure_channel(address, credentials, options=options))
 
 
-def _credentials(address: str, security: Security | None) -> grpc.ChannelCredentials | None:
+def _credentials(
+    address: str, security: Security | None, *, shows_token: bool = True
+) -> grpc.ChannelCredentials | None:
     security = security or Security.from_environment()
     if security.is_on:
-        return security.channel_credentials()
+        return security.channel_credentials() if shows_token else security.tokenless_credentials()
     refuse_plain_service(address)
     return None

@@ -51,9 +51,15 @@ class Security:
 
         Raises: UserError naming the file that is missing.
         """
-        transport = grpc.ssl_channel_credentials(*self._pem(AUTHORITY, KEY, CERTIFICATE))
         token = grpc.metadata_call_credentials(TokenFile(self.file(TOKEN)), name="bearer")
-        return grpc.composite_channel_credentials(transport, token)
+        return grpc.composite_channel_credentials(self.tokenless_credentials(), token)
+
+    def tokenless_credentials(self) -> grpc.ChannelCredentials:
+        """For a client that asks only for a service's health: its certificate, and who it trusts.
+
+        Raises: UserError naming the file that is missing.
+        """
+        return grpc.ssl_channel_credentials(*self._pem(AUTHORITY, KEY, CERTIFICATE))
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server that asks each client for a certificate; new files count at once.

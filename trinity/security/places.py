@@ -1,12 +1,15 @@
 """Which addresses may be spoken to plainly: those that do not leave this machine."""
 
 import urllib.parse
+from collections.abc import Iterable
 
 from trinity.errors import UserError
 from trinity.security.folder import VARIABLE
 from trinity.security.loopback import is_loopback
 
 CHECKED_BY_NAME = ("verify-ca", "verify-full")
+SOCKETS = ("/", "@")
+"""How libpq knows a host that is a socket of this machine."""
 
 
 def refuse_plain_service(address: str) -> None:
@@ -38,12 +41,13 @@ def refuse_plain_broker(url: str, is_secure: bool) -> None:
             )
 
 
-def refuse_plain_database(host: str, ssl_mode: str) -> None:
+def refuse_plain_database(hosts: Iterable[str], ssl_mode: str) -> None:
     """Raises: UserError when a database beyond loopback is not asked for its certificate."""
-    if host and not is_loopback(host) and not host.startswith("/"):
-        if ssl_mode in CHECKED_BY_NAME:
-            return
-        raise UserError(
-            f"refusing to speak to the database at {host} without TLS: add "
-            "?sslmode=verify-full&sslrootcert=PATH to its address"
-        )
+    if ssl_mode in CHECKED_BY_NAME:
+        return
+    for host in hosts:
+        if host and not is_loopback(host) and not host.startswith(SOCKETS):
+            raise UserError(
+                f"refusing to speak to the database at {host} without TLS: add "
+                "?sslmode=verify-full&sslrootcert=PATH to its address"
+            )

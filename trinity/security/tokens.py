@@ -20,6 +20,8 @@ AUDIENCE = "trinity"
 REQUIRED_CLAIMS = ("aud", "exp", "scope", "sub", "tenant")
 MAX_TOKEN_LENGTH = 4_096
 MAX_REMEMBERED = 1_024
+CLOCK_SECONDS = 300
+"""By how much the clock of who issues tokens may be ahead; their end is exact."""
 TENANT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 """A broker's subject is split at dots, so that a tenant with one could be taken for another."""
 _END_OF_KEY = b"-----END PUBLIC KEY-----"
@@ -92,9 +94,14 @@ class TokenKeys:
                     audience=AUDIENCE,
                     # Expiry is checked at each call, here it would be checked only once.
                     options={"require": list(REQUIRED_CLAIMS), "verify_exp": False},
+                    leeway=CLOCK_SECONDS,
                 )
             except jwt.InvalidSignatureError:
                 continue
+            except jwt.ImmatureSignatureError as error:
+                raise Unauthenticated(
+                    "the token is not valid yet: set the clock of the machine that issued it"
+                ) from error
             except jwt.InvalidTokenError as error:
                 raise Unauthenticated("the token is malformed or not meant for this") from error
             return _caller(claims)

@@ -95,6 +95,13 @@ class ModelWrapper(HttpAccess):
         """Version of the weights this run is made with."""
         return self._version
 
+    def stops_at(self, sampling: Sampling) -> tuple[str, ...]:
+        """Texts at which a response to such a call ends.
+
+        Raises: UserError as the call would.
+        """
+        return applied(self._sampling, sampling).stop
+
     async def chat_async(
         self,
         messages: Sequence[Message],

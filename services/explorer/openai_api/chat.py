@@ -169,12 +169,13 @@ class Writer:
             "logprobs": None,
         }
         if request.wants_logprobs:
-            choice["logprobs"] = {"content": [*self._logprobs(answer)]}
+            choice["logprobs"] = {"content": [*self.logprobs(answer)]}
         if request.wants_token_ids:
             choice["token_ids"] = [*response_tokens(answer)]
         return choice
 
-    def _logprobs(self, answer: Experience) -> list[JsonObject]:
+    def logprobs(self, answer: Experience) -> list[JsonObject]:
+        """Those of all its tokens."""
         logprobs = answer.sequence.rollout_logprobs.tolist()
         return logprobs_of(response_tokens(answer), logprobs, likeliest_of(answer), self.tokenizer)
 

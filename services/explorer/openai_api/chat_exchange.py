@@ -48,10 +48,8 @@ class ChatTeller:
         self._asked = asked
         self._writer = writer
         self._model = model
-        self._texts = [
-            TextStream(writer.tokenizer.decode, asked.sampling.get("stop", ()))
-            for _ in range(asked.num_choices)
-        ]
+        stop = model.stops_at(asked.sampling)
+        self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(asked.num_choices)]
         self._head: JsonObject = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion.chunk",
@@ -89,18 +87,23 @@ class ChatTeller:
         """What is left to say, and why there is no more."""
         message, reason = self._writer.message(answer, self._asked)
         if self._writer.takes_apart(self._asked):
-            delta: JsonObject = {k: v for k, v in message.items() if k != "role" and v}
-            calls = delta.get("tool_calls", [])
-            if isinstance(calls, list) and calls:
-                delta["tool_calls"] = [
-                    {"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)
-                ]
-        else:
-            rest = self._texts[index].end(answer.response_text)
-            delta = {"content": rest} if rest else {}
-        if delta:
-            yield self._chunk(index, delta)
+            yield from self._in_one_piece(index, message, answer)
+        elif rest := self._texts[index].end(answer.response_text):
+            yield self._chunk(index, {"content": rest})
         yield self._chunk(index, {}, reason=reason)
+
+    def _in_one_piece(
+        self, index: int, message: JsonObject, answer: Experience
+    ) -> Iterator[JsonObject]:
+        delta: JsonObject = {k: v for k, v in message.items() if k != "role" and v}
+        calls = delta.get("tool_calls", [])
+        if isinstance(calls, list) and calls:
+            delta["tool_calls"] = [
+                {"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)
+            ]
+        logprobs = self._writer.logprobs(answer) if self._asked.wants_logprobs else None
+        if delta or logprobs:
+            yield self._chunk(index, delta, logprobs=logprobs)
 
     def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
         """How many tokens there were, for who asked."""

@@ -122,10 +122,8 @@ class CompletionTeller:
         self._writer = writer
         self._model = model
         count = len(asked.prompts) * asked.num_choices
-        self._texts = [
-            TextStream(writer.tokenizer.decode, asked.sampling.get("stop", ()))
-            for _ in range(count)
-        ]
+        stop = model.stops_at(asked.sampling)
+        self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(count)]
         self._offsets = [0] * count
         self._head = _head(writer, model)
 

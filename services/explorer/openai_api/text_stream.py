@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from trinity.workflows.sampling import until_stop
+
 
 class TextStream:
     """Gives out text once it is certain: no half character, nothing of a text to stop at.
@@ -12,6 +14,7 @@ class TextStream:
 
     def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode = decode
+        self._stop = stop
         self._held_back = max((len(one) for one in stop), default=1) - 1
         self._tokens: list[int] = []
         self._before = 0
@@ -30,15 +33,17 @@ class TextStream:
         if len(more) > len(known) and not more.endswith("\ufffd"):
             self._text += more[len(known) :]
             self._before, self._read = self._read, len(self._tokens)
-        return self._show(len(self._text) - self._held_back)
+        return self._certain()
 
     def end(self, whole: str) -> str:
         """The rest of the response, as it is decoded in one piece."""
         return whole[self._num_shown :]
 
-    def _show(self, end: int) -> str:
-        if end <= self._num_shown:
-            return ""
-        shown = self._text[self._num_shown : end]
-        self._num_shown = end
+    def _certain(self) -> str:
+        """All that goes before a text to stop at, or what cannot be the beginning of one."""
+        waiting = self._text[self._num_shown :]
+        shown = until_stop(waiting, self._stop)
+        if shown == waiting:
+            shown = waiting[: max(0, len(waiting) - self._held_back)]
+        self._num_shown += len(shown)
         return shown

@@ -1,6 +1,7 @@
 """The life of an experiment, seen by a client."""
 
 import asyncio
+import json
 
 import grpc
 import pytest
@@ -9,6 +10,7 @@ from services.synchronizer import operations
 from tests.integration.synchronizer.builders import (
     BOTH,
     TRAIN,
+    TWO_STAGES,
     creation,
     failure,
     finished,
@@ -60,6 +62,34 @@ async def test_creating_at_the_same_time_makes_one_experiment(
     assert len({answer.experiment.id for answer in answers}) == 1
     assert sorted(answer.experiment.start_count for answer in answers) == list(range(1, 9))
     assert sum(not answer.resumed for answer in answers) == 1
+
+
+async def followed(synchronizer: Running, plan_json: str = TWO_STAGES) -> pb.Experiment:
+    """As who only follows asks for it."""
+    request = creation(plan_json)
+    request.keep_running = True
+    return (await synchronizer.created(request)).experiment
+
+
+async def test_who_only_follows_starts_nothing_anew(
+    synchronizer: Running, replica: Running
+) -> None:
+    answers = await asyncio.gather(*(followed(s) for s in (synchronizer, replica) * 4))
+    assert len({answer.id for answer in answers}) == 1
+    assert {answer.start_count for answer in answers} == {1}
+    in_other_words = json.dumps(json.loads(TWO_STAGES), indent=2)
+    assert (await followed(synchronizer, in_other_words)).start_count == 1
+
+
+async def test_who_follows_by_another_plan_starts_it_with_that(synchronizer: Running) -> None:
+    await followed(synchronizer)
+    assert (await followed(synchronizer, plan(warmup=BOTH, rft=TRAIN))).start_count == 2
+
+
+async def test_who_follows_lets_a_cancelled_one_go_on(synchronizer: Running) -> None:
+    experiment_id = (await followed(synchronizer)).id
+    await cancel(synchronizer, experiment_id)
+    assert stage_states(await followed(synchronizer)) == ["RUNNING", "PENDING"]
 
 
 async def test_tenants_do_not_share_labels(synchronizer: Running) -> None:

@@ -113,6 +113,16 @@ async def test_a_call_of_the_named_tool_is_forced() -> None:
     assert first.tools_sha256 and first.sequence.action_mask.all()
 
 
+async def test_log_probabilities_come_with_the_piece_in_which_a_call_is_told() -> None:
+    async with saying('{"a": 1}', '{"a": 1}') as answers:
+        asked = {"tools": TOOLS, "tool_choice": NAMED, "logprobs": True, "top_logprobs": 1}
+        whole = await answers.to(**asked)
+        chunks = await answers.streamed(**asked)
+    told = [one for chunk in chunks if chunk.logprobs for one in chunk.logprobs.content]
+    assert told == whole.logprobs.content
+    assert len(told) == len('{"a": 1}') + 1
+
+
 async def test_some_call_is_forced_and_the_model_chooses() -> None:
     async with saying(CHOSEN, '[{"name": "stop", "parameters": {}}]') as answers:
         choice = await answers.to(tools=TOOLS, tool_choice="required")

@@ -27,5 +27,24 @@ def test_what_may_be_the_beginning_of_a_stop_is_held_back() -> None:
 
 def test_what_was_held_back_is_told_in_the_end() -> None:
     stream = TextStream(decode, stop=["END"])
-    shown = stream.add(list(b"the BEND"))
-    assert shown + stream.end("the BEND") == "the BEND"
+    shown = stream.add(list(b"the BEN"))
+    assert shown + stream.end("the BEN") == "the BEN"
+
+
+@pytest.mark.parametrize(
+    ("stop", "pieces", "told"),
+    [
+        (["END"], [b"a", b"b", b"E", b"N", b"D"], "ab"),
+        (["END"], [b"ab", b"END and more"], "ab"),
+        (["\n"], [b"a", b"b", b"\n"], "ab"),
+        (["\n"], [b"ab\ncd"], "ab"),
+        (["END", "\n"], [b"ab\nEND"], "ab"),
+        (["END"], [b"END", b"D"], ""),
+    ],
+)
+def test_nothing_of_a_text_to_stop_at_is_told(
+    stop: list[str], pieces: list[bytes], told: str
+) -> None:
+    stream = TextStream(decode, stop)
+    shown = "".join(stream.add(list(piece)) for piece in pieces)
+    assert shown + stream.end(told) == told

@@ -106,3 +106,36 @@ def test_a_database_that_shows_it_is_spoken_to() -> None:
     dsn = "postgresql://u:p@db.example/trinity?sslmode=verify-full&sslrootcert=/ca.crt"
     assert sqlalchemy_url(dsn).query["sslrootcert"] == "/ca.crt"
     assert sqlalchemy_url("postgresql://u:p@127.0.0.1/trinity").host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("/x?host=db.example", "db.example"),
+        ("127.0.0.1/x?host=db.example", "db.example"),
+        ("127.0.0.1/x?hostaddr=10.0.0.5", "10.0.0.5"),
+        ("/x?host=/run/postgresql,db.example", "db.example"),
+        ("/x?host=localhost&host=db.example", "db.example"),
+        ("db.example/x?host=127.0.0.1", "db.example"),
+    ],
+)
+def test_a_host_in_the_query_is_a_host(address: str, host: str) -> None:
+    with pytest.raises(UserError, match=f"the database at {host} without TLS") as refusal:
+        sqlalchemy_url(f"postgresql://u:secret@{address}")
+    assert "secret" not in str(refusal.value)
+    sqlalchemy_url(f"postgresql://u:secret@{address}&sslmode=verify-full")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/x",
+        "[::1]:5432/x",
+        "/x?host=/run/postgresql",
+        "/x?host=%2Frun%2Fa%20folder&port=5433",
+        "localhost/x?hostaddr=127.0.0.1",
+        "/x?host=127.0.0.1,/run/postgresql",
+    ],
+)
+def test_a_database_of_this_machine_needs_no_certificate(address: str) -> None:
+    assert sqlalchemy_url(f"postgresql://u:p@{address}").database == "x"

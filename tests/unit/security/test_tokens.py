@@ -105,6 +105,20 @@ def test_a_token_without_one_of_its_claims_is_refused(
         keys.caller_of(token)
 
 
+def of_a_clock_ahead(issuer: Issuer, claim: str, seconds: int) -> str:
+    claims = claims_of(issued(issuer)) | {claim: int(time.time()) + seconds}
+    return jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
+
+
+@pytest.mark.parametrize("claim", ["iat", "nbf"])
+def test_the_clock_of_the_issuer_may_be_a_little_ahead(
+    claim: str, issuer: Issuer, keys: TokenKeys
+) -> None:
+    assert keys.caller_of(of_a_clock_ahead(issuer, claim, 30)).subject == "alice"
+    with pytest.raises(Unauthenticated, match="not valid yet"):
+        keys.caller_of(of_a_clock_ahead(issuer, claim, 600))
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"aud": "other"}, {"tenant": "a.b"}, {"tenant": 3}, {"scope": ["read"]}, {"exp": "soon"}],

@@ -119,14 +119,16 @@ class TransferOffer(_message.Message):
     def __init__(self, address: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class CreateExperimentRequest(_message.Message):
-    __slots__ = ("tenant", "label", "plan_json")
+    __slots__ = ("tenant", "label", "plan_json", "keep_running")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    KEEP_RUNNING_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     label: str
     plan_json: str
-    def __init__(self, tenant: _Optional[str] = ..., label: _Optional[str] = ..., plan_json: _Optional[str] = ...) -> None: ...
+    keep_running: bool
+    def __init__(self, tenant: _Optional[str] = ..., label: _Optional[str] = ..., plan_json: _Optional[str] = ..., keep_running: _Optional[bool] = ...) -> None: ...
 
 class CreateExperimentResponse(_message.Message):
     __slots__ = ("experiment", "resumed")

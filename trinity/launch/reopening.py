@@ -1,0 +1,56 @@
+"""Whether a stream that broke is opened again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+# Answers that only mean that a service is being restarted.
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+REFUSED_SECONDS = 60.0
+"""How long a file may hold a token that is refused before a new one is there."""
+
+
+@dataclass(slots=True)
+class Reopening:
+    """Outages pass, and so does the end of the token that a stream was opened with.
+
+    The file may hold a new token by then. Only who is refused again and again, for a minute, each
+    time that a stream is opened, has none.
+
+    reopening.opened()
+    try:
+        async for one in stream: reopening.heard()
+    except grpc.aio.AioRpcError as error:
+        reopening.check(error)
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _opened_at: float = 0.0
+    _was_heard: bool = False
+    _refused_since: float | None = None
+
+    def opened(self) -> None:
+        """A stream is opened now."""
+        self._opened_at, self._was_heard = self.clock(), False
+
+    def heard(self) -> None:
+        """Something came: whoever asks is known."""
+        self._was_heard, self._refused_since = True, None
+
+    def check(self, error: grpc.aio.AioRpcError) -> None:
+        """Raises: the error, where opening the stream again would not help."""
+        if error.code() in PASSING:
+            self._refused_since = None
+            return
+        if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            raise error
+        now = self.clock()
+        if self._was_heard or now - self._opened_at > REFUSED_SECONDS:
+            self._refused_since = None  # it was open, so this is the end of its token
+            return
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since > REFUSED_SECONDS:
+            raise error
