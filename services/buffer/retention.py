@@ -2,7 +2,7 @@
 
 import logging
 
-from services.buffer.handlers.retaining import retire_contents
+from services.buffer.handlers.retaining import BatchedSegments, retire_contents
 from services.buffer.store.database import RETENTION_TOPIC, Database
 from services.buffer.store.retention import stages_with_old_segments
 from services.buffer.store.segments import (
@@ -24,32 +24,33 @@ LOOK_SECONDS = 60.0
 
 async def keep_contents_few(database: Database, listener: Listener) -> None:
     """Look after each checkpoint and each stage, and now and then, until cancelled."""
+    batched = BatchedSegments()
     with listener.subscribe(RETENTION_TOPIC) as changes:
         while True:
             try:
-                await retain_once(database)
+                await retain_once(database, batched)
             except Unavailable as error:
                 logger.warning("old contents stay for now", extra={"why": str(error)})
             await changes.wait(LOOK_SECONDS)
 
 
-async def retain_once(database: Database) -> None:
+async def retain_once(database: Database, batched: BatchedSegments) -> None:
     """Give up what every stage can do without, each for itself, and drop what is given up."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
     for key in keys:
         try:
-            await _retain(database, key)
+            await _retain(database, key, batched)
         except (Unavailable, PreconditionFailed) as error:
             about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
             limited_log.warning("old contents of a stage stay for now", about, why=str(error))
     await _remove(database)
 
 
-async def _retain(database: Database, key: StageKey) -> None:
+async def _retain(database: Database, key: StageKey, batched: BatchedSegments) -> None:
     """Raises: Unavailable, PreconditionFailed when nobody can tell what is needed of them."""
     async with database.transaction() as connection:
-        retired = await retire_contents(connection, key)
+        retired = await retire_contents(connection, key, batched)
     if retired.num_segments:
         extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
         logger.info("old contents are given up", extra=extra)

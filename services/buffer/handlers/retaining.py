@@ -33,17 +33,50 @@ class Retired:
     num_bytes: int = 0
 
 
-async def retire_contents(connection: AsyncConnection, key: StageKey) -> Retired:
+@dataclass(slots=True)
+class _Seen:
+    let_go: int
+    up_to: int
+    segments: set[int]
+
+
+class BatchedSegments:
+    """Segments with samples of batches that are or may be trained again.
+
+    They are remembered, as a batch never changes: only those recorded since the last look are
+    looked at, until further ones are let go.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[StageKey, _Seen] = {}
+
+    async def of(self, connection: AsyncConnection, stage: Stage) -> set[int]:
+        """All of them; takes as long as there is new to look at."""
+        let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
+        seen = self._seen.get(stage.key)
+        if seen is None or seen.let_go != let_go:
+            seen = self._seen[stage.key] = _Seen(let_go, let_go, set())
+        found = await segments_batched(connection, stage, seen.up_to + 1, stage.recorded_step)
+        seen.segments |= found
+        seen.up_to = max(seen.up_to, stage.recorded_step)
+        return seen.segments
+
+
+async def retire_contents(
+    connection: AsyncConnection, key: StageKey, batched: BatchedSegments
+) -> Retired:
     """Give up every old segment in which nothing is needed.
 
     The stage's lock is held: whoever takes rows, or begins to train them again, comes before or
     after. What is given up once is never needed again, so that it may be dropped any time later.
     """
-    if (await get_stage(connection, key)).plan.config.buffer.keep_steps is None:
+    before = await get_stage(connection, key)
+    if before.plan.config.buffer.keep_steps is None:
         return Retired()
+    await batched.of(connection, before)  # most of the work, while nobody waits for the lock
     stage = await lock_stage(connection, key)
     old = await old_segments(connection, stage)
-    unneeded = old and old - await needed_segments(connection, stage)
+    unneeded = old and old - await needed_segments(connection, stage, batched)
     if not unneeded:
         return Retired()
     is_first = not await retired_segments(connection, key)
@@ -57,7 +90,9 @@ async def retire_contents(connection: AsyncConnection, key: StageKey) -> Retired
     )
 
 
-async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
+async def needed_segments(
+    connection: AsyncConnection, stage: Stage, batched: BatchedSegments
+) -> set[int]:
     """Segments with contents that somebody may still ask for.
 
     They are samples that may come into a batch, in batches that are or may be trained again, of
@@ -65,10 +100,9 @@ async def needed_segments(connection: AsyncConnection, stage: Stage) -> set[int]
     samples that wait to be replayed.
     """
     key = stage.key
-    let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
     return {
         *await segments_waiting(connection, key),
-        *await segments_batched(connection, stage, let_go + 1, stage.recorded_step),
+        *await batched.of(connection, stage),
         *await segments_evaluated(connection, key),
         *await segments_reopened(connection, key, first_unbatched_step(stage)),
         *await segments_replayed(connection, key),

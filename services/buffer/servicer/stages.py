@@ -22,7 +22,7 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.servicer.parts import Context, Parts
 from services.buffer.servicer.plans import plan_of
-from services.buffer.store.assignments import count_assignments, count_refills
+from services.buffer.store.assignments import count_open, count_refills
 from services.buffer.store.batches import sum_metric
 from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
@@ -146,7 +146,7 @@ class StageCalls(Parts):
 async def _describe(
     connection: AsyncConnection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
-    counts = await count_assignments(connection, stage.key)
+    counts = await count_open(connection, stage.key)
     now, lost = await pace(connection, stage), await losses(connection, stage)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     return pb.StageStatus(

@@ -171,13 +171,11 @@ async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Se
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def count_assignments(
-    connection: AsyncConnection, key: StageKey
-) -> dict[AssignmentState, int]:
-    """Assignments of a stage by their state."""
+async def count_open(connection: AsyncConnection, key: StageKey) -> dict[AssignmentState, int]:
+    """Assignments of a stage that may still be worked on, by their state."""
     statement = (
         sa.select(assignment.c.state, sa.func.count())
-        .where(in_stage(assignment, key))
+        .where(in_stage(assignment, key), assignment.c.is_open)
         .group_by(assignment.c.state)
     )
     rows = await connection.execute(statement)

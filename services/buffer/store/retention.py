@@ -87,18 +87,23 @@ async def segments_batched(
 ) -> set[int]:
     """Those with the samples of these train steps' batches."""
     c = batch_item.c
-    statement = sa.select(c.experience_id).where(
-        in_stage(batch_item, stage.key),
-        c.line == stage.line,
-        c.step.between(first_step, last_step),
-        c.experience_id.is_not(None),
+    rows = (
+        sa.select(c.step, c.position, c.experience_id)
+        .where(in_stage(batch_item, stage.key), c.line == stage.line, c.step <= last_step)
+        .order_by(c.step, c.position)
+        .limit(IDS_AT_ONCE)
     )
-    ids = list((await connection.execute(statement)).scalars())
     found: set[int] = set()
-    for first in range(0, len(ids), IDS_AT_ONCE):
-        some = ids[first : first + IDS_AT_ONCE]
-        found |= await _segments(connection, stage.samples_key, among(E.experience_id, some))
-    return found
+    last = (first_step, -1)
+    while True:
+        after = sa.tuple_(c.step, c.position) > last
+        some = (await connection.execute(rows.where(after))).all()
+        ids = [row.experience_id for row in some if row.experience_id is not None]
+        if ids:
+            found |= await _segments(connection, stage.samples_key, among(E.experience_id, ids))
+        if len(some) < IDS_AT_ONCE:
+            return found
+        last = (some[-1].step, some[-1].position)
 
 
 async def _segments(

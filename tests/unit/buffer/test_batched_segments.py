@@ -1,0 +1,57 @@
+"""Retention looks at each batch once as long as nothing further is let go."""
+
+from typing import cast
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import Stage
+from services.buffer.handlers import retaining
+from services.buffer.handlers.retaining import BatchedSegments
+from tests.unit.buffer.builders import stage
+
+CONNECTION = cast(AsyncConnection, None)
+
+
+class Batches:
+    """Each step's batch is in a segment of its own, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.oldest_kept = 0
+        self.asked: list[tuple[int, int]] = []
+
+    async def segments_batched(
+        self, _: AsyncConnection, __: Stage, first_step: int, last_step: int
+    ) -> set[int]:
+        self.asked.append((first_step, last_step))
+        return set(range(first_step, last_step + 1))
+
+    async def oldest_kept_step(self, *_: object) -> int:
+        return self.oldest_kept
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
+    made = Batches()
+    for name in ("segments_batched", "oldest_kept_step"):
+        monkeypatch.setattr(retaining, name, getattr(made, name))
+    monkeypatch.setattr(retaining, "last_step_let_go", lambda _, oldest: oldest)
+    return made
+
+
+async def test_only_what_was_recorded_since_is_looked_at(batches: Batches) -> None:
+    batched = BatchedSegments()
+    assert await batched.of(CONNECTION, stage(recorded_step=3)) == {1, 2, 3}
+    assert await batched.of(CONNECTION, stage(recorded_step=5)) == {1, 2, 3, 4, 5}
+    assert batches.asked == [(1, 3), (4, 5)]
+
+
+async def test_what_is_let_go_is_needed_no_more_and_what_is_taken_back_is(
+    batches: Batches,
+) -> None:
+    batched = BatchedSegments()
+    await batched.of(CONNECTION, stage(recorded_step=3))
+    batches.oldest_kept = 2
+    assert await batched.of(CONNECTION, stage(recorded_step=4)) == {3, 4}
+    batches.oldest_kept = 1
+    assert await batched.of(CONNECTION, stage(recorded_step=4)) == {2, 3, 4}
