@@ -92,13 +92,13 @@ class Functions:
         """Call the function for each part, in their order; a text is why a call gave nothing.
 
         What is not in the answer was not tried: parts after one that ends the process or takes too
-        long, which has that as its error, and those that a turn has no time for.
+        long, which has that as its error, those that a turn has no time for, and those from the one
+        on for which a service is away.
 
-        Raises: ServiceAway.
+        Raises: ServiceAway when it is at the first of them.
         """
         if operator.is_built_in:
-            calls = (partial(_call, operator, part) for part in _in_turn(parts))
-            return [await in_daemon_thread(call) for call in calls]
+            return await _compute_here(operator, parts)
         if not parts:
             return []
         async with self._turn:
@@ -146,6 +146,18 @@ class Functions:
         if not self._worker.is_running:
             self._needs.clear()
         return self._needs.get(_asked(operator))
+
+
+async def _compute_here(operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+    computed: list[Any] = []
+    for part in _in_turn(parts):
+        try:
+            computed.append(await in_daemon_thread(partial(_call, operator, part)))
+        except ServiceAway:
+            if not computed:
+                raise
+            break
+    return computed
 
 
 def _in_turn(parts: Sequence[Samples]) -> Iterator[Samples]:

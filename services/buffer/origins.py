@@ -17,7 +17,7 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 PIPED = "task pipeline"
 ROWS_AT_ONCE = 1_000
-"""Of a taskset that a client brought."""
+"""Of a taskset that a client brought; fewer where they are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,15 @@ async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes
 
 async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
     """Not in one transaction: whoever takes the rows may let it wait for as long as it likes."""
-    first, is_last = 0, False
-    while not is_last:
-        async with database.autocommit() as connection:
-            rows = await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
+    first = 0
+    while rows := await _some_stored(database, tenant, taskset_id, first):
         # Between its tokens a client may have written line ends.
         yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
         first += len(rows)
-        is_last = len(rows) < ROWS_AT_ONCE
+
+
+async def _some_stored(
+    database: Database, tenant: str, taskset_id: str, first: int
+) -> Sequence[str]:
+    async with database.autocommit() as connection:
+        return await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)

@@ -14,7 +14,7 @@ from services.buffer.store.catalogue import delete_taskset
 from services.buffer.store.database import Database
 from services.buffer.store.reports import forget_blobs, forget_reports
 from services.buffer.store.stages import list_readable
-from trinity.errors import Unavailable
+from trinity.errors import PreconditionFailed, Unavailable
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -103,5 +103,5 @@ async def _in_each_stage(
         try:
             async with database.transaction() as connection:
                 await act(connection, stage.key)
-        except Unavailable as error:
+        except (Unavailable, PreconditionFailed) as error:  # also who reads its plan may change
             logger.warning(otherwise, extra={"stage": stage.key.stage, "why": str(error)})

@@ -1,5 +1,6 @@
 """`trinity taskset`: bring tasks to a buffer, and look after what is there."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from trinity.errors import UserError
 from trinity.row_files import row_texts
 
 SHOWN_REFUSALS = 20
+MAX_SHOWN_BYTES = 1024 * 1024
+"""Of one row."""
 REFUSED = 3
 
 app = typer.Typer(
@@ -114,11 +117,7 @@ def show(
         print(f"  refused  {found.num_refused:,} rows")
     for line in _pipeline_lines(found):
         print(line)
-    console = Console()
-    for place, row in enumerate(found.rows):
-        of_source = f", row {found.source_rows[place]} of the source" if found.source_rows else ""
-        console.print(f"row {first + place}{of_source}", highlight=False)
-        console.print_json(data=row)
+    _print_rows(found, first, rows)
 
 
 @app.command()
@@ -170,6 +169,22 @@ def _pipeline_lines(one: TasksetInfo) -> Iterator[str]:
         yield f"    {number:,} left out by {reason}"
     if weights := one.pipeline.ordered_by:
         yield f"    ordered by {', '.join(f'{n} ({w:g})' for n, w in weights.items())}"
+
+
+def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
+    """Those that came, and a word about those that did not."""
+    console = Console()
+    for place, row in enumerate(found.rows):
+        of_source = f", row {found.source_rows[place]} of the source" if found.source_rows else ""
+        text = json.dumps(row, ensure_ascii=False)
+        if (num_bytes := len(text.encode(errors="surrogatepass"))) > MAX_SHOWN_BYTES:
+            print(f"row {first + place}{of_source}: not shown, as it has {num_bytes:,} bytes")
+            continue
+        console.print(f"row {first + place}{of_source}", highlight=False)
+        console.print_json(data=row)
+    following = first + len(found.rows)
+    if following < min(first + count, found.num_rows):
+        print(f"the next rows are large: --first {following} goes on with them")
 
 
 def _show_submission(name: str, done: Submission) -> None:

@@ -16,7 +16,7 @@ from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset,
 from trinity.config.queues import check_evaluated, check_queue
 from trinity.config.replay_planning import resolve_replay
 from trinity.config.root import Config
-from trinity.config.selecting import resolve_selector
+from trinity.config.selecting import check_feedback, resolve_selector
 from trinity.config.task_pipelines import has_inputs, piped, with_inputs
 from trinity.config.taskset import TasksetConfig
 from trinity.config.taskset_storage import database_address, located_file, resolve_path
@@ -198,6 +198,8 @@ def _resolve(
     is_eval: bool,
 ) -> ResolvedTaskset:
     check_evaluated(given, key, is_eval=is_eval)
+    if not is_eval:
+        check_feedback(given.data_selector, config.mode, key)
     defaults = config.buffer.explorer_input
     reward = given.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(

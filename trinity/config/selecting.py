@@ -4,6 +4,7 @@ from pydantic import ValidationError
 
 from trinity.config.data_format import DataSelectorConfig
 from trinity.config.difficulty import DifficultyConfig
+from trinity.config.mode import Mode
 from trinity.config.plan_parts import Selector
 from trinity.errors import UserError
 
@@ -19,6 +20,18 @@ def resolve_selector(given: DataSelectorConfig, seed: int, key: str) -> Selector
         feature_keys=given.feature_keys,
         difficulty=_difficulty(given, key),
     )
+
+
+def check_feedback(given: DataSelectorConfig, mode: Mode, key: str) -> None:
+    """What was learned is fixed by the batches of a trainer, which must be there for that.
+
+    Raises: UserError for a selector that would learn nothing.
+    """
+    if given.selector_type == "difficulty_based" and mode == "explore":
+        raise UserError(
+            f"{key}.data_selector.selector_type`: difficulty_based learns from the batches of a "
+            "trainer, which `mode: explore` has none of: choose another"
+        )
 
 
 def _check_features(given: DataSelectorConfig, key: str) -> None:

@@ -85,6 +85,11 @@ class DataJuicer:
             connection.request("POST", parts.path.rstrip("/") + path, body, _head(content_type))
             response = connection.getresponse()
             answer = response.read()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"Data-Juicer at {self.url} did not answer within {self.limit_seconds:g} s: "
+                "see that it runs, or give the operator a larger `limit_seconds`"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"Data-Juicer at {self.url} does not answer: {error}") from error
         finally:

@@ -15,7 +15,7 @@ def _needs(arguments: Arguments) -> Needs:
     if (arguments.get("operators") is None) == (arguments.get("config_path") is None):
         raise UserError("give either `operators` or `config_path`")
     check_address(str(arguments.get("server_url", "")))
-    return Needs(content=True)
+    return Needs(content=True, one_group=True)
 
 
 @needs(_needs)

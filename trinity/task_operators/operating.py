@@ -134,7 +134,7 @@ class Operating:
         scored = {
             name: float(part.scores[name][place])
             for name in self.pipeline.added_scores
-            if name in part.scores and name not in row
+            if name in part.scores and name not in kept
         }
         return _json({**kept, **scored}, number)
 

@@ -43,11 +43,12 @@ class TaskRows:
         return np.array([_number(row, column) for row in self.rows], dtype=np.float64)
 
     def text(self, place: int, column: str) -> str:
-        """A column of one row as text.
+        """A column of one row as text, empty where it is null.
 
         Raises: UserError when the row lacks it.
         """
-        return str(_value(self.rows[place], column))
+        value = _value(self.rows[place], column)
+        return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
     python -m trinity.task_operators.worker 2147483648
 
 The argument is how many bytes of memory it may take for its data. The first line of standard input
-is the pipeline, the others are rows.It answers lines with a letter and a blank in front: `C` and
-an operator that is called now and may take too long, `D` and how many rows were read, `R` and how
-many rows that stay follow, of how many bytes: first their numbers in the source, 8 bytes each, then
-a line for each row. `S` and the counts are the last line, `E` and what is wrong in place of that,
-or `U` and who does not answer.
+is the pipeline, the others are rows. It answers lines with a letter and a blank in front: `C` and
+an operator that is called now and may take too long, or nothing when that call has ended, `D` and
+how many rows were read, `R` and how many rows that stay follow, of how many bytes: first their
+numbers in the source, 8 bytes each, then a line for each row. `S` and the counts are the last line,
+`E` and what is wrong in place of that, or `U` and who does not answer.
 """
 
 import json
@@ -52,10 +52,15 @@ class _Answers:
 
     @contextmanager
     def calling(self, operator: TaskOperator) -> Iterator[None]:
-        """Who waits knows what it waits for, where that is a user's."""
-        if operator.is_own:
-            self.say("C", operator.name)
-        yield
+        """Who waits knows what it waits for and until when, where that is a user's."""
+        if not operator.is_own:
+            yield
+            return
+        self.say("C", operator.name)
+        try:
+            yield
+        finally:
+            self.say("C", "")
 
 
 def main() -> int:

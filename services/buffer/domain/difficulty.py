@@ -60,12 +60,11 @@ class Beliefs:
         off = float(np.abs(predicted_N[tasks_K] - pass_rates_K).mean())
         rho = self.rho / 2 if config.adaptive_rho and off >= POOR_PREDICTION else self.rho
         predicted_N[tasks_K] = pass_rates_K
+        now = replace(self, capability=capability, rho=rho)
         return replace(
-            self,
-            alpha_N=self._updated(self.alpha_N, tasks_K, pass_rates_K, predicted_N, config),
-            beta_N=self._updated(self.beta_N, tasks_K, 1 - pass_rates_K, 1 - predicted_N, config),
-            capability=capability,
-            rho=rho,
+            now,
+            alpha_N=now._updated(self.alpha_N, tasks_K, pass_rates_K, predicted_N, config),
+            beta_N=now._updated(self.beta_N, tasks_K, 1 - pass_rates_K, 1 - predicted_N, config),
         )
 
     def _updated(

@@ -1,6 +1,7 @@
 """Rows of tasksets as they come in: taken, or refused with a reason."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,10 +18,17 @@ def why_refused(row_json: str) -> str:
     if len(row_json) > MAX_ROW_BYTES:
         return f"it has {len(row_json):,} characters, a row may have {MAX_ROW_BYTES:,}"
     try:
-        row = json.loads(row_json, parse_constant=_refuse)
+        row = json.loads(row_json, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         return f"not valid JSON: {error}"
     return "" if isinstance(row, dict) else "a row must be a JSON object"
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:60]} is larger than any number may be")
+    return value
 
 
 def _refuse(constant: str) -> NoReturn:

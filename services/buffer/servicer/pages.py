@@ -1,7 +1,8 @@
 """Pages of samples, each read in a transaction of its own and no larger than a message."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from services.buffer.domain.filter import Cursor, Filter
 from services.buffer.servicer.records import says
@@ -12,6 +13,7 @@ from trinity.types import StageKey
 
 ROWS_A_PAGE = 256
 BYTES_A_PAGE = 8 * 1024 * 1024
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class Pages:
             sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
         if self.wanted.text:
             rows = [row for row in rows if row.experience_id in sizes]
-        for some in by_size(rows, sizes):
+        for some in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):
             yield await self._read(some, sizes)
 
     async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
@@ -78,14 +80,12 @@ class Pages:
         return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
 
 
-def by_size(
-    rows: Sequence[StoredExperience], sizes: dict[str, int]
-) -> Iterator[Sequence[StoredExperience]]:
+def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
     """Rows in order, in parts whose contents a message may hold."""
-    some: list[StoredExperience] = []
+    some: list[Row] = []
     num_bytes = 0
     for row in rows:
-        size = sizes.get(row.experience_id, 0)
+        size = size_of(row)
         if some and num_bytes + size > BYTES_A_PAGE:
             yield some
             some, num_bytes = [], 0

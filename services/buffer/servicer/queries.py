@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState
 from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
-from services.buffer.servicer.pages import Pages, Part
+from services.buffer.servicer.pages import Pages, Part, by_size
 from services.buffer.servicer.parts import Context
 from services.buffer.servicer.records import (
     count_to_proto,
@@ -19,7 +19,7 @@ from services.buffer.servicer.records import (
     record_to_proto,
     use_to_proto,
 )
-from services.buffer.store.batches import BatchHead, find_batch, load_tasks
+from services.buffer.store.batches import BatchHead, find_batch, load_tasks, sizes_of_tasks
 from services.buffer.store.contents import find_bodies
 from services.buffer.store.database import Database
 from services.buffer.store.inventory import StoredStage, count_by_reason, stored_stages
@@ -154,12 +154,24 @@ class LookingCalls:
             head = await _head(connection, stage, batch)
         yield query_pb2.GetStepResponse(head=head)
         for first in range(0, batch.num_rows, ITEMS_A_MESSAGE):
+            async for rows in self._step_rows(stage, batch.step, first):
+                yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
+
+    async def _step_rows(
+        self, stage: Stage, step: int, first: int
+    ) -> AsyncIterator[Sequence[query_pb2.StepRow]]:
+        """The rows of a step from `first` on, as many as one look finds, in parts."""
+        async with self.database.transaction() as connection:
+            items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
+            sizes = await _sizes(connection, stage, items)
+
+        def size_of(item: Item) -> int:
+            return 0 if item.data_row is None else sizes.get(item.data_row, 0)
+
+        for some in by_size(items, size_of):
             async with self.database.transaction() as connection:
-                items = await load_items(
-                    connection, stage, batch.step, first=first, count=ITEMS_A_MESSAGE
-                )
-                rows = await _rows(connection, stage, items)
-            yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
+                rows = await _rows(connection, stage, some)
+            yield rows
 
 
 def digits_of(prefix: str, name: str) -> str:
@@ -224,8 +236,16 @@ async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> 
     )
 
 
+async def _sizes(
+    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
+) -> dict[tuple[str, int], int]:
+    """Bytes of the rows of data among these; what is told of an experience is small."""
+    drawn = [place for one in items if (place := one.data_row)]
+    return await sizes_of_tasks(connection, stage.key.tenant, drawn)
+
+
 async def _rows(
-    connection: AsyncConnection, stage: Stage, items: list[Item]
+    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
@@ -26,6 +27,8 @@ from services.buffer.store.prepared import Row, fetch, fetch_together, unanswere
 from services.buffer.store.stages import FIND, LOCK, opened, stage_of
 from services.buffer.store.tables import batch, batch_item, stage, step_report, task
 from trinity.types import StageKey
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,19 +204,36 @@ async def load_tasks(
     connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], str]:
     """Rows of data by their taskset and index."""
+    return await _of_tasks(connection, tenant, places, task.c.body)
+
+
+async def sizes_of_tasks(
+    connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Bytes of rows of data, which are not read for it."""
+    return await _of_tasks(connection, tenant, places, sa.func.octet_length(task.c.body))
+
+
+async def _of_tasks(
+    connection: AsyncConnection,
+    tenant: str,
+    places: Iterable[tuple[str, int]],
+    value: sa.ColumnElement[Value],
+) -> dict[tuple[str, int], Value]:
+    """Something about each of these rows of data."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for taskset_id, index in places:
         wanted[taskset_id].add(index)
-    bodies = {}
+    values = {}
     for taskset_id, indexes in wanted.items():
-        statement = sa.select(task.c.index.label("row_number"), task.c.body).where(
+        statement = sa.select(task.c.index, value).where(
             task.c.tenant == tenant,
             task.c.taskset_id == taskset_id,
             among_numbers(task.c.index, indexes),
         )
-        for row in await connection.execute(statement):
-            bodies[taskset_id, row.row_number] = row.body
-    return bodies
+        for number, own in (await connection.execute(statement)).tuples():
+            values[taskset_id, number] = own
+    return values
 
 
 async def insert_report(

@@ -25,6 +25,8 @@ from services.buffer.store.tasks import delete_tasks, own_taskset
 
 KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
 """Their rows stand in batches, which can be trained again."""
+MAX_READ_BYTES = 1024 * 1024
+"""Of rows that are read together; a single one may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +113,22 @@ def _uuid(text: str) -> str | None:
 async def rows_of(
     connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> Sequence[str]:
-    """Rows of a taskset in order."""
-    statement = (
-        sa.select(task.c.body)
+    """Rows of a taskset in order: `count`, or fewer that are in memory together; one at least."""
+    num_bytes = sa.func.sum(sa.func.octet_length(task.c.body)).over(order_by=task.c.index)
+    sized = (
+        sa.select(task.c.index, task.c.body, num_bytes.label("num_bytes"))
         .where(
             task.c.tenant == tenant,
             task.c.taskset_id == taskset_id,
             task.c.index >= first,
             task.c.index < first + count,
         )
-        .order_by(task.c.index)
+        .subquery("sized")
+    )
+    statement = (
+        sa.select(sized.c.body)
+        .where(sa.or_(sized.c.num_bytes <= MAX_READ_BYTES, sized.c["index"] == first))
+        .order_by(sized.c["index"])
     )
     return list((await connection.execute(statement)).scalars())
 

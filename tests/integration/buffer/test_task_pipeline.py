@@ -1,6 +1,7 @@
 """Tasks go through a pipeline before any of them is explored, and nothing of it is lost."""
 
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOpera
 
 OWN = "tests.integration.buffer.own_task_operators"
 NUM_ROWS = 2_500
+CALL_SECONDS = 1.0
 
 
 def write(file: Path, num_rows: int = NUM_ROWS, first: int = 0) -> str:
@@ -197,17 +199,35 @@ async def test_data_juicer_that_is_away_is_no_fault_of_the_tasks(
         assert await juiced_rows(url) == [{"text": "long enough"}, {"text": "longer"}]
 
 
-async def juiced_rows(url: str) -> list[object]:
+class Slow(LongEnough):
+    """Takes longer than users' operators may."""
+
+    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+        time.sleep(3 * CALL_SECONDS)
+        return super().process(stream)
+
+
+async def test_ones_own_operator_is_not_blamed_for_the_time_of_the_one_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "Session", Slow)
+    own = TaskOperator(name=f"{OWN}.sleeps", args={"seconds": 0.0}, is_own=True)
+    with served(server.Sessions()) as url:
+        rows = await juiced_rows(url, own, call_seconds=CALL_SECONDS)
+    assert rows == [{"text": "long enough"}, {"text": "longer"}]
+
+
+async def juiced_rows(url: str, *before: TaskOperator, call_seconds: float = 60.0) -> list[object]:
     """What is left of three tasks."""
     args: Args = {"server_url": url, "operators": [{"text_length_filter": {"min_len": 6}}]}
-    operator = TaskOperator(name="data_juicer", args=args, is_own=False)
-    limits = PipelineLimits(call_seconds=60.0, memory_bytes=2 * 1024**3)
+    operators = (*before, TaskOperator(name="data_juicer", args=args, is_own=False))
+    limits = PipelineLimits(call_seconds=call_seconds, memory_bytes=2 * 1024**3)
     tasks = [{"text": text} for text in ("long enough", "short", "longer")]
 
     async def given() -> AsyncIterator[bytes]:
         yield "".join(json.dumps(task) + "\n" for task in tasks).encode()
 
-    async with PipelineProcess(ResolvedTaskPipeline(operators=(operator,)), limits) as process:
+    async with PipelineProcess(ResolvedTaskPipeline(operators=operators), limits) as process:
         await process.feed(given())
         parts = [some.lines async for some in process.rows()]
     return [json.loads(line) for line in b"".join(parts).splitlines()]

@@ -56,6 +56,15 @@ def test_rho_halves_when_predictions_are_off_and_only_if_it_may() -> None:
     assert learned(initial(adaptive), {1: 0.6, 2: 0.3}, adaptive).rho == 0.2
 
 
+def test_the_halved_rho_is_the_one_that_predictions_count_by_at_once() -> None:
+    config = DifficultyConfig(adaptive_rho=True, m=10, lamb=0.5, rho=0.4)
+    anchors = np.array([0.0, 0.0, 0.0]), np.array([1.0, 1.0, 0.5])
+    after = learned(Beliefs.initial(*anchors, config.rho), {0: 1.0, 1: 0.0}, config)
+    # Predicted are 0.5, 0.5 and 0.25: off by 0.5, so rho is 0.2.
+    assert after.alpha_N[2] == pytest.approx(0.5 + 0.5 + 0.2 * 10 * 0.25, abs=1e-4)
+    assert after.beta_N[2] == pytest.approx(0.5 + 0.5 + 0.2 * 10 * 0.75, abs=1e-4)
+
+
 def test_without_temperature_the_nearest_to_the_target_are_taken() -> None:
     beliefs = learned(initial(), {0: 1.0, 1: 0.7, 2: 0.3, 3: 0.0})
     assert choose(beliefs, 2, tau=0.0) == [0, 1]

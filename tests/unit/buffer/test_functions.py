@@ -1,9 +1,13 @@
 """Users' functions share a process, each for a turn."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from services.buffer.domain.operator import Operator
-from services.buffer.functions import NEEDS_UNKNOWN, Functions
+import pytest
+
+from services.buffer import functions as functions_module
+from services.buffer.domain.operator import Chain, Operator
+from services.buffer.functions import NEEDS_UNKNOWN, Functions, ServiceAway
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 
@@ -33,3 +37,41 @@ async def test_samples_that_were_read_without_its_needs_are_not_given_to_it() ->
     async with Functions(limit_seconds=10, memory_bytes=2**31) as functions:
         wrong = replace(slow(0.0), needs=Needs(whole_step=True))
         assert await functions.compute(wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
+
+
+def juiced() -> Operator:
+    url = "http://127.0.0.1:1"
+    return Operator(
+        kind="operator", name="data_juicer", arguments={"server_url": url, "operators": []}
+    )
+
+
+async def test_what_asks_data_juicer_sees_a_group_a_call_and_others_of_ours_many() -> None:
+    functions = Functions(limit_seconds=10, memory_bytes=2**31)
+    own, grpo = juiced(), Operator(name="grpo", arguments={})
+    own = replace(own, needs=await functions.needs(own))
+    assert Chain(operators=(), advantage=grpo).takes_many_groups
+    assert not Chain(operators=(own,), advantage=grpo).takes_many_groups
+    whole = replace(grpo, needs=Needs(whole_step=True))
+    assert Chain(operators=(own,), advantage=whole).takes_many_groups
+
+
+@pytest.mark.parametrize("num_before", [0, 2])
+async def test_what_was_computed_before_a_service_went_away_is_kept(
+    monkeypatch: pytest.MonkeyPatch, num_before: int
+) -> None:
+    answers = iter(["an answer"] * num_before)
+
+    def call(_: Operator, __: Samples) -> str:
+        for answer in answers:
+            return answer
+        raise ServiceAway("it does not answer")
+
+    monkeypatch.setattr(functions_module, "_call", call)
+    functions = Functions(limit_seconds=10, memory_bytes=2**31)
+    parts: Sequence[Samples] = [PART] * 4
+    if num_before:
+        assert await functions.compute(juiced(), parts) == ["an answer"] * num_before
+    else:
+        with pytest.raises(ServiceAway):
+            await functions.compute(juiced(), parts)

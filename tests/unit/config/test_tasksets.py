@@ -90,6 +90,13 @@ def test_keys_that_do_not_go_together_are_named(taskset: dict[str, object], sent
         with_taskset(**{"path": "/a", **taskset})
 
 
+def test_a_selector_that_learns_from_batches_needs_a_trainer() -> None:
+    given = {"explorer_input": {"taskset": {"path": "/a", "data_selector": DIFFICULTY}}}
+    assert stage(buffer=given).tasksets
+    with pytest.raises(UserError, match=r"selector_type`: .* `mode: explore` has none of"):
+        stage(mode="explore", buffer=given)
+
+
 def test_a_queue_stands_alone_and_says_how_long_it_may_last() -> None:
     queue = {"name": "tasks", "storage_type": "queue"}
     assert with_tasksets(queue).tasksets[0].storage_type == "queue"

@@ -4,6 +4,7 @@ With TRINITY_TEST_DATA_JUICER, the Python of an environment that has py-data-jui
 tried with Data-Juicer itself.
 """
 
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -92,6 +93,13 @@ def test_a_server_that_is_not_there_is_no_fault_of_the_samples(sessions: server.
         pass
     with pytest.raises(Unavailable, match="does not answer"):
         data_juicer(rollouts(), server_url=gone, operators=at_least(10))
+
+
+def test_a_server_that_needs_longer_than_it_may_is_said_with_what_sets_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=r"did not answer within 0.2 s: .*`limit_seconds`"):
+            data_juicer(rollouts(), server_url=url, operators=at_least(1), limit_seconds=0.2)
 
 
 @pytest.mark.skipif(not PYTHON, reason="TRINITY_TEST_DATA_JUICER names no Python")

@@ -104,6 +104,21 @@ def test_columns_are_chosen_and_scores_that_selectors_need_are_added() -> None:
     assert kept[0][1] == {"question": "1+1=", "rate": 3.0}
 
 
+def test_a_score_that_selectors_need_stays_where_the_column_of_its_name_goes() -> None:
+    kept, _ = run(
+        step("column_score", column="hard"), target_fields=["question"], added_scores=["hard"]
+    )
+    assert kept[0][1] == {"question": "1+1=", "hard": 3.0}
+
+
+def test_a_missing_text_is_an_empty_one() -> None:
+    rows: list[Row] = [{"question": None}, {"question": "None"}, {"question": None}]
+    kept, _ = run(step("length_filter", column="question"), rows=rows)
+    assert numbers(kept) == [1]
+    kept, _ = run(step("duplicate_filter", columns=["question"]), rows=rows)
+    assert numbers(kept) == [0, 1]
+
+
 def test_a_weight_that_nobody_measures_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"priority_weights.fun` is measured by no operator: .* hard"

@@ -22,10 +22,13 @@ class Needs:
 
     Without `whole_step` a user's function sees one group a call. Ours may see many, each of which
     they treat as if it were alone: what a group gives never depends on what it is claimed with.
+    One of ours that cannot promise it for what it asks says `one_group`.
     """
 
     whole_step: bool = False
     """All groups of an explore step in one call, once all of them have ended."""
+    one_group: bool = False
+    """A call of its own for each group, of ours too; where others need the whole step, that."""
     mean_logprobs: bool = False
     """`Samples.mean_logprobs`."""
     step_reward_key: str = ""
@@ -48,6 +51,7 @@ class Needs:
         """What both need; of keys of which there can be one, this one's goes first."""
         return Needs(
             whole_step=self.whole_step or other.whole_step,
+            one_group=self.one_group or other.one_group,
             mean_logprobs=self.mean_logprobs or other.mean_logprobs,
             step_reward_key=self.step_reward_key or other.step_reward_key,
             state_key=self.state_key or other.state_key,
