@@ -7,6 +7,7 @@ import typer
 from trinity.cli.running import ConfigOption, JobDirOption, find_run
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
+from trinity.local.home import home_of
 
 HELD_UP = 3
 
@@ -18,7 +19,7 @@ def why(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     2: no run is going on there.
     """
     directory, running = find_run(config, job_dir)
-    verdict = diagnose(asyncio.run(gather(running, directory)))
+    verdict = diagnose(asyncio.run(gather(running, home_of(directory))))
     for line in (verdict.text, *verdict.notes):
         print(line)
     if not verdict.is_healthy:

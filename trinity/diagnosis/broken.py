@@ -1,6 +1,6 @@
 """Rules about parts that do not work: gone, stopped, or without an answer."""
 
-from trinity.diagnosis.snapshot import Condition, Part, Reply, Snapshot, Wait
+from trinity.diagnosis.snapshot import NEVER_ANSWERS, Condition, Part, Reply, Snapshot, Wait
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
 
@@ -18,7 +18,7 @@ RANK_RESTART = "after `synchronizer.sync_timeout` the trainer starts its ranks a
 
 def find_broken(snapshot: Snapshot) -> Verdict | None:
     """The first part that does not work; those after it may only suffer from it."""
-    for part in snapshot.parts:
+    for part in _suspects(snapshot):
         fault = fault_of(part)
         if fault:
             return Verdict(
@@ -30,6 +30,17 @@ def find_broken(snapshot: Snapshot) -> Verdict | None:
                 ),
             )
     return next(filter(None, map(_stopped_child, snapshot.parts)), None)
+
+
+def _suspects(snapshot: Snapshot) -> list[Part]:
+    """In order; where a process is gone or stopped, nobody was given the time to be slow."""
+    if not any(part.condition in NEVER_ANSWERS for part in snapshot.parts):
+        return list(snapshot.parts)
+    return sorted(snapshot.parts, key=_is_slow_at_most)
+
+
+def _is_slow_at_most(part: Part) -> bool:
+    return part.condition not in NEVER_ANSWERS and part.reply is Reply.SILENT
 
 
 def fault_of(part: Part) -> str:

@@ -26,14 +26,20 @@ from trinity.diagnosis.probes import (
     ask_service,
 )
 from trinity.diagnosis.processes import Processes, last_words
-from trinity.diagnosis.snapshot import Condition, Died, Part, Reply, Snapshot
+from trinity.diagnosis.snapshot import (
+    NEVER_ANSWERS,
+    Condition,
+    Died,
+    Part,
+    Reply,
+    Snapshot,
+)
 from trinity.local.run_file import Death, RunningStack
 from trinity.rpc.channel import open_channel
 
 T = TypeVar("T")
 NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
-NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
 FOREIGN = Condition.FOREIGN
 WORKERS = ("trainer", "explorer")
 REMEMBERED_SECONDS = 60.0

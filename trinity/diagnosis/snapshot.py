@@ -20,6 +20,9 @@ class Condition(StrEnum):
     """Started by somebody else: nothing is known of it."""
 
 
+NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
+
+
 class Reply(StrEnum):
     """What a part says when it is asked for a sign of life."""
 

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.config.plan_parts import BenchedRun
+from trinity.config.secret import hidden
 from trinity.config.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
-from trinity.launch.resume import PLAN_FILE, holds_run
+from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
 from trinity.launch.stored_run import StoredRun
 from trinity.progress.summary import read_finished
 
 FOLDER = "bench"
+EVALUATED_BY = (
+    "eval_tasksets",
+    "chat_template",
+    "max_model_len",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "min_response_tokens",
+)
 CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 
 
@@ -26,8 +35,10 @@ def is_bench(plan: ExperimentPlan) -> bool:
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     """The stages of mode bench, in a directory of their own within the run's.
 
-    The directory is called by the newest checkpoint: more training makes another one, in which
-    only what is new is evaluated. Raises: UserError when there is nothing to evaluate or with.
+    The directory is called by the newest checkpoint and the settings: more training or other
+    tasksets make another one, in which only what is new is evaluated.
+
+    Raises: UserError when there is nothing to evaluate or with.
     """
     if not holds_run(plan.job_path):
         raise UserError(
@@ -37,7 +48,8 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     stages = [one for one in plan.stages if one.mode == "bench" and one.needs_training]
     newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
-    name = f"{which}-{newest}"
+    settings = digest_of_fixed(plan.model_copy(update={"stages": tuple(stages)}))
+    name = f"{which}-{newest}-{settings}"
     known = list(_known_versions(plan, name))
     made = [
         stage.model_copy(update={"index": index, "benched": _benched(stage, known)})
@@ -73,30 +85,30 @@ def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
 class _Known:
     stage: str
     version: int
-    tasksets: str
+    how: str
 
 
 def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
-    """What earlier starts have evaluated, with the tasksets they did it on."""
+    """What earlier starts have evaluated, and how."""
     for folder in sorted((plan.job_path / FOLDER).glob("*")):
         summary = read_finished(folder) if folder.name != name else None
         if summary is None:
             continue
         stored = ExperimentPlan.model_validate_json((folder / PLAN_FILE).read_bytes())
-        tasksets = {stage.name: _tasksets(stage) for stage in stored.stages}
+        how = {stage.name: _how(stage) for stage in stored.stages}
         for stage in summary.stages:
             for version in {done.version for done in stage.evaluations}:
-                yield _Known(stage.name, version, tasksets[stage.name])
+                yield _Known(stage.name, version, how[stage.name])
 
 
-def _tasksets(stage: StagePlan) -> str:
-    return json.dumps([one.model_dump(mode="json") for one in stage.eval_tasksets])
+def _how(stage: StagePlan) -> str:
+    """What an evaluation's figures depend on beside the weights."""
+    values = stage.model_dump(mode="json", include=set(EVALUATED_BY))
+    return json.dumps(hidden("", values))
 
 
 def _benched(stage: StagePlan, known: list[_Known]) -> BenchedRun:
-    versions = {
-        one.version for one in known if (one.stage, one.tasksets) == (stage.name, _tasksets(stage))
-    }
+    versions = {one.version for one in known if (one.stage, one.how) == (stage.name, _how(stage))}
     return BenchedRun(
         experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
     )

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.launch.reopening import Reopening
 from trinity.progress.reporter import Reporter
 from trinity.progress.view import RunView
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 30.0
 """How long the events of an ended experiment may take to arrive."""
-
-# Answers that only mean that a service is being restarted.
-PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
 FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
@@ -26,7 +24,10 @@ FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Feeds a view and a reporter from an experiment's streams, through restarts."""
+    """Feeds a view and a reporter from an experiment's streams, through restarts.
+
+    A stream whose token ended is opened again with the one that the file holds then.
+    """
 
     experiment: synchronizer_pb2.Experiment
     buffer: buffer_pb2_grpc.BufferServiceStub
@@ -59,15 +60,17 @@ class Follower:
 
     async def _until_not_running(self) -> synchronizer_pb2.Experiment:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self.experiment.id)
+        reopening = Reopening()
         while True:
+            reopening.opened()
             try:
                 async for answer in self.synchronizer.WatchExperiment(request):
+                    reopening.heard()
                     self._report_stages(answer.experiment)
                     if self.experiment.state != RUNNING:
                         return self.experiment
             except grpc.aio.AioRpcError as error:
-                if error.code() not in PASSING:
-                    raise
+                reopening.check(error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def _report_stages(self, now: synchronizer_pb2.Experiment) -> None:
@@ -86,21 +89,23 @@ class Follower:
 
     async def _read_events_again(self) -> None:
         """Never returns; what is not a passing outage is raised, and ends the run."""
+        reopening = Reopening()
         while True:
+            reopening.opened()
             try:
-                await self._read_events()
+                await self._read_events(reopening)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in PASSING:
-                    raise
+                reopening.check(error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _read_events(self) -> None:
+    async def _read_events(self, reopening: Reopening) -> None:
         request = buffer_pb2.WatchProgressRequest(
             tenant=self.experiment.tenant,
             experiment_id=self.experiment.id,
             after_event=self.view.last_event,
         )
         async for answer in self.buffer.WatchProgress(request):
+            reopening.heard()
             for event in answer.events:
                 self._take(event)
             self.reporter.refresh(self.view)
@@ -124,10 +129,25 @@ class Follower:
             self.reporter.say(f"[{stage_name}] goes on; it had come to {steps}")
 
     async def _settle(self) -> None:
-        """Wait until no event has come for a moment: the state's end may overtake the last ones."""
+        """Until what is finished is told and then nothing more: the end may overtake events."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         seen = -1
-        while seen != self.view.last_event and loop.time() < deadline:
+        while loop.time() < deadline and not (seen == self.view.last_event and self._is_told()):
             seen = self.view.last_event
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _is_told(self) -> bool:
+        """Whether the view knows of each finished stage that it was opened, and its last step."""
+        finished = synchronizer_pb2.STAGE_STATE_FINISHED
+        return all(
+            self._is_stage_told(stage)
+            for stage in self.experiment.stages
+            if stage.state == finished and stage.name in self.view.stages
+        )
+
+    def _is_stage_told(self, stage: synchronizer_pb2.Stage) -> bool:
+        seen = self.view.stages[stage.name]
+        if seen.mode == "bench":  # it ends with the newest weights, and has trained none
+            return seen.opened_millis > 0
+        return seen.opened_millis > 0 and seen.last_step >= stage.final_version.version

@@ -1,4 +1,4 @@
-"""Lets SIGINT and SIGTERM end a run in order, however often they come."""
+"""Lets Ctrl-C, SIGTERM and a closed terminal end a run in order, however often they come."""
 
 import asyncio
 import signal
@@ -39,14 +39,15 @@ class OrderedStop:
         """
         task = asyncio.ensure_future(way)
         loop = asyncio.get_running_loop()
-        for number in NUMBERS:
+        numbers = _heeded()
+        for number in numbers:
             loop.add_signal_handler(number, self._signalled, task)
         try:
             return await task
         except asyncio.CancelledError:
             raise Interrupted from None
         finally:
-            for number in NUMBERS:
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
     def _signalled(self, task: "asyncio.Future[T]") -> None:
@@ -54,5 +55,12 @@ class OrderedStop:
             self._reporter.say("already stopping: what runs is ended in order, wait a moment")
             return
         self._is_stopping = True
-        self._reporter.say("stopping in order")
         task.cancel()
+        self._reporter.say("stopping in order")  # which fails where nobody reads any more
+
+
+def _heeded() -> tuple[signal.Signals, ...]:
+    """With the one of a closed terminal, unless `nohup` has had it ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return NUMBERS
+    return (*NUMBERS, signal.SIGHUP)

@@ -1,5 +1,6 @@
 """Whether a configuration may go on where an earlier run in the same directory stopped."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,21 @@ def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:
                 f"its checkpoints are not cut: set `trainer.rank_num: {had}`, or keep "
                 "`explorer.rollout_model.engine_num` as it was"
             )
+
+
+def digest_of_fixed(plan: ExperimentPlan) -> str:
+    """The same for two plans of the same stages where one may be resumed as the other."""
+    values = _without_secrets(plan)
+    fixed = [values["seed"], *(_fixed(stage["config"]) for stage in values["stages"])]
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _fixed(value: JsonValue, at: str = "") -> JsonValue:
+    """Without what may change."""
+    if not isinstance(value, dict):
+        return value
+    keys = {name: f"{at}.{name}".lstrip(".") for name in value}
+    return {name: _fixed(value[name], key) for name, key in keys.items() if not _may_change(key)}
 
 
 def remember(plan: ExperimentPlan) -> None:

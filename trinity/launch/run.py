@@ -17,6 +17,7 @@ from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus
 from trinity.launch.holdups import say_holdups
+from trinity.launch.left_running import cancel_left_running
 from trinity.launch.ordered_stop import OrderedStop
 from trinity.launch.phases import AllStarts, Phases
 from trinity.launch.preparing import say_preparations
@@ -109,7 +110,7 @@ class Run:
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
             buffer = buffer_pb2_grpc.BufferServiceStub(to_buffer)
-            experiment = await self._create(synchronizer)
+            experiment = await self._create(synchronizer, is_alone=stack.owns_database)
             follower = Follower(
                 experiment=experiment,
                 buffer=buffer,
@@ -119,37 +120,41 @@ class Run:
                 on_stage=self._phases.begin,
                 began_millis=self._began_millis,
             )
-            try:
-                async with watched(
+            async with (
+                watched(
                     self.plan,
                     experiment.id,
                     buffer,
                     self.reporter,
                     self.plan.job_path / MONITOR_FOLDER,
-                ) as monitor:
-                    ended = await self._first(
-                        follower.until_ended(),
-                        self._until_stack_fails(stack),
-                        say_preparations(synchronizer, self.reporter),
-                        say_holdups(self._home, view, self.reporter, self._sync_timeout()),
-                        self._starts.keep_on(self.plan.job_path),
-                    )
-                    await monitor.catch_up(view.last_event)
-                    return ended
-            except asyncio.CancelledError:
-                await self._cancel(synchronizer, experiment)
-                raise
+                ) as monitor,
+                self._told_when_cancelled(synchronizer, experiment),
+            ):
+                ended = await self._first(
+                    follower.until_ended(),
+                    self._until_stack_fails(stack),
+                    say_preparations(synchronizer, self.reporter),
+                    say_holdups(self._home, view, self.reporter, self._sync_timeout()),
+                    self._starts.keep_on(self.plan.job_path),
+                )
+                await monitor.catch_up(view.last_event)
+                return ended
 
     @property
     def _home(self) -> Path:
         return self.home or self.plan.job_path
 
-    async def _create(self, synchronizer: SynchronizerStub) -> synchronizer_pb2.Experiment:
+    async def _create(
+        self, synchronizer: SynchronizerStub, *, is_alone: bool
+    ) -> synchronizer_pb2.Experiment:
         if self.complete is not None:
             self.plan.job_path.mkdir(parents=True, exist_ok=True)
             self.plan = await self.complete(synchronizer, self.plan)
         remember(self.plan)
         write_home(self.plan.job_path, self._home)
+        if is_alone:
+            for label in await cancel_left_running(synchronizer, self.plan):
+                self.reporter.say(f"{label} was left running: cancelled until it is started again")
         answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
             synchronizer_pb2.CreateExperimentRequest(
                 tenant=self.plan.tenant,
@@ -164,17 +169,22 @@ class Run:
                 self.reporter.say(f"[{stage.name}] finished before, skipped")
         return answer.experiment
 
-    async def _cancel(
+    @contextlib.asynccontextmanager
+    async def _told_when_cancelled(
         self,
         synchronizer: SynchronizerStub,
         experiment: synchronizer_pb2.Experiment,
-    ) -> None:
+    ) -> AsyncIterator[None]:
         """Let the services know why they are about to stop; without an answer they stop as well."""
-        request = synchronizer_pb2.CancelExperimentRequest(
-            experiment_id=experiment.id, reason="stopped by the user"
-        )
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await synchronizer.CancelExperiment(request, timeout=CANCEL_SECONDS)
+        try:
+            yield
+        except asyncio.CancelledError:
+            request = synchronizer_pb2.CancelExperimentRequest(
+                experiment_id=experiment.id, reason="stopped by the user"
+            )
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await synchronizer.CancelExperiment(request, timeout=CANCEL_SECONDS)
+            raise
 
     async def _until_stack_fails(self, stack: LocalStack) -> synchronizer_pb2.Experiment:
         async for event in stack.events():

@@ -11,6 +11,8 @@ LOCK_FILE = "run.lock"
 _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
 """Written in place of a process number, it is nobody's."""
+_MOST_BYTES = 64
+"""Of a process number and when that process started."""
 
 
 class JobLock:
@@ -36,7 +38,7 @@ class JobLock:
             os.close(descriptor)
             raise
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {_start_of(os.getpid())}".encode(), 0)
         return cls(descriptor)
 
     def release(self) -> None:
@@ -49,10 +51,28 @@ class JobLock:
 def holder(job_dir: Path) -> int | None:
     """The process that has written itself into the lock and lives; None without one."""
     try:
-        written = (job_dir / LOCK_FILE).read_text()
+        return _living((job_dir / LOCK_FILE).read_bytes())
     except OSError:
         return None
-    return int(written) if written.isdigit() and Path(f"/proc/{written}").exists() else None
+
+
+def _living(written: bytes) -> int | None:
+    """The process that was written there, unless it is gone or its number another's by now."""
+    number, _, started = written.decode(errors="replace").partition(" ")
+    if not number.isdecimal():
+        return None
+    now = _start_of(int(number))
+    return int(number) if now and started in ("", now) else None  # earlier versions wrote no start
+
+
+def _start_of(process: int) -> str:
+    """When it started, in the system's ticks; empty when it is gone."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    state, *fields = stat[stat.rindex(")") + 2 :].split()
+    return "" if state in "ZX" else fields[18]
 
 
 def refuse_second(job_dir: Path) -> None:
@@ -65,17 +85,25 @@ def refuse_second(job_dir: Path) -> None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a number may be another's by now
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of an earlier version's number
     except BlockingIOError:
-        raise _taken(str(process), job_dir) from None
+        raise _taken(process, job_dir) from None
     finally:
         os.close(descriptor)
 
 
-def _taken(process: str, job_dir: Path) -> UserError:
+def _taken(process: int, job_dir: Path) -> UserError:
     return UserError(
         f"another `trinity run` (process {process}) works in {job_dir}: `trinity status` shows "
         "it; wait for it, stop it, or give this run another `name`"
+    )
+
+
+def _left_over(job_dir: Path) -> UserError:
+    lock = job_dir / LOCK_FILE
+    return UserError(
+        f"processes left of an earlier run hold {lock} for longer than {_CLEAN_UP_SECONDS:g} s, "
+        f"though its `trinity run` is gone: end them (`fuser -v {lock}` shows them)"
     )
 
 
@@ -86,8 +114,8 @@ def _lock(descriptor: int, job_dir: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode()
-            is_alive = not holder or Path(f"/proc/{holder}").exists()
-            if is_alive or time.monotonic() > deadline:
-                raise _taken(holder, job_dir) from None
+            if process := _living(os.pread(descriptor, _MOST_BYTES, 0)):
+                raise _taken(process, job_dir) from None
+            if time.monotonic() > deadline:
+                raise _left_over(job_dir) from None
             time.sleep(0.05)

@@ -27,6 +27,11 @@ _MAJOR_VERSION = "18"
 _INITDB_SECONDS = 120.0
 _STALE_SERVER_MILLISECONDS = 10_000
 _WRONG_PASSWORD = "password authentication failed"  # the client has no type for it
+_IS_NOT_UP_YET = "FATAL:  the database system is"  # so do these, of starting and of recovering
+_PAUSE_SECONDS = 0.02
+_LONG_PAUSE_SECONDS = 0.5
+"""Each answer is a line in the database's log."""
+_SAID_EVERY_SECONDS = 10.0
 _ENVIRONMENT = {"LC_ALL": "C"}
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -82,10 +87,13 @@ class PostgresServer:
         return f"postgresql://{role}:{password}@127.0.0.1:{self.port}/{database}"
 
     async def wait_ready(self, timeout_seconds: float = 60.0) -> None:
-        """Return when the database answers and the services' accounts exist."""
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        """Return when the database answers and the services' accounts exist.
+
+        While it says that it starts nobody loses patience: after a crash it reads its log again,
+        which takes minutes on a slow disk; should it die of it, the supervisor tells.
+        """
         while True:
-            async with await self._connect_when_up(deadline) as connection:
+            async with await self._connect_when_up(timeout_seconds) as connection:
                 try:
                     return await self._set_up(connection)
                 except psycopg.OperationalError as error:
@@ -179,8 +187,10 @@ class PostgresServer:
         finally:
             os.close(descriptor)
 
-    async def _connect_when_up(self, deadline: float) -> psycopg.AsyncConnection:
+    async def _connect_when_up(self, timeout_seconds: float) -> psycopg.AsyncConnection:
         superuser = self.dsn(SUPERUSER, "postgres")
+        loop = asyncio.get_running_loop()
+        deadline, said_at, pause = loop.time() + timeout_seconds, loop.time(), _PAUSE_SECONDS
         while True:
             try:
                 return await psycopg.AsyncConnection.connect(
@@ -193,9 +203,15 @@ class PostgresServer:
                         f"{self.secrets.folder}; put the file back or delete {self.folder} to "
                         f"begin anew"
                     ) from error
-                if asyncio.get_running_loop().time() > deadline:
+                now, is_starting = loop.time(), _IS_NOT_UP_YET in str(error)
+                if is_starting:
+                    deadline = now + timeout_seconds
+                elif now > deadline:
                     raise RunFailed(f"The database did not answer: {error}") from error
-                await asyncio.sleep(0.02)
+                if is_starting and now > said_at + _SAID_EVERY_SECONDS:
+                    logger.warning("the database starts and takes no connections yet")
+                    said_at, pause = now, _LONG_PAUSE_SECONDS
+                await asyncio.sleep(pause)
 
 
 def embedded_postgres(folder: Path, secrets: SecretFiles, port: int) -> PostgresServer:

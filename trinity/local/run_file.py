@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity.local.addresses import ServiceAddresses
+from trinity.local.job_lock import holder
 from trinity.local.secret_files import write_private
 
 _NAME = "run.json"
@@ -47,7 +48,7 @@ def read_running(job_dir: Path) -> RunningStack | None:
         fields = json.loads((job_dir / _NAME).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    if not Path(f"/proc/{fields['launcher_pid']}").exists():
+    if fields["launcher_pid"] != holder(job_dir):
         return None
     return RunningStack(
         addresses=ServiceAddresses(**fields["addresses"]),

@@ -7,6 +7,7 @@ async with LocalStack(job_dir=path) as stack:
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -28,6 +29,8 @@ from trinity.local.services import Surroundings, four_services
 from trinity.local.sockets import make_socket_folder, remove_socket_folder
 from trinity.local.start_errors import first_error, start_error
 from trinity.local.supervisor_client import SupervisorClient
+
+logger = logging.getLogger(__name__)
 
 _MAX_WORDS = 300
 
@@ -90,6 +93,11 @@ class LocalStack:
     def pids(self) -> dict[str, int]:
         """The process numbers by name, as of now."""
         return dict(self._pids)
+
+    @property
+    def owns_database(self) -> bool:
+        """Whether nobody but the holder of the directory's lock uses the database."""
+        return self._externals.postgres_dsn is None
 
     async def events(self) -> AsyncIterator[StackEvent]:
         """Yield what happens to the processes, from the start on, until the stack is stopped."""
@@ -195,7 +203,10 @@ class LocalStack:
         """Tell when the process answers again; during the start its launch waits for that."""
         if not self._is_up:
             return
-        self._write_run_file()
+        try:
+            self._write_run_file()
+        except OSError as error:  # what happens next must still be heard
+            logger.warning("the file about what runs is not up to date", extra={"why": str(error)})
         if (before := self._probes.get(name)) is not None:
             before.cancel()  # it would announce a process that is gone
         self._probes[name] = asyncio.create_task(self._await_return(self._launched[name]))

@@ -154,6 +154,14 @@ async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
         await supervisor.stop_all()
 
 
+def _keep_descriptors() -> None:
+    """The directory's lock is this process's alone: what it starts may fork and outlive it."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > sys.stderr.fileno():
+            with suppress(OSError):  # the one that listed them is closed
+                os.set_inheritable(number, False)
+
+
 async def supervise() -> None:
     loop = asyncio.get_running_loop()
     supervisor = Supervisor()
@@ -167,4 +175,5 @@ async def supervise() -> None:
 
 if __name__ == "__main__":
     reaper.become_subreaper()
+    _keep_descriptors()
     asyncio.run(supervise())

@@ -1,6 +1,7 @@
 """The launcher's end of the supervisor: starts it, gives commands, receives what happens."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from trinity.local.messages import (
     command_to_line,
 )
 from trinity.local.process_spec import ProcessSpec
+
+logger = logging.getLogger(__name__)
 
 _STOP_SECONDS = 90.0
 _LONGEST_EVENT_BYTES = 2**20
@@ -80,7 +83,9 @@ class SupervisorClient:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        await self._reader
+        await asyncio.wait((self._reader,))
+        if error := self._reader.exception():
+            logger.error("events of the supervisor were lost", exc_info=error)
 
     async def _send(self, command: Command) -> None:
         assert self._process.stdin is not None

@@ -16,16 +16,16 @@ from trinity.local.stack import LocalStack
 
 
 async def launch(job_dir: Path) -> None:
-    grandchild = job_dir / "grandchild"
+    grandchild, forked = job_dir / "grandchild", job_dir / "forked"
 
     def services(around: Surroundings) -> list[Launchable]:
         return [
-            serving(around, "buffer", "--grandchild", str(grandchild)),
+            serving(around, "buffer", "--grandchild", str(grandchild), "--forked", str(forked)),
             serving(around, "trainer", "--ignore-term"),
         ]
 
     async with LocalStack(job_dir=job_dir, externals=Externals(), services=services) as stack:
-        pids = [*stack.pids.values(), read_pid(grandchild)]
+        pids = [*stack.pids.values(), read_pid(grandchild), read_pid(forked)]
         sys.stdout.write(json.dumps(pids) + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

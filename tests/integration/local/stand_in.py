@@ -1,9 +1,11 @@
 """A process that stands in for a service: live on its address, with misbehaviour on request.
 
-python stand_in.py <host:port> [--grandchild FILE] [--ignore-term] [--note-stop FILE NAME]
+python stand_in.py <host:port> [--grandchild FILE] [--forked FILE] [--ignore-term]
+    [--note-stop FILE NAME]
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -26,10 +28,21 @@ def _serve(address: str) -> grpc.Server:
     return server
 
 
+def _fork(file: Path) -> None:
+    """Leave a process that holds open whatever this one was given, as an engine's core does."""
+    if pid := os.fork():
+        file.write_text(str(pid))
+        return
+    os.setsid()
+    while True:
+        signal.pause()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("--grandchild")
+    parser.add_argument("--forked")
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--note-stop", nargs=2)
     options = parser.parse_args()
@@ -37,6 +50,8 @@ def main() -> None:
     if options.grandchild:
         grandchild = subprocess.Popen([sys.executable, "-c", _STUBBORN], start_new_session=True)
         Path(options.grandchild).write_text(str(grandchild.pid))
+    if options.forked:
+        _fork(Path(options.forked))
     server = _serve(options.address)
     signal.sigwait([signal.SIGTERM])
     if options.ignore_term:

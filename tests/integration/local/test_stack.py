@@ -1,6 +1,7 @@
 """A stack on one machine, with stand-ins for the four services."""
 
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -26,7 +27,7 @@ from trinity.local.external import Externals
 from trinity.local.health import wait_serving
 from trinity.local.infrastructure import Launchable
 from trinity.local.messages import EventKind
-from trinity.local.run_file import read_running
+from trinity.local.run_file import RunningStack, read_running
 from trinity.local.services import Surroundings
 from trinity.local.stack import LocalStack
 
@@ -204,3 +205,17 @@ async def test_a_service_deaf_to_sigterm_is_killed_after_its_grace(
     ) as stack:
         watched = Watched([stack.pids["buffer"]])
     watched.wait_for_ends(0.0)
+
+
+async def test_a_full_disk_at_a_restart_keeps_nobody_from_hearing_of_the_next(
+    tmp_path: Path, externals: Externals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with LocalStack(job_dir=tmp_path, externals=externals, services=one_service()) as stack:
+        monkeypatch.setattr(RunningStack, "write", fail)
+        for _ in range(2):
+            os.kill(stack.pids["buffer"], signal.SIGKILL)
+            await next_event(stack, EventKind.RESTARTED, "buffer")
+            await next_event(stack, EventKind.READY, "buffer")

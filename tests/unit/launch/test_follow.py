@@ -1,5 +1,6 @@
 """A run that goes on tells what is new, and of what was before how far it had come."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -9,7 +10,7 @@ from tests.unit.progress.builders import batch, empty_view, opened, sampled, tra
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch.follow import Follower
+from trinity.launch.follow import FINISHED, RUNNING, Follower
 from trinity.progress.lines import LineReporter
 
 EVENTS = [
@@ -69,3 +70,57 @@ async def test_a_first_start_tells_everything() -> None:
     _, lines = await followed(began_millis=0)
     assert "[rft] samples before training:" in lines
     assert not [line for line in lines if "goes on" in line]
+
+
+def ended(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+class TokenEnds:
+    """Both streams end with their token, and go on when they are opened again."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def _open(self, name: str) -> bool:
+        """Whether it is for the first time."""
+        self.opened.append(name)
+        return self.opened.count(name) == 1
+
+    async def WatchProgress(
+        self, request: buffer_pb2.WatchProgressRequest
+    ) -> AsyncIterator[buffer_pb2.WatchProgressResponse]:
+        if self._open("progress"):
+            yield buffer_pb2.WatchProgressResponse(events=EVENTS[:1])
+            raise ended(grpc.StatusCode.UNAUTHENTICATED)
+        later = [one for one in EVENTS if one.number > request.after_event]
+        yield buffer_pb2.WatchProgressResponse(events=later)
+        await asyncio.Event().wait()
+
+    async def WatchExperiment(
+        self, _: synchronizer_pb2.WatchExperimentRequest
+    ) -> AsyncIterator[synchronizer_pb2.WatchExperimentResponse]:
+        if self._open("experiment"):
+            yield synchronizer_pb2.WatchExperimentResponse(
+                experiment=synchronizer_pb2.Experiment(id="e", state=RUNNING)
+            )
+            raise ended(grpc.StatusCode.UNAUTHENTICATED)
+        yield synchronizer_pb2.WatchExperimentResponse(
+            experiment=synchronizer_pb2.Experiment(id="e", state=FINISHED)
+        )
+
+
+async def test_streams_are_opened_again_when_their_token_has_ended() -> None:
+    streams = TokenEnds()
+    follower = Follower(
+        experiment=synchronizer_pb2.Experiment(id="e"),
+        buffer=cast(BufferServiceStub, streams),
+        synchronizer=cast(SynchronizerServiceStub, streams),
+        view=empty_view(),
+        reporter=LineReporter(lambda _: None),
+        on_stage=lambda _: None,
+    )
+    async with asyncio.timeout(30):
+        assert (await follower.until_ended()).state == FINISHED
+    assert sorted(streams.opened) == ["experiment", "experiment", "progress", "progress"]
+    assert follower.view.last_event == 9

@@ -9,6 +9,13 @@ import pytest
 from trinity.launch.ordered_stop import Interrupted, OrderedStop
 
 
+class Gone:
+    """Whoever read it has gone, as `tee` has after Ctrl-C."""
+
+    def say(self, text: str) -> None:
+        raise BrokenPipeError(text)
+
+
 class Lines:
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -24,8 +31,22 @@ class Lines:
             await self.news.wait()
 
 
-def press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def press(number: signal.Signals = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def is_interrupted(stop: OrderedStop, number: signal.Signals) -> bool:
+    """Whether the signal ends work that would go on for ever."""
+
+    async def work() -> None:
+        press(number)
+        await asyncio.Event().wait()
+
+    guarded = asyncio.ensure_future(stop.guard(work()))
+    done, _ = await asyncio.wait((guarded,), timeout=5)
+    guarded.cancel()
+    await asyncio.gather(guarded, return_exceptions=True)
+    return bool(done) and isinstance(guarded.exception(), Interrupted)
 
 
 async def test_however_often_it_is_pressed_what_runs_ends_in_order() -> None:
@@ -62,3 +83,30 @@ async def test_pressed_while_a_finished_run_stops_it_keeps_its_results() -> None
     async with asyncio.timeout(30):
         assert await stop.guard(work()) == "results"
     assert lines.said[0].startswith("already stopping")
+
+
+async def test_pressed_when_nobody_reads_any_more_it_stops_all_the_same() -> None:
+    assert await is_interrupted(OrderedStop(Gone()), signal.SIGINT)
+
+
+async def test_a_terminal_that_is_closed_ends_a_run_in_order() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert await is_interrupted(OrderedStop(Lines()), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_what_nohup_started_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def work() -> str:
+        press(signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        return "results"
+
+    try:
+        assert await OrderedStop(Lines()).guard(work()) == "results"
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,42 @@
+"""`trinity why` looks where the stack of a run is, which may be another run's directory."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.unit.diagnosis.builders import snapshot
+from trinity.cli.why import why
+from trinity.diagnosis.snapshot import Snapshot
+from trinity.local.addresses import ServiceAddresses
+from trinity.local.home import write_home
+from trinity.local.job_lock import JobLock
+from trinity.local.run_file import RunningStack
+
+
+def test_the_logs_of_a_run_in_anothers_stack_are_looked_for_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, beside = tmp_path / "home", tmp_path / "beside"
+    home.mkdir()
+    beside.mkdir()
+    write_home(beside, home)
+    lock = JobLock.acquire(home)
+    RunningStack(
+        addresses=ServiceAddresses.on_free_ports(nats_url="", postgres_dsn="", security_dir=""),
+        launcher_pid=os.getpid(),
+        supervisor_pid=1,
+        pids={},
+        started_at=datetime.now(UTC),
+    ).write(home)
+    looked_in = []
+
+    async def gather(_: RunningStack, job_dir: Path) -> Snapshot:
+        looked_in.append(job_dir)
+        return snapshot()
+
+    monkeypatch.setattr("trinity.cli.why.gather", gather)
+    why(None, beside)
+    lock.release()
+    assert looked_in == [home]

@@ -1,0 +1,26 @@
+"""Of several parts that do not work, the one is named that the others suffer from."""
+
+from tests.unit.diagnosis.builders import part, snapshot, with_parts
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.snapshot import Condition, Part, Reply
+
+GONE = part("explorer", condition=Condition.GONE, reply=Reply.REFUSES)
+SILENT = part("postgres", reply=Reply.SILENT, asked_seconds=0.5)
+
+
+def cause_with(*parts: Part) -> str:
+    return diagnose(with_parts(snapshot(), *parts)).cause
+
+
+def test_who_was_slow_to_answer_comes_after_a_process_that_is_gone() -> None:
+    assert cause_with(SILENT, GONE) == "explorer gone refuses"
+
+
+def test_who_refuses_comes_before_a_process_that_died_of_it() -> None:
+    refusing = part("postgres", condition=Condition.FOREIGN, reply=Reply.REFUSES)
+    assert cause_with(refusing, GONE) == "postgres foreign refuses"
+
+
+def test_where_all_processes_live_the_first_that_is_silent_is_named() -> None:
+    refusing = part("buffer", reply=Reply.REFUSES)
+    assert cause_with(SILENT, refusing) == "postgres running silent"
