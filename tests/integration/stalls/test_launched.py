@@ -32,7 +32,8 @@ class Lines:
         self.said.append(text)
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
-        """Steps are no lines."""
+        """One that tells that all services are at work."""
+        self.said.append(f"told of a {event.WhichOneof('event')}")
 
     def refresh(self, view: RunView) -> None:
         """Nothing is drawn."""
@@ -72,7 +73,7 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
     )
     lines = Lines()
     launched = asyncio.create_task(Run(plan=plan, reporter=lines).execute())
-    await lines.until("[rft] started")
+    await lines.until("told of a step")
     running = read_running(plan.job_path)
     assert running is not None
     pid = running.pids["postgres"]
