@@ -61,10 +61,9 @@ class Chain:
     @property
     def takes_many_groups(self) -> bool:
         """Whether one call may compute many groups; a user's function sees one, or asks for all."""
-        needs = self.needs
-        if needs.whole_step or needs.one_group:
-            return needs.whole_step
-        return all(one.is_built_in for one in self.steps)
+        if self.needs.whole_step:
+            return True
+        return not self.needs.one_group and all(one.is_built_in for one in self.steps)
 
 
 def _advantage_of(algorithm: ResolvedAlgorithm) -> Operator:

@@ -10,12 +10,15 @@ from psycopg import sql
 
 from tests.infra_fixtures import running
 from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess
+from trinity.client import AsyncTasksets
 from trinity.local.nats import NatsServer
 from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, PostgresServer
 from trinity.local.roles import DATABASE
 from trinity.local.secret_files import SecretFiles
+from trinity.rpc.channel import open_channel
 from trinity.security.broker import ADMIN
 
 SHARED = "shared_by_buffer_tests"
@@ -65,6 +68,20 @@ def process(
 async def buffer(process: BufferProcess) -> AsyncIterator[Buffer]:
     """Calls for an experiment of its own."""
     async with talk_to(process) as calls:
+        yield calls
+
+
+@pytest.fixture
+async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
+    """Questions about that experiment."""
+    async with open_channel(process.address) as channel:
+        yield Looking.on(channel, buffer.pb_key)
+
+
+@pytest.fixture
+async def tasksets(process: BufferProcess) -> AsyncIterator[AsyncTasksets]:
+    """A client that brings tasks."""
+    async with AsyncTasksets(process.address) as calls:
         yield calls
 
 

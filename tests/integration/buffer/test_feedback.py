@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Unpack
 
@@ -16,21 +15,13 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan, with_advantage
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.config.plan import StagePlan
-from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason
 
 AWAITING = pb.EXPERIENCE_STATE_AWAITING
 WAITING = buffer_pb2.BatchHead.STATE_WAITING
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 def plan_of(tmp_path: Path, **values: Unpack[Sizes]) -> StagePlan:

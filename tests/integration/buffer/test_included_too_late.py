@@ -1,32 +1,21 @@
 """What a person excluded stays out where the rest of its group is judged, and comes back else."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan, with_operators
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.config.plan import StagePlan
-from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason
 
 READY = pb.EXPERIENCE_STATE_READY
 FILTERED = pb.EXPERIENCE_STATE_FILTERED
 DONE = pb.IncludeExperiencesResponse
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 async def leased(buffer: Buffer, plan: StagePlan) -> list[buffer_pb2.Assignment]:

@@ -1,7 +1,6 @@
 """What a person excluded may be trained on after all, as long as it is not too late."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -12,21 +11,13 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.channel import open_channel
 
 READY = pb.EXPERIENCE_STATE_READY
 EXCLUDED = pb.EXPERIENCE_STATE_EXCLUDED
 AWAITING = pb.EXPERIENCE_STATE_AWAITING
 DONE = pb.IncludeExperiencesResponse
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 def of_task(number: int) -> pb.ExperienceFilter:

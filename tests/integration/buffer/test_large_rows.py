@@ -1,10 +1,7 @@
 """Rows of several mebibytes: what is read and told at once is bounded by their bytes."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
-
-import pytest
 
 from services.buffer.domain.states import TasksetKind
 from services.buffer.handlers.open_stage import NeededTaskset
@@ -25,12 +22,6 @@ MEBIBYTE = 1024 * 1024
 
 def rows_of(count: int, num_bytes: int) -> list[dict[str, object]]:
     return [{"number": i, "prompt": str(i), "response": "x" * num_bytes} for i in range(count)]
-
-
-@pytest.fixture
-async def tasksets(process: BufferProcess) -> AsyncIterator[AsyncTasksets]:
-    async with AsyncTasksets(process.address) as calls:
-        yield calls
 
 
 async def test_a_step_on_large_rows_is_told_in_several_messages(

@@ -1,7 +1,6 @@
 """What bends the data on its way to the trainer shows, in the progress and on demand."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,10 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, fresh_plan, rollout_plan
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.channel import open_channel
 from trinity.types import FinishReason
 
 SHORT, LONG = 4, 40
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 async def begun(buffer: Buffer) -> None:

@@ -1,6 +1,5 @@
 """Looking into the buffer: pages, filters, one sample whole, what moved a step."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -12,19 +11,11 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import query_pb2 as pb
 from trinity.api.v1.buffer_pb2 import ASSIGNMENT_KIND_EVAL
 from trinity.codec import experience_from_proto
-from trinity.rpc.channel import open_channel
 
 BATCHED = pb.EXPERIENCE_STATE_BATCHED
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 async def first_step(buffer: Buffer, tmp_path: Path, **plan: int) -> None:

@@ -1,7 +1,6 @@
 """Samples that a person takes out are never trained on, are counted, and stay to be seen."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -11,19 +10,11 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan, with_advantage
-from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.channel import open_channel
 
 EXCLUDED, DELETED = pb.EXPERIENCE_STATE_EXCLUDED, pb.EXPERIENCE_STATE_DELETED
 READY, BATCHED = pb.EXPERIENCE_STATE_READY, pb.EXPERIENCE_STATE_BATCHED
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 async def ready_rows(buffer: Buffer, looking: Looking, tmp_path: Path) -> None:

@@ -63,12 +63,6 @@ async def tasks_of(buffer: Buffer, plan: StagePlan) -> list[int]:
     return [json.loads(one.task_json)["number"] for one in granted]
 
 
-@pytest.fixture
-async def tasksets(process: BufferProcess) -> AsyncIterator[AsyncTasksets]:
-    async with AsyncTasksets(process.address) as calls:
-        yield calls
-
-
 async def test_tasks_are_filtered_and_ordered_and_it_is_said_what_was_left_out(
     buffer: Buffer, tmp_path: Path, tasksets: AsyncTasksets
 ) -> None:

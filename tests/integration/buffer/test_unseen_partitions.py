@@ -4,11 +4,9 @@ A session which learns of the partitions while another attaches one may not see 
 none does: it is detached.
 """
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
-import pytest
 
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
@@ -17,15 +15,8 @@ from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_feedback import awaiting, explored, give, plan_of, reward
 from tests.integration.buffer.test_retention import begin, train
 from trinity.api.v1 import query_pb2 as pb
-from trinity.rpc.channel import open_channel
 
 SEGMENT = "SELECT segment_id FROM stage WHERE experiment_id = %s"
-
-
-@pytest.fixture
-async def looking(process: BufferProcess, buffer: Buffer) -> AsyncIterator[Looking]:
-    async with open_channel(process.address) as channel:
-        yield Looking.on(channel, buffer.pb_key)
 
 
 def hide(process: BufferProcess, buffer: Buffer) -> str:

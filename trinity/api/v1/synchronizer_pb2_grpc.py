@@ -110,8 +110,8 @@ class SynchronizerServiceServicer:
         """CreateExperiment makes an experiment known and starts its first unfinished stage. May be retried:
         tenant and label are its identity; a second call resumes it with the plan given, which starts its
         running stage anew unless `keep_running` says otherwise.
-        FAILED_PRECONDITION: the plan's stages have other names than the ones known, or another tenant's
-        experiment works in the same directory.
+        FAILED_PRECONDITION: the plan's stages have other names than the ones known, or another experiment
+        works in the same directory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
