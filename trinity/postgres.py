@@ -10,6 +10,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from psycopg.types.string import TextLoader
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -143,6 +144,7 @@ def async_engine(
     )
     sa.event.listen(engine.sync_engine, "connect", _keep_uuids_as_text)
     _test_rested(engine.sync_engine)
+    _take_back_options(engine.sync_engine)
     return engine
 
 
@@ -166,6 +168,25 @@ def _test_rested(engine: sa.Engine) -> None:
             engine.dialect.do_ping(connection)
         except psycopg.Error as error:
             raise sa.exc.InvalidatePoolError from error
+
+
+def _take_back_options(engine: sa.Engine) -> None:
+    """Whoever gets a connection gets the transactions that the engine has.
+
+    SQLAlchemy takes back what a user has asked for, but not of one who was cancelled while it was
+    asking: the next would have neither locks nor a rollback, or could not write.
+    """
+    dialect = engine.dialect
+    assert isinstance(dialect, PGDialect)
+
+    @sa.event.listens_for(engine, "checkout")
+    def reset(connection: DBAPIConnection, _: ConnectionPoolEntry, __: object) -> None:
+        driver = connection.driver_connection
+        is_usual = driver.isolation_level in (None, psycopg.IsolationLevel.READ_COMMITTED)
+        if is_usual and not driver.autocommit and not driver.read_only:
+            return
+        engine.dialect.reset_isolation_level(connection)
+        dialect.set_readonly(connection, False)  # type: ignore[no-untyped-call]
 
 
 def _keep_uuids_as_text(connection: DBAPIConnection, _: object) -> None:

@@ -97,7 +97,7 @@ async def store_reward(connection: AsyncConnection, key: StageKey, one: Rewarded
         )
         .returning(E.segment_id, E.payload_id)
     )
-    segment_id, payload_id = (await connection.execute(statement)).one()._tuple()
+    segment_id, payload_id = (await connection.execute(statement)).one()
     table = payloads_of(segment_id)
     await connection.execute(
         sa.update(table)

@@ -171,7 +171,7 @@ async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCou
     totals = sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
     )
-    num_trained, num_rows, most = (await connection.execute(totals)).one()._tuple()
+    num_trained, num_rows, most = (await connection.execute(totals)).one()
     pooled = sa.select(sa.func.count()).select_from(replay_pool)
     waiting = await connection.execute(pooled.where(in_stage(replay_pool, stage.key)))
     return ReplayCounts(

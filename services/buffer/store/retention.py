@@ -149,5 +149,5 @@ async def count_retired(
             E.segment_id.in_(retired),
         )
     )
-    number, last = (await connection.execute(statement)).one()._tuple()
+    number, last = (await connection.execute(statement)).one()
     return int(number), int(last or 0)

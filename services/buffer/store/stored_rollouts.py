@@ -46,7 +46,7 @@ async def count_taken(connection: AsyncConnection, key: StageKey) -> tuple[int, 
     statement = (
         sa.select(E.segment_id, sa.func.count()).where(_is_taken(key)).group_by(E.segment_id)
     )
-    numbers = [row._tuple() for row in await connection.execute(statement)]
+    numbers = (await connection.execute(statement)).all()
     num_gone = sum(number for segment_id, number in numbers if segment_id in retired)
     return sum(number for _, number in numbers) - num_gone, num_gone
 

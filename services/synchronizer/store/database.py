@@ -18,10 +18,7 @@ class Database:
     def __init__(self, engine: AsyncEngine, hasty: AsyncEngine) -> None:
         """`hasty` is an engine whose commits do not wait for the disk."""
         self._engine = engine
-        self._hasty = hasty.execution_options(isolation_level="AUTOCOMMIT")
-        self._readers = engine.execution_options(
-            isolation_level="REPEATABLE READ", postgresql_readonly=True
-        )
+        self._hasty = hasty
 
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator[AsyncConnection]:
@@ -38,14 +35,16 @@ class Database:
         """
         with map_database_errors():
             async with self._hasty.connect() as connection:
-                yield connection
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A transaction whose queries all see the same moment."""
         with map_database_errors():
-            async with self._readers.connect() as connection:
-                yield connection
+            async with self._engine.connect() as connection:
+                yield await connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
 
 
 async def notify(connection: AsyncConnection, experiment_id: uuid.UUID) -> None:
