@@ -1,20 +1,27 @@
 """`trinity taskset`: bring tasks to a buffer, and look after what is there."""
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trinity.cli.running import ConfigOption, JobDirOption, find_run
-from trinity.client import Submission, TasksetInfo, Tasksets
+from trinity.cli.counting import counted
+from trinity.cli.running import ConfigOption, JobDirOption, find_job, running_in
+from trinity.client import AsyncTasksets, Submission, TasksetInfo
 from trinity.errors import UserError
+from trinity.looking.opening import answering, patiently
 from trinity.row_files import row_texts
+
+T = TypeVar("T")
+Question = Callable[[AsyncTasksets], Awaitable[T]]
 
 SHOWN_REFUSALS = 20
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -22,7 +29,9 @@ MAX_SHOWN_BYTES = 1024 * 1024
 REFUSED = 3
 
 app = typer.Typer(
-    help="Bring tasks to a buffer, and look after what is there.", no_args_is_help=True
+    help="Bring tasks to a buffer, and look after what is there. That of a run that has stopped is "
+    "started for it, and stopped again.",
+    no_args_is_help=True,
 )
 
 BufferOption = Annotated[
@@ -68,8 +77,11 @@ def submit(
     """
     if not file.is_file():
         raise UserError(f"there is no file {file}: correct the path")
-    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
-        done = tasksets.submit(name, RowFile(file), is_queue=queue, request_id=request_id)
+
+    async def send(tasksets: AsyncTasksets) -> Submission:
+        return await tasksets.submit(name, RowFile(file), is_queue=queue, request_id=request_id)
+
+    done = _ask(send, buffer, tenant, config, job_dir)
     _show_submission(name, done)
     if done.num_refused:
         raise typer.Exit(REFUSED)
@@ -83,8 +95,7 @@ def list_tasksets(
     job_dir: JobDirOption = None,
 ) -> None:
     """List all tasksets, the newest first."""
-    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
-        found = tasksets.list()
+    found = _ask(lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir)
     table = Table("name", "rows", "state", "stages", "since", "source")
     for one in found:
         since = f"{one.created_at.astimezone():%Y-%m-%d %H:%M}"
@@ -104,17 +115,20 @@ def show(
     job_dir: JobDirOption = None,
 ) -> None:
     """Describe a taskset and show some of its rows."""
-    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
-        found = tasksets.get(taskset, first_row=first, num_rows=rows)
-    kind = "queue" if found.is_queue else "taskset"
-    print(f"{kind} {found.name or found.taskset_id}: {found.num_rows:,} rows, {found.state}")
+
+    async def get(tasksets: AsyncTasksets) -> TasksetInfo:
+        return await tasksets.get(taskset, first_row=first, num_rows=rows)
+
+    found = _ask(get, buffer, tenant, config, job_dir)
+    what = f"{'queue' if found.is_queue else 'taskset'} {found.name or found.taskset_id}"
+    print(f"{what}: {counted(found.num_rows, 'row')}, {found.state}")
     print(f"  id       {found.taskset_id}")
     print(f"  since    {found.created_at.astimezone():%Y-%m-%d %H:%M:%S}")
     print(f"  stages   {found.num_stages}")
     if found.source:
         print(f"  source   {_place(found)}")
     if found.num_refused:
-        print(f"  refused  {found.num_refused:,} rows")
+        print(f"  refused  {counted(found.num_refused, 'row')}")
     for line in _pipeline_lines(found):
         print(line)
     _print_rows(found, first, rows)
@@ -129,9 +143,8 @@ def delete(
     job_dir: JobDirOption = None,
 ) -> None:
     """Delete a taskset that no stage needs."""
-    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
-        num_rows = tasksets.delete(taskset)
-    print(f"taskset {taskset} is deleted, {num_rows:,} rows")
+    num_rows = _ask(lambda tasksets: tasksets.delete(taskset), buffer, tenant, config, job_dir)
+    print(f"taskset {taskset} is deleted, {counted(num_rows, 'row')}")
 
 
 @app.command()
@@ -143,16 +156,38 @@ def close(
     job_dir: JobDirOption = None,
 ) -> None:
     """Say that a queue gets no more tasks: training ends when they are used up."""
-    with _tasksets(buffer, tenant, config, job_dir) as tasksets:
-        num_rows = tasksets.close_queue(taskset)
-    print(f"queue {taskset} is closed with {num_rows:,} tasks")
+    num_rows = _ask(lambda tasksets: tasksets.close_queue(taskset), buffer, tenant, config, job_dir)
+    print(f"queue {taskset} is closed with {counted(num_rows, 'task')}")
 
 
-def _tasksets(buffer: str, tenant: str, config: Path | None, job_dir: Path | None) -> Tasksets:
+def _ask(
+    question: Question[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+) -> T:
+    """What the buffer says: that at the address, or the run's."""
+
+    async def ask() -> T:
+        async with _tasksets(buffer, tenant, config, job_dir) as tasksets:
+            return await question(tasksets)
+
+    return asyncio.run(ask())
+
+
+@contextlib.asynccontextmanager
+async def _tasksets(
+    buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+) -> AsyncIterator[AsyncTasksets]:
     if buffer:
-        return Tasksets(buffer, tenant=tenant)
-    running = find_run(config, job_dir)[1].addresses
-    return Tasksets(running.buffer, tenant=tenant, security=running.security)
+        async with AsyncTasksets(buffer, tenant=tenant) as tasksets:
+            yield tasksets
+        return
+    directory = find_job(config, job_dir)
+    running_in(directory)  # refuses where there is no run, or one is being started or stopped
+    async with (
+        answering(directory) as found,
+        AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
+    ):
+        await patiently(tasksets.list)
+        yield tasksets
 
 
 def _place(one: TasksetInfo) -> str:
@@ -188,7 +223,7 @@ def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
 
 
 def _show_submission(name: str, done: Submission) -> None:
-    print(f"taskset {name}: {done.num_stored:,} rows stored, {done.num_refused:,} refused")
+    print(f"taskset {name}: {counted(done.num_stored, 'row')} stored, {done.num_refused:,} refused")
     for one in done.refused[:SHOWN_REFUSALS]:
         print(f"  row {one.index}: {one.reason}")
     if done.num_refused > SHOWN_REFUSALS:

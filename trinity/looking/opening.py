@@ -5,9 +5,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
@@ -15,7 +17,7 @@ from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.near import did_you_mean
-from trinity.errors import RunFailed, UserError
+from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
 from trinity.launch.resume import PLAN_FILE
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.home import home_of
@@ -27,6 +29,7 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
 from trinity.rpc.limits import CALL_SECONDS
 
+T = TypeVar("T")
 START_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
@@ -68,7 +71,7 @@ async def opened(job_dir: Path) -> AsyncIterator[Stored]:
     Raises: UserError when there is no job; RpcError, in the block too, when a question fails.
     """
     tenant, label = _experiment_of(job_dir)
-    async with _answering(job_dir) as addresses:
+    async with answering(job_dir) as addresses:
         try:
             experiment_id = await _find(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
@@ -90,12 +93,13 @@ def _experiment_of(job_dir: Path) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def _answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
+async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
+    """Where the job's services answer: those that run, or some that are started for the block."""
     home = home_of(job_dir)
     if (running := read_running(home)) is not None:
         yield running.addresses
         return
-    sys.stderr.write(f"{job_dir} has stopped: opening it to look\n")
+    sys.stderr.write(f"{job_dir} has stopped: opening it\n")
     async with LocalStack(job_dir=home, services=_only_needed) as stack:
         yield stack.addresses
 
@@ -116,7 +120,7 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
 
 
 async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> Stored:
-    answer = await _list_stages(queries, experiment_id)
+    answer = await patiently(partial(_list_stages, queries, experiment_id))
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
     return Stored(queries=queries, label=label, stages=tuple(answer.stages))
@@ -125,17 +129,25 @@ async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> 
 async def _list_stages(
     queries: QueryServiceStub, experiment_id: str
 ) -> query_pb2.ListStagesResponse:
-    """A buffer that has just been started serves once its database and its schema are there."""
     request = query_pb2.ListStagesRequest(experiment_id=experiment_id)
+    try:
+        answer: query_pb2.ListStagesResponse = await queries.ListStages(
+            request, timeout=CALL_SECONDS
+        )
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    return answer
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """A buffer that has just been started serves once its database and its schema are there."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            answer: query_pb2.ListStagesResponse = await queries.ListStages(
-                request, timeout=CALL_SECONDS
-            )
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+            return await call()
+        except Unauthenticated:
+            raise
+        except Unavailable:
+            if time.monotonic() > deadline:
                 raise
-        else:
-            return answer
         await asyncio.sleep(RETRY_SECONDS)

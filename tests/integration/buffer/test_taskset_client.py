@@ -229,7 +229,7 @@ def test_the_command_line_says_how_many_more_were_refused_than_it_lists(
     done = trinity(process, "submit", str(file), "--name", "mostly-wrong")
     assert done.returncode == 3, done.stderr
     said, *listed, more = done.stdout.splitlines()
-    assert said == "taskset mostly-wrong: 1 rows stored, 1,001 refused"
+    assert said == "taskset mostly-wrong: 1 row stored, 1,001 refused"
     assert listed == [f"  row {place}: a row must be a JSON object" for place in range(20)]
     assert more == "  and 981 more"
     assert "refused  1,001 rows" in trinity(process, "show", "mostly-wrong").stdout

@@ -17,10 +17,13 @@ async def test_a_run_that_has_ended_is_opened_looked_into_and_closed(tmp_path: P
     plan = await ended_run(tmp_path)
     job = plan.job_path
     out, said, error = await trinity("lineage", "5", job_dir=job)
-    assert (said, error) == (f"{job} has stopped: opening it to look\n", None)
+    assert (said, error) == (f"{job} has stopped: opening it\n", None)
     assert out.splitlines()[0] == "step 5 of stage rft: 8 rows, trainer 1"
     assert out.splitlines()[1].startswith("weights version 4 (")
     assert len(out.splitlines()) == 3 + 8
+    out, said, error = await trinity("taskset", "list", job_dir=job)
+    assert (said, error) == (f"{job} has stopped: opening it\n", None)
+    assert out.splitlines()[3].split()[2:6] == ["│", "64", "│", "complete"]
     assert not (job / "run.json").exists()
     async with model_free_stack(job):
         await _check_view(job)
@@ -102,3 +105,5 @@ async def _check_mistakes(job: Path) -> None:
         assert said in str(error)
     _, _, error = await trinity("view", job_dir=job.parent)
     assert str(error) == f"{job.parent} holds no run: give its --config or its --job-dir"
+    _, _, error = await trinity("taskset", "list", job_dir=job.parent)
+    assert str(error) == f"no run is going on in {job.parent}"
