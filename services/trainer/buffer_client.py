@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints import WrittenCheckpoint
-from services.trainer.learner import StepOutcome
 from services.trainer.patience import Patience
 from services.trainer.rows import TrainBatch, TrainRow
 from services.trainer.weights import PublishedWeights
@@ -17,6 +17,9 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
+
+if TYPE_CHECKING:  # it imports verl
+    from services.trainer.learner import StepOutcome
 
 POLL_SECONDS = 20.0
 TRANSFER_SECONDS = 60.0
@@ -140,7 +143,7 @@ class BufferClient:
         )
         return set(answer.pinned_versions)
 
-    def report_step(self, step: int, incarnation: int, outcome: StepOutcome) -> set[int]:
+    def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
         """Say what a step gave; answers the versions that evaluations still need."""
         rows = [
             buffer_pb2.RowFeedback(
