@@ -7,6 +7,7 @@ import pytest
 
 from trinity.api.v1 import query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.errors import NotFound, Unavailable
 from trinity.looking import opening
 
 
@@ -40,11 +41,11 @@ async def test_a_buffer_that_starts_is_waited_for() -> None:
 
 
 async def test_what_is_no_matter_of_time_is_told_at_once() -> None:
-    with pytest.raises(grpc.aio.AioRpcError):
+    with pytest.raises(NotFound, match="not ready yet"):
         await asked(grpc.StatusCode.NOT_FOUND)
 
 
 async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "START_SECONDS", -1.0)
-    with pytest.raises(grpc.aio.AioRpcError, match="not ready yet"):
+    with pytest.raises(Unavailable, match="not ready yet"):
         await asked(grpc.StatusCode.UNAVAILABLE)
