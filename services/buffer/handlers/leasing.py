@@ -82,7 +82,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     if ended := _ended(stage):
         return ended
     await _free_lost(connection, request)
-    stage, refused = await _open_explore_steps(connection, stage)
+    stage, refused = await _open_explore_steps(connection, stage, request.max_assignments)
     grants = await take_leases(
         connection,
         stage,
@@ -115,34 +115,51 @@ def _ended(stage: Stage) -> Ended | None:
     return None
 
 
-async def _open_explore_steps(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal]:
-    """Open steps until one is refused; answers why it was."""
-    while True:
-        refused = refusal(stage)
-        if refused is None:
-            stage, refused = await lack_of_tasks(connection, stage)
-        if refused is None:
-            load = await current_load(connection, stage)
-            refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
+async def _open_explore_steps(
+    connection: AsyncConnection, stage: Stage, max_assignments: int
+) -> tuple[Stage, Refusal]:
+    """Open steps until one is refused, or there is enough for the lease; answers why no more are.
+
+    Where thousands may begin, one call that opened them all would take longer than it may last.
+    """
+    num_drawn = 0
+    while num_drawn < max_assignments:
+        stage, refused = await _refusal(connection, stage)
         if refused is not None:
             if refused.wants_version and not stage.wants_version:
                 await ask_for_version(connection, stage)
             return stage, refused
         num_tasks = await count_tasks_to_draw(connection, stage)
-        version = version_to_open(stage)
-        stage = dataclasses.replace(
-            stage, explore_step=stage.explore_step + 1, step_version=version
-        )
-        stage = await draw_assignments(
-            connection,
-            stage,
-            num_tasks,
-            first_position=0,
-            refill_round=0,
-            required_version=version,
-        )
-        await evaluate_between(connection, stage)
-        await say_how_far(connection, stage)
+        stage = await _open_explore_step(connection, stage, num_tasks)
+        num_drawn += num_tasks
+    return stage, Refusal(f"explore step {stage.explore_step + 1} opens with the next lease")
+
+
+async def _refusal(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
+    """Why the next explore step does not begin now; None if it does."""
+    refused = refusal(stage)
+    if refused is None:
+        stage, refused = await lack_of_tasks(connection, stage)
+    if refused is None:
+        load = await current_load(connection, stage)
+        refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
+    return stage, refused
+
+
+async def _open_explore_step(connection: AsyncConnection, stage: Stage, num_tasks: int) -> Stage:
+    version = version_to_open(stage)
+    stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
+    stage = await draw_assignments(
+        connection,
+        stage,
+        num_tasks,
+        first_position=0,
+        refill_round=0,
+        required_version=version,
+    )
+    await evaluate_between(connection, stage)
+    await say_how_far(connection, stage)
+    return stage
 
 
 async def draw_assignments(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Unpack
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from services.buffer.store.leases import seconds_until_expiry
 from tests.integration.buffer.harness import Buffer
@@ -31,6 +32,29 @@ async def test_the_next_step_waits_for_the_weights_it_needs(buffer: Buffer, tmp_
     await buffer.record(1)
     granted = await buffer.lease()
     assert {(one.explore_step, one.required_version) for one in granted.assignments} == {(2, 1)}
+
+
+async def test_no_lease_opens_more_steps_than_its_work_takes(
+    buffer: Buffer, shared_dsn: str, tmp_path: Path
+) -> None:
+    await opened(buffer, tmp_path, total_steps=1_000, sync_interval=1_000)
+    engine = async_engine(shared_dsn, "buffer")
+    try:
+        assert await leased_and_open(buffer, engine, count=1) == ([1], 3)
+        assert await leased_and_open(buffer, engine, count=7) == ([1, 1, 2, 2, 2, 3, 3], 12)
+    finally:
+        await engine.dispose()
+
+
+async def leased_and_open(
+    buffer: Buffer, engine: AsyncEngine, *, count: int
+) -> tuple[list[int], int]:
+    """Explore steps of what a lease gives, and the tasks that are open then."""
+    leased = [one.explore_step for one in (await buffer.lease(count)).assignments]
+    number = sa.text("SELECT count(*) FROM assignment WHERE experiment_id = :id")
+    async with engine.connect() as connection:
+        found = await connection.execute(number, {"id": buffer.key.experiment_id})
+        return leased, found.scalar_one()
 
 
 async def test_work_of_a_dead_explorer_goes_to_another_without_its_finished_runs(
