@@ -67,7 +67,7 @@ def _why_not(directory: Path) -> str:
     if (process := holder(directory)) is not None:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
     if not holds_run(directory):
-        return ""
+        return ": none was started there; give its --config or its --job-dir"
     summary = last_summary(directory)
     if summary is None:
         return ": it has stopped; `trinity run` goes on with it"

@@ -106,4 +106,4 @@ async def _check_mistakes(job: Path) -> None:
     _, _, error = await trinity("view", job_dir=job.parent)
     assert str(error) == f"{job.parent} holds no run: give its --config or its --job-dir"
     _, _, error = await trinity("taskset", "list", job_dir=job.parent)
-    assert str(error) == f"no run is going on in {job.parent}"
+    assert str(error).startswith(f"no run is going on in {job.parent}: none was started there")

@@ -13,7 +13,10 @@ def trinity(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_without_a_run_it_names_the_directory_as_a_users_mistake(tmp_path: Path) -> None:
     done = trinity("why", "--job-dir", str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr == f"error: no run is going on in {tmp_path}\n"
+    assert done.stderr == (
+        f"error: no run is going on in {tmp_path}: none was started there; "
+        "give its --config or its --job-dir\n"
+    )
 
 
 def test_the_help_tells_what_the_exit_codes_mean() -> None:

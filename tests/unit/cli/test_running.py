@@ -27,8 +27,9 @@ def leave(job_dir: Path, state: str, reason: str = "") -> None:
     write_summary(summary, job_dir / "summary.json")
 
 
-def test_where_nothing_was_started_nothing_more_is_said(tmp_path: Path) -> None:
-    assert asked(tmp_path) == f"no run is going on in {tmp_path}"
+def test_where_nothing_was_started_another_place_is_to_be_named(tmp_path: Path) -> None:
+    said = "none was started there; give its --config or its --job-dir"
+    assert asked(tmp_path) == f"no run is going on in {tmp_path}: {said}"
 
 
 def test_a_run_that_is_being_started_is_asked_again_later(tmp_path: Path) -> None:
