@@ -34,8 +34,6 @@ async def _memory(stack: Stack, folder: Path, sizes: Sizes) -> Figures:
     lead_seconds = sizes.load_seconds / 20
     seconds = lead_seconds + sizes.load_seconds
     key = await stack.open(rollout_plan(folder, num_steps=sizes.load_steps))
-    # Opening so many steps takes seconds, which are none of load.
-    await stack.explorer.call("lease_tasks", key=key, count=1, calls=1)
     reading = asyncio.create_task(stack.trainer.call("read", first=1, last=sizes.load_steps))
     load = asyncio.create_task(
         stack.explorer.number("load", key=key, seconds=seconds, num_tokens=num_tokens_of(NUM_BYTES))

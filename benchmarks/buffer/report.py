@@ -28,6 +28,7 @@ ROWS = (
     Row(name="awaited_1", what="one at a time, awaited, /s", aim=200),
     Row(name="publish_2k", what="2 KiB packed, published to committed, /s", aim=10_000),
     Row(name="lease_2k_ms", what="lease of 256 tasks of 2 KiB, ms", aim=10, relation="<="),
+    Row(name="lease_opening_ms", what="the same, opening eight explore steps, ms", relation="<="),
     Row(name="lease_64k_ms", what="lease of 256 tasks of 64 KiB, ms", aim=25, relation="<="),
     Row(name="take_2k_ms", what="batch of 256 composed and read, 2 KiB, ms", relation="<="),
     Row(name="take_16k_ms", what="batch of 256 composed and read, 16 KiB, ms", relation="<="),
