@@ -3,9 +3,19 @@
 import hashlib
 import re
 import uuid
+from collections.abc import Sequence
 
-CANONICAL_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_FORM = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+CANONICAL_UUID = re.compile(_FORM)
 """To match it takes a seventh of the time that `uuid.UUID` takes, thousands of times a request."""
+_MANY = re.compile(f"(?:{_FORM},)*")
+_LENGTH = 36
+
+
+def are_canonical(texts: Sequence[str]) -> bool:
+    """Whether each of them is a UUID in that form; asked of all together, which is quicker."""
+    joined = "".join(f"{text}," for text in texts)
+    return len(joined) == (_LENGTH + 1) * len(texts) and _MANY.fullmatch(joined) is not None
 
 
 def name_uuid(namespace: uuid.UUID, name: str) -> str:

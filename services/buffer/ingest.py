@@ -24,7 +24,7 @@ from services.buffer.fates import (
     report_of,
     reports_of_refused,
 )
-from services.buffer.handlers.settling import Settler
+from services.buffer.handlers.settling import Settler, WantsStageAlone
 from services.buffer.held_back import AGAIN_SECONDS, HeldBack
 from services.buffer.store.database import Database
 from services.buffer.store.reports import (
@@ -182,8 +182,10 @@ class Ingest:
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
         begun_ns = tracing.now_ns()
-        async with self.database.transaction() as connection:
-            verdicts = await self._settle(connection, messages)
+        try:
+            verdicts = await self._settle(messages, is_alone=False)
+        except WantsStageAlone:
+            verdicts = await self._settle(messages, is_alone=True)
         stored(messages, verdicts, begun_ns)
 
     async def _bury(self, message: Msg, reason: str) -> None:
@@ -206,7 +208,13 @@ class Ingest:
             reports = rejections(opened.parcel, reason) if opened.parcel else []
             await insert_reports(connection, reports)
 
-    async def _settle(self, connection: AsyncConnection, messages: Sequence[Msg]) -> list[Verdict]:
+    async def _settle(self, messages: Sequence[Msg], *, is_alone: bool) -> list[Verdict]:
+        async with self.database.transaction() as connection:
+            return await self._settle_in(connection, messages, is_alone=is_alone)
+
+    async def _settle_in(
+        self, connection: AsyncConnection, messages: Sequence[Msg], *, is_alone: bool
+    ) -> list[Verdict]:
         results: list[Result] = []
         reports: list[Report] = []
         letters: list[DeadLetter] = []
@@ -221,7 +229,8 @@ class Ingest:
                 results += opened.parcel.results
                 reports += reports_of_refused(opened.parcel)
                 letters += letters_of_refused(subject, opened.parcel)
-        async with self.settler.settled(connection, results) as verdicts:
+        settled = self.settler.settled(connection, results, is_alone=is_alone)
+        async with settled as verdicts:
             letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
             await insert_dead_letters(connection, letters)
             await insert_reports(connection, [*reports, *(report_of(one) for one in verdicts)])

@@ -18,6 +18,8 @@ from trinity.types import StageKey
 def leased(grant: Grant, begun_ns: int) -> str:
     """A task was handed out; answers the context that goes with it."""
     instruments.LEASED.add(1, {names.KIND: grant.kind.value})
+    if not tracing.is_on():
+        return ""
     return tracing.record(
         names.LEASE,
         begun_ns,

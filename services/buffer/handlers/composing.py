@@ -40,7 +40,7 @@ from services.buffer.handlers.shortage import go_without, supply_of
 from services.buffer.priorities import Priorities, PriorityDied, PriorityFailed
 from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
 from services.buffer.store.contents import load_bodies
-from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, ready_rows, rows_of
+from services.buffer.store.ready_rows import Place, ReadyRow, count_ready, load_ready, rows_of
 from services.buffer.store.scopes import take_figures
 from services.buffer.store.stages import update_stage
 from services.buffer.store.unfinished import first_unfinished
@@ -99,17 +99,18 @@ class Composer:
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End:
         begun_ns = tracing.now_ns()
-        before = await _first_unfinished(connection, stage)
-        stage = await leave_out_stale(connection, stage, step, before)
-        num_rows = await count_ready(connection, stage, before)
+        if stage.plan.oldest_version(step):
+            before = await _first_unfinished(connection, stage)
+            stage = await leave_out_stale(connection, stage, step, before)
+        ready = await load_ready(connection, stage, wanted=stage.plan.num_rollout_rows)
+        num_rows = ready.num_rows
         decision: Decision | None = decide_at_once(stage, step, num_rows)
         if decision is None:
             supply = await supply_of(connection, stage, step, num_rows)
             decision = decide(stage, step, supply)
         match decision:
             case Take():
-                size = stage.plan.num_rollout_rows
-                rows = await ready_rows(connection, stage, limit=size, before=before)
+                rows = ready.rows or (await load_ready(connection, stage, wanted=1)).rows
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
                 head = await self._take(
@@ -135,9 +136,7 @@ class Composer:
         if seen is not None and seen.is_enough:
             return await self._take_chosen(connection, step, seen, begun_ns)
         stage = seen.stage if seen else stage
-        num_rows = (
-            len(seen.choice.taken) if seen else await count_ready(connection, stage, unfinished)
-        )
+        num_rows = len(seen.choice.taken) if seen else await count_ready(connection, stage)
         supply = await supply_of(connection, stage, step, num_rows)
         decision = decide_short(stage, step, supply)
         if isinstance(decision, Take) and seen is not None:

@@ -23,7 +23,7 @@ from services.buffer.store.database import (
 from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
 from services.buffer.store.prepared import committing, unanswered
 from services.buffer.store.progress import log_event
-from services.buffer.store.stages import lock_stage
+from services.buffer.store.stages import share_stage
 from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
@@ -62,13 +62,14 @@ def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
     """Store the groups of one stage whose claims still hold, which ends the transaction.
 
-    The stage is locked last: nobody else touches these rows, and nobody sees them before the end.
+    The stage is locked last, and shared with results and other groups: nobody else touches these
+    rows, and nobody sees them before the end.
     """
     if not shaped:
         return
     key = shaped[0].claim.key
     await _commit_outcomes(connection, key, [one for one in shaped if not one.outcome.error])
-    stage = await lock_stage(connection, key)
+    stage = await share_stage(connection, key)
     await _commit_errors(connection, stage, [one for one in shaped if one.outcome.error])
     topics = [batch_topic(stage.key)]
     is_short = any(len(one.outcome.rows) < stage.repeat_times for one in shaped)

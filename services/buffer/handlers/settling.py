@@ -31,6 +31,7 @@ from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.prepared import committing, unanswered
 from services.buffer.store.progress import log_event
 from services.buffer.store.runs import (
+    Before,
     insert_attempts,
     load_before,
     update_open_counts,
@@ -38,13 +39,17 @@ from services.buffer.store.runs import (
 )
 from services.buffer.store.scopes import open_scopes
 from services.buffer.store.segments import Held, grow_segment, open_segment
-from services.buffer.store.stages import lock_stages, update_stage
+from services.buffer.store.stages import in_order, update_stage
 from trinity.types import StageKey
 
 KEPT_AS = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
 }
+
+
+class WantsStageAlone(Exception):
+    """What follows from these results changes their stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +81,36 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class Settler:
-    """Settles a bunch of results in the caller's transaction."""
+    """Settles a bunch of results in the caller's transaction.
+
+    Several do so at the same time, of one stage as well, unless they give results of the same
+    assignments. Whoever does anything else with the stage waits for them, and they for it.
+    """
 
     segment_max_rows: int
     segment_max_bytes: int
 
     @asynccontextmanager
     async def settled(
-        self, connection: AsyncConnection, results: Sequence[Result]
+        self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
     ) -> AsyncIterator[list[Verdict]]:
         """Judge and store results; everything that follows from them happens with them.
 
         What the block adds, which must read no answers, ends the transaction.
+
+        Raises: WantsStageAlone, for another transaction that `is_alone` with their stages.
         """
-        by_stage: dict[StageKey, list[Result]] = defaultdict(list)
-        for result in results:
-            by_stage[result.key].append(result)
-        stages = await lock_stages(connection, by_stage)
-        judged: list[_Judged] = []
-        earlier: list[KnownAttempt] = []  # of the stages before
-        for key, stage in stages.items():
-            judged.append(await _judge(connection, stage, by_stage[key], earlier))
-        verdicts = [_unknown(result) for result in results if result.key not in stages]
+        judged = await _judge_all(connection, results, is_alone=is_alone)
+        if not is_alone and any(self._asks_more(one) for one in judged):
+            raise WantsStageAlone
+        known = {one.stage.key for one in judged}
+        verdicts = [_unknown(result) for result in results if result.key not in known]
         verdicts += [verdict for one in judged for verdict in one.verdicts]
         are_few = sum(one.num_rows for one in judged) <= FEW_ROWS
         if not are_few:  # many rows are streamed
             for one in judged:
                 await _store(connection, one)
-        if any(self._asks_more(one) for one in judged):
+        if is_alone:
             async with unanswered(connection):
                 await _settle(connection, judged, are_stored=not are_few)
             for one in judged:
@@ -129,13 +136,24 @@ class Settler:
         await _end_evaluations(connection, judged.stage, judged.ended)
 
 
-async def _judge(
-    connection: AsyncConnection,
-    stage: Stage,
-    results: Sequence[Result],
-    earlier: list[KnownAttempt],
-) -> _Judged:
-    before = await load_before(connection, stage, results)
+async def _judge_all(
+    connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
+) -> list[_Judged]:
+    """Those of stages that there are."""
+    by_stage: dict[StageKey, list[Result]] = defaultdict(list)
+    for result in results:
+        by_stage[result.key].append(result)
+    judged = []
+    earlier: list[KnownAttempt] = []  # of the stages before
+    for key in in_order(by_stage):
+        before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
+        if before is not None:
+            judged.append(_judge(before, by_stage[key], earlier))
+    return judged
+
+
+def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt]) -> _Judged:
+    stage = before.stage
     judge = Judge(
         assignments=before.views,
         known=[*before.known, *earlier],
@@ -166,8 +184,11 @@ async def _settle(
         if not are_stored:
             await _store(connection, one)
         await _store_runs(connection, one)
-        await _close(connection, one.stage, one.ended)
+    # What results of other assignments wait for as well is taken last, in one order.
+    for one in judged:
         await _grow(connection, one)
+    for one in judged:
+        await _close(connection, one.stage, one.ended)
 
 
 async def _store(connection: AsyncConnection, judged: _Judged) -> None:

@@ -9,7 +9,7 @@ from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.name_uuid import CANONICAL_UUID
+from trinity.name_uuid import CANONICAL_UUID, are_canonical
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 
@@ -71,6 +71,11 @@ def uuid_of(text: str, name: str) -> str:
         raise InvalidRequest(f"{name} {text[:60]!r} is not a UUID") from error
 
 
+def uuids_of(texts: Sequence[str], name: str) -> Sequence[str]:
+    """Raises: InvalidRequest when one of them is no UUID."""
+    return texts if are_canonical(texts) else [uuid_of(text, name) for text in texts]
+
+
 def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
     """Raises: TooLarge when there are too many."""
     if len(items) > most:
@@ -113,12 +118,10 @@ def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
 
     Raises: TooLarge when there are too many, InvalidRequest for what has not the form of a lease.
     """
-    return {
-        uuid_of(lease.assignment_id, "leases.assignment_id"): uuid_of(
-            lease.lease_token, "leases.lease_token"
-        )
-        for lease in few_of(leases, "leases")
-    }
+    few = few_of(leases, "leases")
+    ids = uuids_of([lease.assignment_id for lease in few], "leases.assignment_id")
+    tokens = uuids_of([lease.lease_token for lease in few], "leases.lease_token")
+    return dict(zip(ids, tokens, strict=True))
 
 
 def version_of(message: pb.PublishedVersion) -> Version:

@@ -35,6 +35,7 @@ def _array_text(values: Iterable[object] | None) -> str:
 
 
 UUIDS = ArrayText("UUID")
+INTEGERS = ArrayText("INTEGER")
 BIGINTS = ArrayText("BIGINT")
 FLOATS = ArrayText("FLOAT8")
 BOOLEANS = ArrayText("BOOLEAN")

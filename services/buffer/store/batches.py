@@ -12,20 +12,21 @@ from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
 from services.buffer.store.arrays import FLOATS
-from services.buffer.store.contents import load_bodies
+from services.buffer.store.contents import PLACE, bodies_at, has_content, in_order_of
 from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     among_numbers,
     decode_numbers,
     encode_numbers,
     given,
+    given_as,
     in_given_stage,
     in_stage,
     key_columns,
 )
 from services.buffer.store.prepared import Row, fetch, fetch_together, unanswered
-from services.buffer.store.stages import FIND, LOCK, opened, stage_of
-from services.buffer.store.tables import batch, batch_item, stage, step_report, task
+from services.buffer.store.stages import FIND, locking, opened, stage_of
+from services.buffer.store.tables import batch, batch_item, experience, stage, step_report, task
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
@@ -92,10 +93,9 @@ async def find_with_stage(
 
     Raises: NotFound when the stage was never opened.
     """
-    stages, heads = await fetch_together(
-        connection,
-        (LOCK if locks else FIND, given(key)),
-        (_FIND, given(key, given_step=step)),
+    found = locking(key) if locks else ((FIND, given(key)),)
+    *_, stages, heads = await fetch_together(
+        connection, *found, (_FIND, given(key, given_step=step))
     )
     return opened(key, stage_of(stages)), _head_of(heads)
 
@@ -163,8 +163,16 @@ async def sum_metric(connection: AsyncConnection, stage: Stage, name: str) -> fl
 
 
 _ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
+# Looked up one by one: a join might compare every row with every experience.
+_SAMPLE = (
+    sa.select(*PLACE)
+    .where(has_content("samples"), experience.c.experience_id == batch_item.c.experience_id)
+    .limit(1)
+    .lateral("sample")
+)
 _ITEMS = (
-    sa.select(*(batch_item.c[name] for name in _ITEM))
+    sa.select(*(batch_item.c[name] for name in _ITEM), *_SAMPLE.c)
+    .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
     .where(
         in_given_stage(batch_item),
         batch_item.c.line == sa.bindparam("given_line"),
@@ -181,10 +189,12 @@ async def load_rows(
 ) -> list[LoadedRow]:
     """Rows of a batch from position `first` on, in order, with their content."""
     place = given(stage.key, given_line=stage.line, given_step=step)
+    place |= given_as("samples", stage.samples_key)
     items = await fetch(connection, _ITEMS, {**place, "first": first, "end": first + count})
     sampled = [item.experience_id for item in items if item.experience_id is not None]
-    bodies = await load_bodies(connection, stage.samples_key, sampled)
-    body_of = dict(zip(sampled, bodies, strict=True))
+    kept = [item for item in items if item.segment_id is not None]
+    found = await bodies_at(connection, stage.samples_key, kept)
+    body_of = dict(zip(sampled, in_order_of(sampled, found, stage.samples_key), strict=True))
     drawn = [(one.taskset_id, one.row_index) for one in items if one.taskset_id is not None]
     task_of = await load_tasks(connection, stage.key.tenant, drawn)
     return [

@@ -1,6 +1,6 @@
 """Statements that read the contents of experiences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -16,15 +16,19 @@ from trinity.types import StageKey
 
 C, S = experience.c, segment.c
 
-_PLACES_OF_PAYLOADS = sa.select(
-    C.experience_id, C.segment_id, C.payload_id, C.shaped_reward, C.is_masked
-).where(
-    of_given_stage(experience),
-    among_given(C.experience_id),
-    C.segment_id.not_in(
-        sa.select(S.segment_id).where(in_given_stage(segment), S.retired_at.is_not(None))
-    ),
-)
+PLACE = (C.segment_id, C.payload_id, C.shaped_reward, C.is_masked)
+"""Where the content of an experience is, and what became of it."""
+
+
+def has_content(whose: str = "given") -> sa.ColumnElement[bool]:
+    """Whether the content of an experience of a given stage is kept, if it was not deleted."""
+    retired = sa.select(S.segment_id).where(
+        in_given_stage(segment, whose), S.retired_at.is_not(None)
+    )
+    return sa.and_(of_given_stage(experience, whose), C.segment_id.not_in(retired))
+
+
+_PLACES = sa.select(C.experience_id, *PLACE).where(among_given(C.experience_id), has_content())
 
 
 async def load_bodies(
@@ -34,7 +38,14 @@ async def load_bodies(
 
     Raises: PreconditionFailed when some of them are gone.
     """
-    found = await find_bodies(connection, key, ids)
+    return in_order_of(ids, await find_bodies(connection, key, ids), key)
+
+
+def in_order_of(ids: Sequence[str], found: Mapping[str, bytes], key: StageKey) -> list[bytes]:
+    """The contents of these experiences.
+
+    Raises: PreconditionFailed when some of them are gone.
+    """
     if missing := sum(one not in found for one in ids):
         raise PreconditionFailed(
             f"the contents of {missing} samples of stage {key.stage} are gone: they were deleted, "
@@ -47,7 +58,13 @@ async def find_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> dict[str, bytes]:
     """Wire bytes of those experiences that still have them, by id, as operators left them."""
-    rows = await fetch(connection, _PLACES_OF_PAYLOADS, given(key, ids=ids))
+    return await bodies_at(connection, key, await fetch(connection, _PLACES, given(key, ids=ids)))
+
+
+async def bodies_at(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
+) -> dict[str, bytes]:
+    """The same of experiences whose `PLACE` is known."""
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})

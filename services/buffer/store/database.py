@@ -70,9 +70,9 @@ def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
     )
 
 
-def in_given_stage(table: sa.Table) -> sa.ColumnElement[bool]:
+def in_given_stage(table: sa.Table, whose: str = "given") -> sa.ColumnElement[bool]:
     """Rows of the stage that `given` names: for statements that are built once and run often."""
-    return sa.and_(*(table.c[name] == sa.bindparam(f"given_{name}") for name in STAGE_KEY))
+    return sa.and_(*(table.c[name] == sa.bindparam(f"{whose}_{name}") for name in STAGE_KEY))
 
 
 def of_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
@@ -85,11 +85,15 @@ def of_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
     return _place_of(table) == sa.func.concat_ws("/", *values)
 
 
-def of_given_stage(table: sa.Table) -> sa.ColumnElement[bool]:
+def of_given_stage(table: sa.Table, whose: str = "given") -> sa.ColumnElement[bool]:
     """The same of the stage that `given` names."""
-    kinds = ((f"given_{name}", table.c[name].type) for name in STAGE_KEY)
-    values = (sa.bindparam(name, type_=kind) for name, kind in kinds)
-    return _place_of(table) == sa.func.concat_ws("/", *values)
+    return _place_of(table) == given_place(table, whose)
+
+
+def given_place(table: sa.Table, whose: str = "given") -> sa.Function[str]:
+    """The key, as one text, of the stage that `given` names; the columns have the table's types."""
+    kinds = ((f"{whose}_{name}", table.c[name].type) for name in STAGE_KEY)
+    return sa.func.concat_ws("/", *(sa.bindparam(name, type_=kind) for name, kind in kinds))
 
 
 def _place_of(table: sa.Table) -> sa.Function[str]:
@@ -98,7 +102,12 @@ def _place_of(table: sa.Table) -> sa.Function[str]:
 
 def given(key: StageKey, **values: object) -> dict[str, object]:
     """Parameters of a statement on a given stage."""
-    return {f"given_{name}": value for name, value in key_columns(key).items()} | values
+    return given_as("given", key) | values
+
+
+def given_as(whose: str, key: StageKey) -> dict[str, object]:
+    """The same of another stage that the statement is on, under a name of its own."""
+    return {f"{whose}_{name}": value for name, value in key_columns(key).items()}
 
 
 def among_given(column: sa.Column[str], name: str = "ids") -> sa.ColumnElement[bool]:

@@ -21,10 +21,19 @@ async def renew_leases(
     tokens: dict[str, str],
     lease_seconds: float,
 ) -> set[str]:
-    """Extend the leases that are held under these tokens; answers which were."""
+    """Extend the leases that are held under these tokens; answers which were.
+
+    They are locked in the order in which results of them lock them.
+    """
+    c = assignment.c
+    held = sa.select(c.assignment_id).where(_held(key, explorer_id), _under_tokens(tokens))
+    locked = held.order_by(c.assignment_id).with_for_update(key_share=True).correlate(None)
     statement = (
         sa.update(assignment)
-        .where(_held(key, explorer_id), _under_tokens(tokens))
+        .where(
+            in_stage(assignment, key),
+            c.assignment_id == sa.any_(sa.func.array(locked.scalar_subquery())),
+        )
         .values(lease_until=lease_end(lease_seconds))
         .returning(assignment.c.assignment_id)
     )

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.batch_metrics import MeasuredRow
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import ExperienceState
+from services.buffer.domain.states import AttemptState, ExperienceState
 from services.buffer.store.database import (
     among_given,
     decode_numbers,
@@ -20,12 +20,12 @@ from services.buffer.store.database import (
     of_given_stage,
     one_of,
 )
-from services.buffer.store.prepared import Row, fetch, fetch_column
-from services.buffer.store.runs import WonRun, won_runs
-from services.buffer.store.tables import experience
+from services.buffer.store.prepared import Row, fetch, fetch_column, fetch_together
+from services.buffer.store.tables import STAGE_KEY, experience, run_attempt
+from services.buffer.store.unfinished import FIRST_PLACE
 from trinity.types import StageKey
 
-C = experience.c
+C, R = experience.c, run_attempt.c
 Place = tuple[int, int]
 """Explore step and position of a group."""
 RUN_SECONDS = "time/run_execution"
@@ -50,38 +50,30 @@ def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
     return sa.and_(ready, sa.tuple_(c.explore_step, c.position) < before)
 
 
-BEFORE = ("before_step", "before_position")
-
-
-def _is_ready_given(is_bounded: bool) -> sa.ColumnElement[bool]:
-    """The same of the stage and, if bounded, up to the group that the parameters name."""
+def _can_be_batched(is_ordered: bool) -> sa.ColumnElement[bool]:
+    """The same of the given stage; where the order is fixed, up to the first unfinished group."""
     ready = sa.and_(in_given_stage(experience), one_of(C.state, [ExperienceState.READY]))
-    if not is_bounded:
+    if not is_ordered:
         return ready
-    before = (sa.bindparam(name, type_=sa.BigInteger) for name in BEFORE)
-    return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < sa.tuple_(*before))
+    return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < FIRST_PLACE)
 
 
-def _given(stage: Stage, before: Place | None, **values: object) -> dict[str, object]:
-    if before is not None:
-        values |= zip(BEFORE, before, strict=True)
-    return given(stage.key, **values)
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
 
 
 @lru_cache
-def _count(is_bounded: bool) -> sa.Select[Any]:
-    enough = sa.bindparam("enough", type_=sa.Integer)
-    some = sa.select(C.run).where(_is_ready_given(is_bounded)).limit(enough).subquery()
+def _count(is_ordered: bool) -> sa.Select[Any]:
+    some = sa.select(C.run).where(_can_be_batched(is_ordered)).limit(_LIMIT + 1).subquery()
     return sa.select(sa.func.count()).select_from(some)
 
 
-async def count_ready(connection: AsyncConnection, stage: Stage, before: Place | None) -> int:
-    """Rows that can be batched; where their order is fixed, those of groups up to `before`.
+async def count_ready(connection: AsyncConnection, stage: Stage) -> int:
+    """Rows that can be batched; where their order is fixed, up to the first unfinished group.
 
     Of more than a batch takes it is only said that there are more.
     """
-    values = _given(stage, before, enough=stage.plan.num_rollout_rows + 1)
-    return int((await fetch_column(connection, _count(before is not None), values))[0])
+    values = given(stage.key, limit=stage.plan.num_rollout_rows)
+    return int((await fetch_column(connection, _count(stage.is_ordered), values))[0])
 
 
 async def place_of_fresh(
@@ -126,61 +118,90 @@ async def filter_stale(
     return len((await connection.execute(statement)).all())
 
 
-_READY = [
-    *(C[name] for name in ("experience_id", "assignment_id", "explore_step", "position", "run")),
-    *(C[name] for name in ("advantage", "reward", "response_length", "version_min", "metrics")),
-]
+_NAMES = (
+    *("experience_id", "assignment_id", "explore_step", "position", "run", "advantage"),
+    *("reward", "response_length", "version_min", "metrics"),
+)
+_BY_PLACE = ("explore_step", "position", "run", "step", "suffix")
+_AS_READY = ("ready_number",)
+
+
+def _with_run(rows: sa.FromClause) -> sa.Select[Any]:
+    """Experiences, each with what is known of its run; where none won, nothing is.
+
+    Runs are looked up one by one: a join might compare every row with every run.
+    """
+    same = (*STAGE_KEY, "assignment_id", "run")
+    won = (
+        sa.select(R.metrics.label("run_metrics"), R.duration_seconds)
+        .where(*(R[name] == rows.c[name] for name in same), one_of(R.state, [AttemptState.WON]))
+        .limit(1)
+        .lateral("won")
+    )
+    columns = (*(rows.c[name] for name in _NAMES), *won.c)
+    return sa.select(*columns).join_from(rows, won, sa.true(), isouter=True)
 
 
 @lru_cache
-def _next(is_bounded: bool, is_ordered: bool) -> sa.Select[Any]:
-    places = (C.explore_step, C.position, C.run, C.step, C.suffix)
-    order = places if is_ordered else (C.ready_number,)
-    limit = sa.bindparam("limit", type_=sa.Integer)
-    return sa.select(*_READY).where(_is_ready_given(is_bounded)).order_by(*order).limit(limit)
+def _next(is_ordered: bool) -> sa.Select[Any]:
+    """The next rows to batch, if there are as many as are wanted."""
+    order = _BY_PLACE if is_ordered else _AS_READY
+    some = (
+        sa.select(*(C[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *order))))
+        .where(_can_be_batched(is_ordered))
+        .order_by(*(C[name] for name in order))
+        .limit(_LIMIT)
+        .cte("some")
+    )
+    num_rows = sa.select(sa.func.count()).select_from(some).scalar_subquery()
+    are_enough = num_rows >= sa.bindparam("wanted", type_=sa.Integer)
+    return _with_run(some).where(are_enough).order_by(*(some.c[name] for name in order))
 
 
-async def ready_rows(
-    connection: AsyncConnection, stage: Stage, *, limit: int, before: Place | None
-) -> list[ReadyRow]:
-    """The next rows to batch: in order of the rollouts up to `before`, or as they became ready."""
-    statement = _next(before is not None, stage.is_ordered)
-    rows = await fetch(connection, statement, _given(stage, before, limit=limit))
-    return await _measured(connection, stage.key, rows)
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What can be batched now."""
+
+    num_rows: int
+    """As `count_ready` says."""
+    rows: list[ReadyRow]
+    """The next ones, in order of the rollouts or as they became ready, if there are enough."""
 
 
-_THESE = sa.select(*_READY).where(of_given_stage(experience), among_given(C.experience_id))
+async def load_ready(connection: AsyncConnection, stage: Stage, *, wanted: int) -> Ready:
+    """The rows of a batch, none unless there are as many as are wanted; and how many there are."""
+    values = given(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
+    [[number], rows] = await fetch_together(
+        connection, (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
+    )
+    return Ready(number[0], [_measured(row) for row in rows])
+
+
+_THESE = _with_run(experience).where(of_given_stage(experience), among_given(C.experience_id))
 
 
 async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
     """Rows to batch, in the order of `ids`."""
     rows = await fetch(connection, _THESE, given(key, ids=list(ids)))
-    found = {row.experience_id: row for row in await _measured(connection, key, rows)}
+    found = {row.experience_id: _measured(row) for row in rows}
     return [found[one] for one in ids]
 
 
-async def _measured(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
-) -> list[ReadyRow]:
-    runs = await won_runs(connection, key, {row.assignment_id for row in rows})
-    return [
-        ReadyRow(
-            experience_id=row.experience_id,
-            advantage=row.advantage,
-            measured=MeasuredRow(
-                explore_step=row.explore_step,
-                position=row.position,
-                run=row.run,
-                reward=row.reward,
-                response_length=row.response_length,
-                version_min=row.version_min,
-                metrics=decode_numbers(row.metrics),
-                run_metrics=_of_run(runs.get((row.assignment_id, row.run))),
-            ),
-        )
-        for row in rows
-    ]
-
-
-def _of_run(won: WonRun | None) -> dict[str, float]:
-    return {} if won is None else {**won.metrics, RUN_SECONDS: won.duration_seconds}
+def _measured(row: Row) -> ReadyRow:
+    run_metrics = {}
+    if row.run_metrics is not None:
+        run_metrics = decode_numbers(row.run_metrics) | {RUN_SECONDS: row.duration_seconds}
+    return ReadyRow(
+        experience_id=row.experience_id,
+        advantage=row.advantage,
+        measured=MeasuredRow(
+            explore_step=row.explore_step,
+            position=row.position,
+            run=row.run,
+            reward=row.reward,
+            response_length=row.response_length,
+            version_min=row.version_min,
+            metrics=decode_numbers(row.metrics),
+            run_metrics=run_metrics,
+        ),
+    )

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.judgement import Verdict
@@ -18,7 +17,7 @@ from services.buffer.domain.states import (
     AttemptState,
     RunState,
 )
-from services.buffer.store.arrays import BIGINTS
+from services.buffer.store.arrays import BIGINTS, INTEGERS, UUIDS
 from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     among_given,
@@ -33,6 +32,7 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.prepared import Row, execute, fetch, fetch_together
 from services.buffer.store.segments import FILL, Held
+from services.buffer.store.stages import locking, stage_of
 from services.buffer.store.tables import STAGE_KEY, assignment, run, run_attempt
 from trinity.types import StageKey
 
@@ -80,10 +80,21 @@ _BY_PLACE_OR_SEQUENCE = sa.union_all(
 )
 
 
+# Who settles results of the same assignments at the same time waits, in an order of their own.
+_HOLD = sa.select(sa.func.count()).select_from(
+    sa.select(assignment.c.assignment_id)
+    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .order_by(assignment.c.assignment_id)
+    .with_for_update(key_share=True)
+    .subquery("held")
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
     """What there is before some results are stored."""
 
+    stage: Stage
     views: dict[str, AssignmentView]
     """Their assignments, with the state of each run."""
     known: list[KnownAttempt]
@@ -93,17 +104,25 @@ class Before:
 
 
 async def load_before(
-    connection: AsyncConnection, stage: Stage, results: Sequence[Result]
-) -> Before:
-    """All that results of a stage are judged by."""
-    key = stage.key
-    ids = {result.assignment_id for result in results}
-    views, [fill], *found = await fetch_together(
+    connection: AsyncConnection, key: StageKey, results: Sequence[Result], *, is_alone: bool
+) -> Before | None:
+    """All that results of a stage are judged by; none if there is no such stage.
+
+    Until the transaction ends nobody else changes any of it, nor, if it `is_alone`, the stage.
+
+    Raises: UnreadablePlan.
+    """
+    ids = list({result.assignment_id for result in results})
+    _, stages, _, views, fill, *found = await fetch_together(
         connection,
-        (_VIEWS, given(key, ids=list(ids))),
-        (FILL, given(key, given_segment=stage.segment_id)),
+        *locking(key, is_shared=not is_alone),
+        (_HOLD, given(key, ids=ids)),
+        (_VIEWS, given(key, ids=ids)),
+        (FILL, given(key)),
         *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
     )
+    if (stage := stage_of(stages)) is None:
+        return None
     known = [
         KnownAttempt(
             place=(row.assignment_id, row.run, row.attempt),
@@ -116,9 +135,10 @@ async def load_before(
         for row in rows
     ]
     return Before(
+        stage=stage,
         views={row.assignment_id: _view(row) for row in views},
         known=known,
-        held=Held(fill.num_rows, fill.num_bytes),
+        held=Held(fill[0].num_rows, fill[0].num_bytes),
     )
 
 
@@ -155,14 +175,18 @@ async def insert_attempts(
     await add_rows(connection, run_attempt, rows)
 
 
-# The ids find the rows through the index, the places choose among them.
+# The ids find the rows through the index, the places choose among them: as rows, and as a value,
+# Postgres hashes them. An array it would search for each row, with a join it might do anything.
+_PLACES = sa.select(
+    sa.func.unnest(sa.bindparam("run_ids", type_=UUIDS)),
+    sa.func.unnest(sa.bindparam("run_numbers", type_=INTEGERS)),
+)
 _UPDATE_RUNS = (
     sa.update(run)
     .where(
         in_given_stage(run),
         among_given(run.c.assignment_id),
-        sa.func.concat(run.c.assignment_id, "/", run.c.run)
-        == sa.any_(sa.bindparam("places", type_=ARRAY(sa.Text))),
+        sa.tuple_(run.c.assignment_id, run.c.run).in_(_PLACES).is_(sa.true()),
     )
     .values(
         state=sa.bindparam("new_state"),
@@ -181,9 +205,10 @@ async def update_runs(
         alike[one.state, one.num_failed, one.reason].append((own_id, number))
     for (state, num_failed, reason), runs in alike.items():
         values = {"new_state": state, "new_num_failed": num_failed, "new_reason": reason}
-        places = [f"{own_id}/{number}" for own_id, number in runs]
-        ids = list({own_id for own_id, _ in runs})
-        await execute(connection, _UPDATE_RUNS, given(key, ids=ids, places=places, **values))
+        run_ids, numbers = zip(*runs, strict=True)
+        ids = list(set(run_ids))
+        places = {"ids": ids, "run_ids": run_ids, "run_numbers": numbers}
+        await execute(connection, _UPDATE_RUNS, given(key, **places, **values))
 
 
 _NUM_OPEN_RUNS = (

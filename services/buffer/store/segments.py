@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.store.database import given, in_given_stage, key_columns
 from services.buffer.store.prepared import execute, fetch
-from services.buffer.store.tables import NOW, payload, segment
+from services.buffer.store.tables import NOW, payload, segment, stage
 from trinity.errors import Unavailable
 from trinity.types import StageKey
 
@@ -74,9 +74,11 @@ def while_it_is_there() -> Iterator[None]:
 
 
 FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
-    in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment")
+    in_given_stage(segment),
+    segment.c.segment_id
+    == sa.select(stage.c.segment_id).where(in_given_stage(stage)).scalar_subquery(),
 )
-"""What a segment holds."""
+"""What the segment holds that takes a stage's samples."""
 _GROW = (
     sa.update(segment)
     .where(in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))

@@ -15,11 +15,12 @@ from services.buffer.domain.stage import Stage, parse_plan
 from services.buffer.domain.states import StageState, TasksetKind
 from services.buffer.store.database import (
     given,
+    given_place,
     in_given_stage,
     key_columns,
     key_from_row,
 )
-from services.buffer.store.prepared import Row, execute, fetch
+from services.buffer.store.prepared import Asked, Row, execute, fetch, fetch_together
 from services.buffer.store.tables import stage, stage_taskset
 from trinity.config.plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
@@ -92,8 +93,9 @@ def _plan_of(key: StageKey, row: sa.Row[Any]) -> StagePlan:
 
 
 FIND = sa.select(stage).where(in_given_stage(stage))
-LOCK = FIND.with_for_update()
-"""Gives the row as it is once the lock is ours, whoever changed it while we waited."""
+_LOCKED = sa.func.hashtextextended(sa.func.concat("stage/", given_place(stage)), 0)
+_ALONE = sa.select(sa.func.pg_advisory_xact_lock(_LOCKED))
+_SHARED = sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCKED))
 
 
 async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
@@ -120,33 +122,39 @@ def opened(key: StageKey, found: Stage | None) -> Stage:
 
 
 async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
-    """The stage, for this transaction alone: whatever changes a stage's rows holds this lock.
+    """The stage, for this transaction alone: whatever changes a stage's row holds this lock.
 
     Raises: NotFound when it was never opened.
     """
-    return opened(key, await _lock(connection, key))
+    _, rows = await fetch_together(connection, *locking(key))
+    return opened(key, stage_of(rows))
 
 
-async def lock_stages(
-    connection: AsyncConnection, keys: Iterable[StageKey]
-) -> dict[StageKey, Stage]:
-    """Those of several stages that exist, locked in an order that cannot deadlock.
+async def share_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+    """The stage, which nobody has alone before this transaction ends; others may share it.
 
-    Raises: UnreadablePlan.
+    Raises: NotFound when it was never opened.
     """
-    found = {}
-    for key in sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage)):
-        if (locked := await _lock(connection, key)) is not None:
-            found[key] = locked
-    return found
+    _, rows = await fetch_together(connection, *locking(key, is_shared=True))
+    return opened(key, stage_of(rows))
 
 
-async def _lock(connection: AsyncConnection, key: StageKey) -> Stage | None:
-    return stage_of(await fetch(connection, LOCK, given(key)))
+def locking(key: StageKey, *, is_shared: bool = False) -> tuple[Asked, Asked]:
+    """Lock a stage, then find it as it is once the lock is ours, whoever changed it meanwhile.
+
+    The lock is not on the row: there, one who wants it alone would wait as long as those who share
+    it follow one another. Here they queue behind whoever asked before.
+    """
+    return (_SHARED if is_shared else _ALONE, given(key)), (FIND, given(key))
+
+
+def in_order(keys: Iterable[StageKey]) -> list[StageKey]:
+    """Stages in the order in which they are locked, so that no two block each other."""
+    return sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage))
 
 
 def stage_of(rows: Sequence[Row]) -> Stage | None:
-    """What `FIND` or `LOCK` found."""
+    """What `FIND` found."""
     return _from_row(rows[0]) if rows else None
 
 

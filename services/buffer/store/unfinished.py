@@ -25,6 +25,15 @@ def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[in
 
 
 _FIRST = sa.union_all(_first(assignment, _IN_WORK), _first(pipeline_scope, _IN_PIPELINE))
+_BEYOND_ALL = sa.select(*(sa.literal(2**63 - 1, sa.BigInteger) for _ in range(2)))
+_PLACES = sa.union_all(*_FIRST.selects, _BEYOND_ALL).subquery("places")
+FIRST_PLACE = (
+    sa.select(_PLACES.c.explore_step, _PLACES.c.position)
+    .order_by(_PLACES.c.explore_step, _PLACES.c.position)
+    .limit(1)
+    .scalar_subquery()
+)
+"""The same as part of a statement on the stage; a place beyond all others if there is none."""
 
 
 async def first_unfinished(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:

@@ -113,7 +113,7 @@ class _Unsettling(Settler):
 
     @asynccontextmanager
     async def settled(
-        self, connection: AsyncConnection, results: Sequence[Result]
+        self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
     ) -> AsyncIterator[list[Verdict]]:
         if results:
             raise ValueError("it breaks what stores it")

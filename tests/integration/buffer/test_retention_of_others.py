@@ -9,6 +9,7 @@ import pytest
 from services.buffer.handlers.retaining import BatchedSegments
 from services.buffer.retention import retain_once
 from services.buffer.store.retention import stages_with_old_segments
+from services.buffer.store.stages import lock_stage
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.plans import ROWS, rollout_plan
@@ -22,7 +23,6 @@ UNDO = "UPDATE buffer.segment SET retired_at = NULL, removed_at = NULL"
 UNREMOVED = (
     "SELECT count(*) FROM buffer.segment WHERE retired_at IS NOT NULL AND removed_at IS NULL"
 )
-LOCK = "SELECT 1 FROM buffer.stage WHERE experiment_id = %s FOR UPDATE"
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ async def test_contents_go_while_another_stage_is_locked(
 ) -> None:
     first, second = await two_with_old_contents(own_process, tmp_path)
     async with impatient_database(own_process.dsn) as database:
-        with psycopg.connect(own_process.dsn) as connection:
-            connection.execute(LOCK, [first.experiment_id])
+        async with database.transaction() as connection:
+            await lock_stage(connection, first)
             await retain_once(database, BatchedSegments())
         assert "old contents of a stage stay for now" in caplog.messages
         assert num_retired(own_process, first) == 0
