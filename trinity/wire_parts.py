@@ -2,19 +2,16 @@
 
 from collections.abc import Iterable
 
-from google.protobuf.message import Message
-
 LENGTH_DELIMITED = 2
 """The wire type of messages in messages."""
 
 
-def with_parts(field_number: int, parts: Iterable[Message]) -> bytes:
-    """A repeated field of messages as bytes, to stand beside those of the other fields."""
+def with_parts(field_number: int, parts: Iterable[bytes]) -> bytes:
+    """A repeated field of messages, given as bytes, to stand beside those of the other fields."""
     tag = _varint(field_number << 3 | LENGTH_DELIMITED)
     chunks: list[bytes] = []
     for part in parts:
-        content = part.SerializeToString()
-        chunks += (tag, _varint(len(content)), content)
+        chunks += (tag, _varint(len(part)), part)
     return b"".join(chunks)
 
 

@@ -120,11 +120,10 @@ class Publisher:
     async def _fitting(self, results: list[HeldResult]) -> bytes:
         """A message that the broker takes."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + with_parts(RESULTS_FIELD, (one.message for one in results))
+        batch = own + with_parts(RESULTS_FIELD, (one.body for one in results))
         if len(batch) <= ROOM_BYTES:
             return batch
-        tenant = results[0].message.tenant
-        digest = await self._blobs.upload_blob(tenant, batch)
+        digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
         return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
 
     def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
@@ -153,5 +152,5 @@ class Publisher:
 
 
 def _subject(results: list[HeldResult]) -> str:
-    first = results[0].message
-    return runs_subject(first.tenant, first.experiment_id, first.stage)
+    key = results[0].key
+    return runs_subject(key.tenant, key.experiment_id, key.stage)

@@ -21,20 +21,17 @@ DOUBTED_SECONDS = 0.5
 class HeldResult:
     """One result, until its fate is known."""
 
-    message: RunResult
-    size: int
-    """Bytes on the wire."""
+    key: StageKey
+    sequence: int
+    """Its number among this producer's results."""
+    body: bytes
+    """As it goes over the wire: made once, however often it is sent."""
     report: asyncio.Future[Report] = field(repr=False)
     added_at: float
     num_sends: int = 0
     resend_at: float = 0.0
     is_queued: bool = False
     span: Span = field(default=NO_SPAN, repr=False)
-
-    @property
-    def sequence(self) -> int:
-        """Its number among this producer's results."""
-        return self.message.sequence
 
 
 class Unconfirmed:
@@ -106,8 +103,11 @@ class Unconfirmed:
         message.sequence = self._next_sequence
         self._next_sequence += 1
         held = HeldResult(
-            message=message,
-            size=message.ByteSize(),
+            key=StageKey(
+                tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage
+            ),
+            sequence=message.sequence,
+            body=message.SerializeToString(),
             report=asyncio.get_running_loop().create_future(),
             added_at=self._clock(),
             span=span,
@@ -128,8 +128,7 @@ class Unconfirmed:
     def forget(self, key: StageKey) -> None:
         """Let all results of a stage go that is over for this process."""
         for held in list(self._held.values()):
-            message = held.message
-            if (message.experiment_id, message.stage) == (key.experiment_id, key.stage):
+            if held.key == key:
                 self._drop(held.sequence)
                 held.report.cancel()
                 held.span.end()
@@ -148,13 +147,14 @@ class Unconfirmed:
         taken: list[HeldResult] = []
         room = max_bytes
         while self._queue and len(taken) < max_results:
-            if taken and (self._queue[0].size > room or not _same_stage(taken[0], self._queue[0])):
+            following = self._queue[0]
+            if taken and (len(following.body) > room or following.key != taken[0].key):
                 break
             held = self._queue.popleft()
             held.is_queued = False
             if held.sequence in self._held:
                 taken.append(held)
-                room -= held.size
+                room -= len(held.body)
         if not self._queue:
             self._queued.clear()
         return taken
@@ -220,10 +220,3 @@ class Unconfirmed:
         held.resend_at = 0.0
         self._queue.append(held)
         self._queued.set()
-
-
-def _same_stage(one: HeldResult, other: HeldResult) -> bool:
-    return (one.message.experiment_id, one.message.stage) == (
-        other.message.experiment_id,
-        other.message.stage,
-    )

@@ -7,10 +7,12 @@ from trinity.wire_parts import with_parts
 def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message() -> None:
     lengths = (0, 1, 127, 128, 70_000)
     results = [RunResult(stage="x" * length, sequence=length) for length in lengths]
-    whole = RunResultBatch(producer="p").SerializeToString() + with_parts(2, results)
+    whole = RunResultBatch(producer="p").SerializeToString() + with_parts(
+        2, [result.SerializeToString() for result in results]
+    )
     assert RunResultBatch.FromString(whole) == RunResultBatch(producer="p", results=results)
     assert whole == RunResultBatch(producer="p", results=results).SerializeToString()
 
 
 def test_a_field_with_a_large_number_is_written() -> None:
-    assert with_parts(16, [RunResult()]) == b"\x82\x01\x00"
+    assert with_parts(16, [RunResult().SerializeToString()]) == b"\x82\x01\x00"

@@ -1,5 +1,6 @@
 """Statements on what producers are told about their results, on dead letters and on blobs."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,13 +11,12 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.states import Fate
+from services.buffer.store.arrays import BIGINTS
 from services.buffer.store.copying import add_rows
 from services.buffer.store.database import (
     CHANNEL,
     among_numbers,
-    insert_of,
     producer_topic,
-    rows_as_json,
 )
 from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
@@ -62,19 +62,30 @@ class DeadLetter:
     sequence: int | None = None
 
 
+C = commit_report.c
 _LOCK_AND_NOTIFY = sa.text(
     "SELECT pg_advisory_xact_lock(hashtextextended(topic, 0)), pg_notify(:channel, topic)"
     " FROM unnest(CAST(:topics AS text[])) AS topic"
 )
-_INSERT = insert_of(commit_report, ("producer", "sequence", "state", "reason"))
-_INSERT = _INSERT.on_conflict_do_update(
-    index_elements=["producer", "sequence"],
-    set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
+_INSERT = (
+    insert(commit_report)
+    .from_select(
+        ["producer", "state", "reason", "sequence"],
+        sa.select(
+            *(sa.bindparam(f"own_{name}", type_=C[name].type) for name in ("producer", "state")),
+            sa.bindparam("own_reason", type_=C.reason.type),
+            sa.func.unnest(sa.bindparam("sequences", type_=BIGINTS)),
+        ),
+    )
+    .on_conflict_do_update(
+        index_elements=["producer", "sequence"],
+        set_={"number": sa.text("DEFAULT"), "reported_at": NOW},
+    )
 )
 
 
 async def insert_reports(connection: AsyncConnection, reports: Sequence[Report]) -> None:
-    """Tell producers; a fate once told stays.
+    """Tell producers; a fate once told stays. Most are alike, and one statement tells all of those.
 
     Producers are locked first, so that their reports become visible in order of their numbers.
     """
@@ -86,16 +97,12 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
     first: dict[tuple[str, int], Report] = {}
     for report in reports:
         first.setdefault((report.producer, report.sequence), report)
-    rows = [
-        {
-            "producer": report.producer,
-            "sequence": report.sequence,
-            "state": report.fate,
-            "reason": report.reason,
-        }
-        for report in first.values()
-    ]
-    await execute(connection, _INSERT, {"rows": rows_as_json(rows)})
+    alike: dict[tuple[str, Fate, str], list[int]] = defaultdict(list)
+    for (producer, sequence), report in first.items():
+        alike[producer, report.fate, report.reason].append(sequence)
+    for (producer, fate, reason), sequences in alike.items():
+        own = {"own_producer": producer, "own_state": fate, "own_reason": reason}
+        await execute(connection, _INSERT, {**own, "sequences": sequences})
 
 
 _AFTER = (

@@ -11,7 +11,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from services.buffer.store import assignments, contents, experiences, ready_rows, runs, scopes
+from services.buffer.store import (
+    assignments,
+    batches,
+    contents,
+    experiences,
+    ready_rows,
+    runs,
+    scopes,
+)
 from services.buffer.store.prepared import _prepared
 from tests.integration.buffer.process import BufferProcess
 
@@ -20,10 +28,11 @@ DIALECT = sa.create_engine("postgresql+psycopg://").dialect
 BY_EXPERIENCE = {
     "derive": experiences._INSERT_DERIVED,
     "move on": experiences._SET_STATES,
-    "find contents": contents._PLACES_OF_PAYLOADS,
+    "find contents": contents._PLACES,
     "measure": ready_rows._THESE,
 }
 BY_ASSIGNMENT = {
+    "hold": runs._HOLD,
     "judge": runs._VIEWS,
     "count open runs": runs._UPDATE_OPEN_COUNTS,
     "end": assignments._END,
@@ -89,8 +98,19 @@ def test_parents_are_not_compared_with_every_new_row(young: psycopg.Connection) 
     assert re.search(r"Index Cond: \(+(\w+\.)?experience_id = \w+.parent_id", plan), plan
 
 
-@pytest.mark.parametrize("is_bounded", [False, True])
-def test_the_next_rows_are_read_in_their_order(young: psycopg.Connection, is_bounded: bool) -> None:
+def test_samples_of_a_batch_are_looked_up_one_by_one(young: psycopg.Connection) -> None:
+    young.execute("ANALYZE experience")
+    plan = plan_of(young, batches._ITEMS)
+    assert re.search(r"Index Cond: \(experience_id = batch_item.experience_id", plan), plan
+
+
+def test_the_next_rows_are_read_in_their_order(young: psycopg.Connection) -> None:
     young.execute("UPDATE experience SET state = 'ready'")
-    plan = plan_of(young, ready_rows._next(is_bounded, is_ordered=True))
-    assert "state = 'ready'" in plan and "Sort" not in plan, plan
+    plan = plan_of(young, ready_rows._next(is_ordered=True))
+    assert "state = 'ready'" in plan and "Sort Key: experience" not in plan, plan
+    assert "Seq Scan" not in plan, plan
+
+
+def test_runs_that_have_ended_are_not_searched_for_in_a_list(young: psycopg.Connection) -> None:
+    plan = plan_of(young, runs._UPDATE_RUNS)
+    assert "hashed SubPlan" in plan and "Index Cond" in plan, plan

@@ -19,7 +19,7 @@ class Clock:
 
 
 def result(stage: str = "main", reason: str = "") -> RunResult:
-    return RunResult(experiment_id="x", stage=stage, reason=reason)
+    return RunResult(tenant="t", experiment_id="x", stage=stage, reason=reason)
 
 
 async def test_results_are_numbered_from_one() -> None:
