@@ -20,6 +20,11 @@ TABLES = (
     "batch",
     "batch_item",
 )
+LOCK = (
+    "SELECT pg_advisory_xact_lock(hashtextextended("
+    "concat_ws('/', 'stage', %(tenant)s::text, %(experiment_id)s::uuid, %(stage)s::text), 0))"
+)
+"""As the buffer locks a stage for itself alone."""
 GIVEN = ("ready_number",)
 """What the database numbers by itself."""
 
@@ -30,12 +35,7 @@ async def grow(dsn: str, key: StageKey, copies: int) -> int:
     values["stage"] = key.stage
     options = "-c search_path=buffer -c synchronous_commit=off"
     async with await psycopg.AsyncConnection.connect(dsn, options=options) as connection:
-        await connection.execute(
-            f"SELECT FROM stage WHERE {IN_STAGE} FOR UPDATE".replace(
-                "SELECT FROM", "SELECT 1 FROM"
-            ),
-            values,
-        )
+        await connection.execute(LOCK, values)
         steps = await _number(
             connection, f"SELECT explore_step FROM stage WHERE {IN_STAGE}", values
         )

@@ -66,8 +66,9 @@ NUM_WORKERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A message whose results, if they are in a blob, were taken out of it."""
+    """What a message holds."""
 
+    subject: str
     evidence: bytes
     """For a dead letter: the message, or the beginning of the blob's content; all of that would
     stay in memory while the results are stored."""
@@ -182,10 +183,11 @@ class Ingest:
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
         begun_ns = tracing.now_ns()
+        opened = [_open(message) for message in messages]
         try:
-            verdicts = await self._settle(messages, is_alone=False)
+            verdicts = await self._settle(opened, is_alone=False)
         except WantsStageAlone:
-            verdicts = await self._settle(messages, is_alone=True)
+            verdicts = await self._settle(opened, is_alone=True)
         stored(messages, verdicts, begun_ns)
 
     async def _bury(self, message: Msg, reason: str) -> None:
@@ -200,35 +202,31 @@ class Ingest:
         await message.term()
 
     async def _keep_as_letter(self, message: Msg, reason: str) -> None:
-        subject = subject_of_message(message)
         async with self.database.transaction() as connection:
-            opened = await self._open(connection, message)
-            letter = DeadLetter(subject=subject, reason=reason, body=opened.evidence)
+            opened = await _with_content(connection, _open(message))
+            letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.evidence)
             await insert_dead_letters(connection, [letter])
             reports = rejections(opened.parcel, reason) if opened.parcel else []
             await insert_reports(connection, reports)
 
-    async def _settle(self, messages: Sequence[Msg], *, is_alone: bool) -> list[Verdict]:
+    async def _settle(self, opened: Sequence[Opened], *, is_alone: bool) -> list[Verdict]:
         async with self.database.transaction() as connection:
-            return await self._settle_in(connection, messages, is_alone=is_alone)
+            return await self._settle_in(connection, opened, is_alone=is_alone)
 
     async def _settle_in(
-        self, connection: AsyncConnection, messages: Sequence[Msg], *, is_alone: bool
+        self, connection: AsyncConnection, opened: Sequence[Opened], *, is_alone: bool
     ) -> list[Verdict]:
         results: list[Result] = []
         reports: list[Report] = []
         letters: list[DeadLetter] = []
-        for message in messages:
-            subject = subject_of_message(message)
-            opened = await self._open(connection, message)
-            if opened.flaw:
-                letters.append(
-                    DeadLetter(subject=subject, reason=opened.flaw, body=opened.evidence)
-                )
-            if opened.parcel is not None:
-                results += opened.parcel.results
-                reports += reports_of_refused(opened.parcel)
-                letters += letters_of_refused(subject, opened.parcel)
+        for each in opened:
+            one = await _with_content(connection, each)
+            if one.flaw:
+                letters.append(DeadLetter(subject=one.subject, reason=one.flaw, body=one.evidence))
+            if one.parcel is not None:
+                results += one.parcel.results
+                reports += reports_of_refused(one.parcel)
+                letters += letters_of_refused(one.subject, one.parcel)
         settled = self.settler.settled(connection, results, is_alone=is_alone)
         async with settled as verdicts:
             letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
@@ -238,19 +236,27 @@ class Ingest:
             limited_log.warning("a result was not stored", why=letter.reason)
         return verdicts
 
-    async def _open(self, connection: AsyncConnection, message: Msg) -> Opened:
-        """What a message holds, directly or by reference."""
-        subject, evidence = subject_of_message(message), message.data
-        parcel: Parcel | None
-        try:
-            parcel = open_parcel(subject, message.data)
-            if parcel.blob_sha256:
-                content = await _take_content(connection, subject, parcel.blob_sha256)
-                evidence = content[:MAX_BODY_BYTES] or evidence
-                parcel = _open_content(subject, content) if content else None
-        except Unparsable as error:
-            return Opened(evidence=evidence, parcel=None, flaw=str(error))
-        return Opened(evidence=evidence, parcel=parcel)
+
+def _open(message: Msg) -> Opened:
+    subject, evidence = subject_of_message(message), message.data
+    try:
+        return Opened(subject=subject, evidence=evidence, parcel=open_parcel(subject, message.data))
+    except Unparsable as error:
+        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+
+
+async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
+    """What a message refers to, taken out; most messages hold all there is."""
+    if opened.parcel is None or not opened.parcel.blob_sha256:
+        return opened
+    subject, evidence = opened.subject, opened.evidence
+    try:
+        content = await _take_content(connection, subject, opened.parcel.blob_sha256)
+        evidence = content[:MAX_BODY_BYTES] or evidence
+        parcel = _open_content(subject, content) if content else None
+    except Unparsable as error:
+        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+    return Opened(subject=subject, evidence=evidence, parcel=parcel)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import Any
 from tests.faults.folder import FaultsFolder
 from tests.faults.patching import Function, patch
 from tests.faults.snapshot import DATA
+from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import ManifestError
 from trinity.manifest import MANIFEST_NAME, verify
 
@@ -20,7 +21,7 @@ def keep_told(folder: FaultsFolder) -> None:
         def settle(self: Any, sequence: int, report: Any) -> None:
             held = self._held.get(sequence)
             if held is not None:
-                folder.log(TOLD, _told(held.message, sequence, report))
+                folder.log(TOLD, _told(RunResult.FromString(held.body), report))
             original(self, sequence, report)
 
         return settle
@@ -28,13 +29,13 @@ def keep_told(folder: FaultsFolder) -> None:
     patch("services.explorer.unconfirmed:Unconfirmed.settle", wrap)
 
 
-def _told(message: Any, sequence: int, report: Any) -> dict[str, object]:
+def _told(message: RunResult, report: Any) -> dict[str, object]:
     return {
         "experiment_id": message.experiment_id,
         "assignment_id": message.assignment_id,
         "run": message.run,
         "attempt": message.attempt,
-        "sequence": sequence,
+        "sequence": message.sequence,
         "fate": report.fate.value,
         "experience_ids": [one.id for one in message.experiences],
     }

@@ -21,7 +21,7 @@ QUICK = {
     "TRINITY_BUFFER_PRIORITY_SECONDS": "1",
 }
 LEASING = "services.buffer.handlers.leasing:take_leases"
-STORING = "services.buffer.ingest:Ingest._settle"
+STORING = "services.buffer.ingest:Ingest._settle_in"
 
 
 @asynccontextmanager

@@ -5,14 +5,16 @@ from alembic import op
 revision = "0019"
 down_revision: str | None = "0018"
 
-TABLES = ("assignment", "run")
+PERCENT_FULL = 50
+BEFORE = 70
+"""Of assignments; runs had no room."""
 
 
 def upgrade() -> None:
-    for table in TABLES:
-        op.execute(f"ALTER TABLE {table} SET (fillfactor = 50)")
+    for table in ("assignment", "run"):
+        op.execute(f"ALTER TABLE {table} SET (fillfactor = {PERCENT_FULL})")
 
 
 def downgrade() -> None:
-    for table in TABLES:
-        op.execute(f"ALTER TABLE {table} RESET (fillfactor)")
+    op.execute(f"ALTER TABLE assignment SET (fillfactor = {BEFORE})")
+    op.execute("ALTER TABLE run RESET (fillfactor)")
