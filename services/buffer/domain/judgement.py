@@ -31,8 +31,7 @@ class Judge:
     """Judges the results of one stage in the order they came; the first complete attempt wins.
 
     The same result may come any number of times and is judged alike each time; another content
-    under the same name is refused. Nobody else judges results of these
-    assignments meanwhile.
+    under the same name is refused. Nobody else judges results of these assignments meanwhile.
     """
 
     assignments: dict[str, AssignmentView]
