@@ -155,7 +155,7 @@ def checked(file: Path) -> Checked:
         resolved = resolve(report.plan, report.reading.source).tree
     return Checked(
         mistakes=report.mistakes,
-        notices=tuple((str(one.status), one.key, one.line) for one in report.notices),
+        notices=tuple((notice.status.name, notice.key, notice.line) for notice in report.notices),
         advice=report.advice,
         plan=report.plan.model_dump(mode="json") if report.plan else None,
         resolved=resolved,
@@ -164,7 +164,7 @@ def checked(file: Path) -> Checked:
 
 def config_keys() -> Iterator[tuple[str, str]]:
     """Every key of a configuration, with whether it acts."""
-    yield from ((key.path, str(key.status)) for key in all_keys())
+    yield from ((key.path, key.status.name) for key in all_keys())
 
 
 @contextlib.asynccontextmanager
@@ -297,5 +297,5 @@ ALGORITHM_NAMES = tuple(ALGORITHM_TYPES.builtins)
 def acting_keys() -> Iterator[str]:
     """Keys outside lists and named sections that have an effect."""
     for path, status in config_keys():
-        if status == "acts" and "[" not in path and "<" not in path:
+        if status == "ACTS" and "[" not in path and "<" not in path:
             yield path

@@ -30,7 +30,7 @@ def names() -> dict[str, Any]:
         kind: {name: adapters.arguments_of(path) for name, path in registry.builtins.items()}
         for kind, registry in adapters.FUNCTIONS.items()
     }
-    classes = {kind: registry.names() for kind, registry in adapters.CLASSES.items()}
+    classes = {kind: sorted(registry.builtins) for kind, registry in adapters.CLASSES.items()}
     return {
         **functions,
         **classes,
@@ -59,8 +59,8 @@ def telemetry() -> dict[str, Any]:
     """Metrics, spans, attributes, subjects, and the columns of monitors."""
     return {
         "metrics": {
-            one.name: [one.kind, one.unit, list(getattr(one, "bounds", None) or ())]
-            for one in adapters.instrument_values()
+            metric.name: [metric.kind, metric.unit, list(getattr(metric, "bounds", None) or ())]
+            for metric in adapters.instrument_values()
         },
         "spans and attributes": sorted(adapters.telemetry_names()),
         "subjects": list(adapters.SUBJECTS),
