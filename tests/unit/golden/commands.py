@@ -216,6 +216,7 @@ def renderings(folder: Path) -> dict[str, Any]:
             held = dict(_files(output)) if output.exists() else {}
             results[name] = {"exit code": done.code, "files": held}
     text = without_places(text_of(results), {"<tmp>": str(folder), "<version>": VERSION})
+    text = text.replace(f'"subPath": "{str(ROOT)[1:]}/', '"subPath": "<root>/')
     told: dict[str, Any] = json.loads(text)
     return told
 

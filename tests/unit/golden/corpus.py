@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def without_places(text: str, places: Mapping[str, str]) -> str:
     """The text with paths of this machine named, the longest first: {"<tmp>": "/tmp/x"}."""
     for name, path in sorted(places.items(), key=lambda item: -len(item[1])):
         text = text.replace(path, name)
-    return text.replace(str(ROOT), "<root>")
+    return re.sub(rf"{re.escape(str(ROOT))}(?![\w-])", "<root>", text)
 
 
 def leaves(tree: object, key: str = "") -> dict[str, Any]:
