@@ -29,8 +29,9 @@ package = importlib.import_module(f"services.{service}")
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     if not module.name.endswith((".env",)) and ".versions." not in module.name:
         importlib.import_module(module.name)
-for name in ("cli.deploy", "cli.main", "deploy.probe", "deploy.submission"):
-    importlib.import_module(f"trinity.{name}")
+COMMANDS = ("trinity.cli.deploy", "trinity.cli.main")
+for name in (*COMMANDS, "trinity.deploy.probe", "trinity.deploy.submission"):
+    importlib.import_module(name)
 if service == "synchronizer":
     importlib.import_module("trinity.deploy.accounts")
 """
