@@ -7,6 +7,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from trinity.cli.main import make_app
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs/decisions"
@@ -120,3 +123,14 @@ def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text()
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert not [name for name in sorted(pages) if f"({name}" not in index]
+
+
+def test_the_yaml_of_the_readme_has_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "math.yaml").write_text(shown)
+    monkeypatch.chdir(tmp_path)
+    words = ["config", "check", "math.yaml"]
+    checked = CliRunner().invoke(make_app(words), words)
+    assert checked.exit_code == 0, checked.output
