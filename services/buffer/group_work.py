@@ -52,7 +52,7 @@ class GroupWork:
                 try:
                     async with self.database.autocommit() as connection:
                         await renew_claims(connection, claims, CLAIM_SECONDS)
-                except Unavailable as error:  # claims still ours are renewed later
+                except Unavailable as error:  # claims still held are renewed later
                     why = str(error)
                     limited_log.warning("claims on groups are not renewed for now", why=why)
 

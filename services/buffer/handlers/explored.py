@@ -18,7 +18,7 @@ from services.buffer.store.unfinished import first_unfinished
 from trinity.config.plan import StagePlan
 
 STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
-"""The initial weights, which are never published: explorers already have them."""
+"""The initial weights, which no trainer publishes: explorers already have them."""
 
 
 async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:

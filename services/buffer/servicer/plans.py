@@ -65,12 +65,12 @@ def _check_tasksets(plan: StagePlan) -> None:
         raise InvalidRequest("plan_json: two tasksets have the same name")
     for taskset in plan.tasksets:
         _check_selector(taskset, len(plan.tasksets))
-    for taskset in needed_tasksets(plan):
-        name_of(taskset.name, "plan_json: the name of a taskset")
-        for part in (taskset.path or "", taskset.split, taskset.subset_name or ""):
+    for needed in needed_tasksets(plan):
+        name_of(needed.name, "plan_json: the name of a taskset")
+        for part in (needed.path or "", needed.split, needed.subset_name or ""):
             if len(text_of(part, "plan_json: the path of a taskset").encode()) > MAX_PATH_BYTES:
                 raise InvalidRequest(
-                    f"plan_json: the path of taskset {taskset.name} has more than "
+                    f"plan_json: the path of taskset {needed.name} has more than "
                     f"{MAX_PATH_BYTES} bytes"
                 )
 
