@@ -1,1 +1,1 @@
-"""The buffer service: which task is next, experiences, batches, checkpoints rows."""
+"""The buffer service: tasks, leases, experiences, batches, and records of checkpoints."""

@@ -1,4 +1,4 @@
-"""The buffer's process: `python -m services.buffer`, and `python -m services.buffer migrate`."""
+"""Entry point: `python -m services.buffer`, and `python -m services.buffer migrate`."""
 
 import asyncio
 import contextlib
@@ -55,13 +55,13 @@ TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
 QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
 SCHEMA = "buffer"
 POOL_SIZE = 10
-"""Connections that are kept: the pipeline may have eight of them."""
+"""Connections in the pool; the pipeline may use eight of them."""
 ALLOCATIONS_A_COLLECTION = 10_000
-"""A look for garbage after each 700, as is usual, takes 4 % of the time and finds next to none."""
+"""Threshold of the garbage collector: the default of 700 costs 4 % of the time and frees little."""
 
 
 class Parts:
-    """Everything that the process consists of, made before anything is connected."""
+    """All components of the process, created before anything connects."""
 
     def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: Waits) -> None:
         self.waits = waits
@@ -104,7 +104,7 @@ class Parts:
 
     @property
     def servicers(self) -> list[Servicer]:
-        """The calls of those who work with it, and of those who look into it."""
+        """The gRPC services: BufferService, QueryService and TasksetService."""
         implementation = BufferServicer(
             database=self.database,
             poller=self.poller,
@@ -128,9 +128,9 @@ class Parts:
 
 
 async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
-    """Serve until told to stop: live at once, of use when the database and the broker are there.
+    """Serves until told to stop: live at once, ready when database and broker are available.
 
-    A worker that dies takes the process with it.
+    If a worker fails, the whole process ends.
     """
     async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
         parts = Parts(settings, workers, member.waits)
@@ -147,7 +147,7 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
 
 
 async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
-    """Connect, then run the loops until cancelled."""
+    """Connects, then runs the loops until cancelled."""
     async with _released(parts):
         with _starting(settings, parts, "database"):
             await _prepare(settings)
@@ -155,7 +155,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
         async with _broker(settings, parts), parts.listener:
             with parts.waits.waiting(for_="database", reason="to start: it must notify"):
                 await parts.listener.wait_connected()
-            # What is loaded by now stays: to look through it for garbage would stop everything.
+            # Objects loaded by now stay for good: collecting over them would pause the process.
             gc.freeze()
             gc.set_threshold(ALLOCATIONS_A_COLLECTION)
             async with asyncio.TaskGroup() as loops:
@@ -200,7 +200,7 @@ async def _released(parts: Parts) -> AsyncIterator[None]:
 
 
 async def _prepare(settings: BufferSettings) -> None:
-    """Wait for the database and see to its schema."""
+    """Waits for the database, then upgrades or checks its schema."""
     dsn = settings.postgres_dsn.get_secret_value()
     await wait_until_up(dsn, settings.connect_seconds)
     prepare = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
@@ -208,14 +208,14 @@ async def _prepare(settings: BufferSettings) -> None:
 
 
 async def migrate(settings: MigrationSettings, stop: asyncio.Event) -> None:
-    """Bring the schema to the newest revision and end."""
+    """Upgrades the schema to the newest revision and returns."""
     dsn = settings.postgres_dsn.get_secret_value()
     if await wait_until_up(dsn, settings.connect_seconds, stop):
         await asyncio.to_thread(MIGRATIONS.upgrade, dsn)
 
 
 def main() -> int:
-    """Serve, or migrate when the first argument says so; answers the exit code."""
+    """Serves, or migrates if the first argument says so; returns the exit code."""
     match sys.argv[1:]:
         case []:
             give_large_blocks_back()

@@ -1,4 +1,4 @@
-"""Files that a taskset may be read from: regular ones, inside of the roots that are allowed."""
+"""Files that tasksets may be read from: regular files inside the allowed roots."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from typing import BinaryIO
 from trinity.errors import UserError
 
 KERNEL = ("/proc", "/sys", "/dev")
-"""What looks like files there says things about the machine, or blocks."""
+"""Pseudo files there reveal facts about the machine, or block."""
 KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -19,9 +19,9 @@ KINDS = {
 
 
 def check_place(path: str, roots: Sequence[str]) -> str:
-    """Whether data may be read from there at all; answers where links lead it, for what opens it.
+    """Checks that data may be read from a path; returns the real path to open.
 
-    Raises: UserError when it is outside of the roots, or neither a file nor a directory.
+    Raises: UserError when it is outside the roots, or neither a file nor a directory.
     """
     real = os.path.realpath(path)
     if not any(_is_inside(real, os.path.realpath(root)) for root in roots):
@@ -48,12 +48,12 @@ def _check_kind(path: str, mode: int) -> None:
 
 
 def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
-    """Open a data file; what was opened is checked, not only what its name said before.
+    """Opens a data file, and checks the opened file, not only its path.
 
-    Raises: UserError as `check_place`; OSError when it cannot be read.
+    Raises: UserError like `check_place`; OSError when it cannot be read.
     """
     real = check_place(str(file), roots)
-    # A FIFO put in its place in between would block, and a link would lead anywhere.
+    # A FIFO swapped in after the check would block, and a link could lead anywhere.
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     stream = os.fdopen(descriptor, "rb")
     mode = os.fstat(descriptor).st_mode
@@ -65,5 +65,5 @@ def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
 
 
 def changed(file: str) -> UserError:
-    """What is said of a file that is no longer the one that was checked."""
+    """Returns the error for a file that is no longer the one that was checked."""
     return UserError(f"{file} changed while it was opened: give a file of rows that stays")

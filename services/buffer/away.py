@@ -1,4 +1,4 @@
-"""Stages whose operators ask a service that does not answer: they pause, and say so."""
+"""Backoff for stages whose operators call a service that does not answer."""
 
 import logging
 import time
@@ -14,30 +14,30 @@ PAUSE_SECONDS = 2.0
 
 
 class AwayServices:
-    """Until when each of these stages pauses; their groups have lost no attempt."""
+    """Tracks until when each such stage pauses; a pause costs its groups no attempt."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._until: dict[StageKey, float] = {}
 
     def is_away(self, key: StageKey) -> bool:
-        """Whether it is too early to ask again."""
+        """Returns whether it is too early to retry."""
         return time.monotonic() < self._until.get(key, 0.0)
 
     def note(self, key: StageKey, why: str) -> None:
-        """It did not answer."""
+        """Starts a pause, because the service did not answer."""
         logger.warning("a stage's operator waits", extra={"stage": key.stage, "why": why})
         self._until[key] = time.monotonic() + PAUSE_SECONDS
         reason = f"to shape groups of stage {key.stage}: {why}"
         self._waits.set(WAIT, waits_for="experience operator", reason=reason)
 
     def forget(self, key: StageKey) -> None:
-        """It has answered."""
-        self.keep([one for one in self._until if one != key])
+        """Ends the pause, because the service has answered."""
+        self.keep([other for other in self._until if other != key])
 
     def keep(self, keys: Collection[StageKey]) -> None:
-        """Stages without work wait for nothing any more."""
-        over = [one for one in self._until if one not in keys]
+        """Ends the pauses of all other stages, which have no work any more."""
+        over = [key for key in self._until if key not in keys]
         for key in over:
             self._until.pop(key)
         if over and not self._until:

@@ -1,4 +1,4 @@
-"""Work on tasksets that goes on when whoever asked for it has gone."""
+"""Background jobs on tasksets, which continue after the requesting client has gone."""
 
 import asyncio
 import logging
@@ -13,24 +13,24 @@ logger = logging.getLogger(__name__)
 
 SHOWN_AFTER_SECONDS = 1.0
 MAX_JOBS = 2
-"""At once; each takes a connection, and some a process."""
+"""Concurrent jobs; each takes a connection, and some a process."""
 
 
 @dataclass(slots=True)
 class Job:
-    """Something that is being done to a taskset."""
+    """A job on a taskset."""
 
     num_rows: int = 0
     """Rows done so far."""
     error: Exception | None = None
-    """Kept until it is told to somebody."""
+    """Kept until a caller of `ask` receives it."""
 
 
 Work = Callable[[Job], Coroutine[Any, Any, None]]
 
 
 class BackgroundJobs:
-    """Each job once at a time, whoever asks for it; what came of it is told to whoever asks next.
+    """Runs each job once at a time; an error is raised to the next caller that asks for it.
 
     job = jobs.ask(("default", "source"), work, name="taskset sums", reason="to read it")
     """
@@ -46,14 +46,14 @@ class BackgroundJobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Stop; what is not done whole is done again some other time."""
+        """Cancels all jobs; unfinished ones start over when they are asked for again."""
         for task in self._tasks:
             task.cancel()
 
     def ask(self, key: tuple[str, ...], work: Work, *, name: str, reason: str) -> Job:
-        """The job, begun if it does not go on.
+        """Returns the job, and starts it unless it is running.
 
-        Raises: what the job ended with since it was last asked for.
+        Raises: the error that the job has ended with since it was last asked for.
         """
         job = self._jobs.get(key)
         if job is None:
@@ -69,7 +69,7 @@ class BackgroundJobs:
     async def _run(
         self, key: tuple[str, ...], job: Job, work: Work, name: str, reason: str
     ) -> None:
-        """Work, and tell who waits when it is over; an error belongs to the taskset."""
+        """Runs the work and wakes waiters at its end; an error is stored with the job."""
         try:
             with self._waits.if_longer(SHOWN_AFTER_SECONDS, for_="reader", reason=reason):
                 async with self._turns:
@@ -77,7 +77,7 @@ class BackgroundJobs:
             del self._jobs[key]
         except TrinityError as error:
             job.error = error
-        except Exception as error:  # a worker's edge: one taskset must not stop the process
+        except Exception as error:  # edge of the worker: one taskset must not stop the process
             logger.exception("a taskset cannot be read", extra={"taskset": name})
             job.error = PreconditionFailed(f"{name}: {error}")
         self._on_over()

@@ -1,4 +1,4 @@
-"""The broker's client, made safe against what strangers put on the stream."""
+"""A NATS client that is robust against malformed messages on the stream."""
 
 import re
 
@@ -10,20 +10,20 @@ from trinity.telemetry import tracing
 
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 STORED = b"$JS.ACK."
-"""How the reply of a message begins that comes from a stream; the broker's own words have none."""
+"""Prefix of the reply subject of messages from a stream; the broker's own messages lack it."""
 END_OF_LINE = b"\r\n"
 CONTEXT = re.compile(rb"\r\n(traceparent: [0-9a-f-]{55}\r\n)")
 NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
-"""The broker takes them in a subject, the library for the end of one."""
+"""The broker accepts these characters in a subject; the library takes them for its end."""
 
 
 class ResultsClient(PromptClient):
     """Reads any message that the broker delivers.
 
-    The library ends its connection at a subject that it cannot decode or split and at headers that
-    it cannot parse, and may take headers of a stored message for the broker's own word. Such a
-    message would come again with each new connection. Of a result's headers the trace context
-    alone matters.
+    The library closes its connection on a subject that it cannot decode or split and on headers
+    that it cannot parse, and may take headers of a stored message for a status of the broker. Such
+    a message would be delivered again on every reconnect. Of a result's headers only the trace
+    context is used.
     """
 
     def __init__(self) -> None:
@@ -38,27 +38,27 @@ class ResultsClient(PromptClient):
 
 
 def _context_in(headers: bytes | None) -> bytes | None:
-    """A block with nothing but the trace context, if the sender gave one that is readable."""
+    """Returns a header block with only the trace context, if there is a valid one."""
     found = CONTEXT.search(headers) if headers and tracing.is_on() else None
     return b"NATS/1.0\r\n" + found[1] + b"\r\n" if found else None
 
 
 class _LineParser(Parser):  # type: ignore[misc]  # the library has no types
-    """Gives the library one line, or one message's content, at a time, and only readable lines."""
+    """Passes the library one line or one message body at a time, and only readable lines."""
 
     def reset(self) -> None:
-        """Forget what came in part."""
+        """Discards incomplete input."""
         super().reset()
         self._received = bytearray()
 
     async def parse(self, data: bytes = b"") -> None:
-        """Take what came; what is not complete waits for the rest."""
+        """Parses complete parts; an incomplete one waits for the rest."""
         self._received += data
         while part := self._next_part():
             await super().parse(part)
 
     def _next_part(self) -> bytes:
-        """A whole line, made readable, or the whole content of a message; empty if incomplete."""
+        """Returns a whole line, made readable, or a whole message body; empty if incomplete."""
         if self.state == AWAITING_CONTROL_LINE:
             length = self._received.find(END_OF_LINE)
             line = self._take(length + CRLF_SIZE) if length >= 0 else b""
@@ -74,5 +74,5 @@ class _LineParser(Parser):  # type: ignore[misc]  # the library has no types
 
 
 def subject_of_message(message: Msg) -> str:
-    """Where a message came, as a database can hold it."""
+    """Returns the subject of a message in a form that the database can store."""
     return str(message.subject).replace("\x00", UNREADABLE)

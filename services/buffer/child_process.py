@@ -1,4 +1,4 @@
-"""Child processes that end with the buffer, and with all that they started."""
+"""Child processes that end with the buffer, together with all processes they started."""
 
 import asyncio
 import os
@@ -10,9 +10,9 @@ from trinity.local.identity import OWN_IDENTITY
 
 
 async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
-    """One that reads what is written to it and writes what is read, in a group of its own.
+    """Starts a child with piped stdin and stdout, in its own process group.
 
-    `limit` bounds what is read of it before somebody takes it, in bytes.
+    `limit` bounds the output that is buffered here before it is read, in bytes.
     """
     command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
     return await asyncio.create_subprocess_exec(
@@ -21,10 +21,10 @@ async def start_child(argv: list[str], *, limit: int, stderr: int | None = None)
 
 
 async def end_child(process: Process) -> None:
-    """Kill it and what it started.
+    """Kills the process and its group.
 
-    One of these that is in another group by now may hold its pipes: they are closed here, as
-    `wait` would wait for them.
+    A descendant that has moved to another group may still hold the pipes. They are closed here,
+    because `wait` would wait for them.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
-"""How many parts a message has, counted before it is parsed: empty ones cost hundreds of bytes."""
+"""Counts the fields of a message before it is parsed: even empty ones cost hundreds of bytes."""
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 FIXED_BYTES = {1: 8, 5: 4}
-"""Length of a value by the way it is written: the lowest bits of what begins a field."""
+"""Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""
 VARINT, LENGTH = 0, 2
 NOT_PACKED = {
     FieldDescriptor.TYPE_STRING,
@@ -13,9 +13,9 @@ NOT_PACKED = {
 
 
 def count_parts(body: bytes, kind: Descriptor, most: int) -> int:
-    """Fields and packed numbers, inner messages included; stops soon after `most` of them.
+    """Counts fields and packed numbers, nested messages included; stops soon after `most`.
 
-    Of what is no message of this kind it counts a beginning: parsing will tell.
+    In malformed input it counts only a part, or returns 0: parsing will report the error.
     """
     try:
         return _count(body, kind, most)
@@ -30,12 +30,12 @@ def _count(body: bytes, kind: Descriptor, most: int) -> int:
         while place < end and count <= most:
             tag, place = _number(body, place)
             count += 1
-            written = tag & 7
-            if written == VARINT:
+            wire_type = tag & 7
+            if wire_type == VARINT:
                 _, place = _number(body, place)
-            elif written in FIXED_BYTES:
-                place += FIXED_BYTES[written]
-            elif written == LENGTH:
+            elif wire_type in FIXED_BYTES:
+                place += FIXED_BYTES[wire_type]
+            elif wire_type == LENGTH:
                 length, place = _number(body, place)
                 inner_end = min(place + length, end)
                 field = own.fields_by_number.get(tag >> 3)
@@ -50,7 +50,7 @@ def _count(body: bytes, kind: Descriptor, most: int) -> int:
 
 
 def _number(body: bytes, place: int) -> tuple[int, int]:
-    """A number of variable length, and where it ends."""
+    """Decodes a varint; returns it and the offset of its end."""
     value = shift = 0
     while True:
         byte = body[place]

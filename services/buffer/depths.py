@@ -1,4 +1,4 @@
-"""How much waits in the stream, and how much of each stage is on its way to a batch, as metrics."""
+"""Queue depth metrics: pending messages in the stream, and rows of each stage before a batch."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Measure = Callable[[Stage, Load], int]
 
 @dataclass(slots=True)
 class Depths:
-    """What was measured last: nothing of what cannot be measured, or of a stage that has ended."""
+    """The last measurements; nothing for sources that are unavailable and stages that ended."""
 
     database: Database
     stream: RunStream
@@ -29,7 +29,7 @@ class Depths:
     _loads: list[tuple[Stage, Load]] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Measure again and again until cancelled, if anybody wants metrics."""
+        """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return
         instruments.STREAM_PENDING.by(self._in_stream)
@@ -41,7 +41,7 @@ class Depths:
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def measure(self) -> None:
-        """The stream and the database, each for itself: while one is away the other tells most."""
+        """Measures stream and database independently: one may be unavailable."""
         try:
             self._pending = await self.stream.num_pending()
         except Unavailable:
@@ -49,7 +49,7 @@ class Depths:
         try:
             async with self.database.autocommit() as connection:
                 stages = await list_readable(connection)
-                self._loads = [(one, await current_load(connection, one)) for one in stages]
+                self._loads = [(stage, await current_load(connection, stage)) for stage in stages]
         except Unavailable:
             self._loads = []
 
@@ -66,7 +66,7 @@ def _credit(stage: Stage, load: Load) -> int:
 
 
 def _about(stage: Stage) -> Attributes:
-    """Two experiments may call a stage by the same name."""
+    """Returns attributes that tell apart stages with the same name in several experiments."""
     key = stage.key
     return {
         names.RL_RUN: key.experiment_id,

@@ -1,4 +1,4 @@
-"""Reads from whole samples what some functions need and the narrow rows do not have."""
+"""Reads values from whole samples that some functions need and database columns lack."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from trinity.tensor_codec import tensor_from_proto
 
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:
-    """What the needs say of each sample, in the same order."""
+    """Returns the needed values of each sample, in the same order."""
     return [_detail(pb.Experience.FromString(body), needs) for body in bodies]
 
 
@@ -42,7 +42,7 @@ def _content(message: pb.Experience) -> Content:
 
 
 def _mean_logprob(message: pb.Experience) -> float:
-    """Over the tokens that are trained on; 0 where there are none."""
+    """Returns the mean over the tokens that are trained on; 0 if there are none."""
     body = message.sequence if message.HasField("sequence") else message.pair.chosen
     sequence = sequence_from_proto(body)
     own = sequence.rollout_logprobs[sequence.action_mask]
@@ -50,7 +50,7 @@ def _mean_logprob(message: pb.Experience) -> float:
 
 
 def _number(message: pb.Experience, key: str) -> float:
-    """A number under the key, NaN where there is none."""
+    """Returns the number under the key, NaN if there is none."""
     if not key:
         return math.nan
     if key in message.info:
@@ -69,7 +69,7 @@ def _number(message: pb.Experience, key: str) -> float:
 
 
 def _state(message: pb.Experience, key: str) -> str:
-    """A text that is equal where what lies under the key is equal; empty where nothing does."""
+    """Returns a text that is equal for equal values under the key; empty if there is none."""
     if not key:
         return ""
     if key in message.info:

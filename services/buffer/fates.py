@@ -1,4 +1,4 @@
-"""What producers are told of their results, and what is kept of those that are not stored."""
+"""Commit reports and dead letters for results."""
 
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import Fate
@@ -7,9 +7,9 @@ from services.buffer.wire import Parcel, subject_of
 
 
 def rejections(parcel: Parcel, reason: str) -> list[Report]:
-    """Tell whoever sent something of this that none of it is stored."""
-    senders = [(one.producer, one.sequence) for one in parcel.results]
-    senders += [(one.producer, one.sequence) for one in parcel.refused]
+    """Returns reports that none of the results in this message are stored."""
+    senders = [(result.producer, result.sequence) for result in parcel.results]
+    senders += [(refused.producer, refused.sequence) for refused in parcel.refused]
     return [
         Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
         for producer, sequence in senders
@@ -17,29 +17,34 @@ def rejections(parcel: Parcel, reason: str) -> list[Report]:
 
 
 def reports_of_refused(parcel: Parcel) -> list[Report]:
-    """What producers are told of results that could not be understood."""
+    """Returns reports for results that could not be decoded."""
     return [
-        Report(producer=one.producer, sequence=one.sequence, fate=Fate.REJECTED, reason=one.reason)
-        for one in parcel.refused
+        Report(
+            producer=refused.producer,
+            sequence=refused.sequence,
+            fate=Fate.REJECTED,
+            reason=refused.reason,
+        )
+        for refused in parcel.refused
     ]
 
 
 def letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
-    """What is kept of results that could not be understood."""
+    """Returns dead letters for results that could not be decoded."""
     return [
         DeadLetter(
             subject=subject,
-            reason=one.reason,
-            body=one.body,
-            producer=one.producer,
-            sequence=one.sequence,
+            reason=refused.reason,
+            body=refused.body,
+            producer=refused.producer,
+            sequence=refused.sequence,
         )
-        for one in parcel.refused
+        for refused in parcel.refused
     ]
 
 
 def report_of(verdict: Verdict) -> Report:
-    """What the producer is told of a result that was judged."""
+    """Returns the report for a judged result."""
     return Report(
         producer=verdict.result.producer,
         sequence=verdict.result.sequence,
@@ -49,12 +54,12 @@ def report_of(verdict: Verdict) -> Report:
 
 
 def letter_of(verdict: Verdict) -> DeadLetter:
-    """What is kept of a result that was understood and refused: its samples' wire bytes."""
+    """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
     result = verdict.result
     return DeadLetter(
         subject=subject_of(result.key),
         reason=verdict.reason,
-        body=b"".join(one.body for one in result.experiences),
+        body=b"".join(experience.body for experience in result.experiences),
         producer=result.producer,
         sequence=result.sequence,
     )

@@ -1,4 +1,4 @@
-"""Brings columns that selectors go by out of the rows, each once for a taskset's content."""
+"""Extracts the feature columns that selectors use, once per taskset content."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from trinity.errors import PreconditionFailed
 
 
 class FeatureLibrary:
-    """Finds features that were read and reads those that were not."""
+    """Finds stored features, and starts to read missing ones."""
 
     def __init__(self, *, database: Database, jobs: BackgroundJobs) -> None:
         self._database = database
@@ -20,15 +20,15 @@ class FeatureLibrary:
     async def awaited(
         self, tenant: str, needed: Sequence[NeededTaskset], stored: Sequence[StageTaskset]
     ) -> list[str]:
-        """What is still being read of these tasksets.
+        """Returns which columns of these tasksets are still being read.
 
-        Raises: PreconditionFailed naming the first row without a number in such a column.
+        Raises: PreconditionFailed that names the first row without a number in such a column.
         """
-        by_name = {one.name: one for one in stored}
+        by_name = {taskset.name: taskset for taskset in stored}
         waits = []
-        for one in needed:
-            if one.feature_keys and one.name in by_name:
-                waits += await self._awaited(tenant, by_name[one.name], one.feature_keys)
+        for taskset in needed:
+            if taskset.feature_keys and taskset.name in by_name:
+                waits += await self._awaited(tenant, by_name[taskset.name], taskset.feature_keys)
         return waits
 
     async def _awaited(self, tenant: str, taskset: StageTaskset, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Calls operators and advantage functions: ours here, those of users in a process of their own."""
+"""Calls operators and advantage functions: built-in ones here, users' in a worker process."""
 
 import asyncio
 import json
@@ -19,21 +19,21 @@ from trinity.threads import in_daemon_thread
 MODULE = "trinity.operators.worker"
 LOAD_SECONDS = 30.0
 TURN_SECONDS = 1.0
-"""How long a function is called for groups of one stage before it is another one's turn."""
+"""Time for calls on groups of one stage before another stage has its turn."""
 
 NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
 
 
 class FunctionFailed(Exception):
-    """The function cannot be used, or not on these samples."""
+    """Raised when a function cannot be used at all, or not on these samples."""
 
 
 class ServiceAway(Exception):
-    """What an operator of ours asks does not answer; the samples are not at fault."""
+    """Raised when a service that a built-in operator calls does not answer."""
 
 
 class Functions:
-    """Of all stages; a call of a user's function that does harm ends its process alone.
+    """Calls the functions of all stages; a harmful call only ends the worker process.
 
     async with Functions(limit_seconds=10.0, memory_bytes=2**31) as functions:
         await functions.load([operator])
@@ -48,7 +48,7 @@ class Functions:
 
     @property
     def limit_seconds(self) -> float:
-        """How long a function may take for one call."""
+        """Time limit of one call."""
         return self._limit_seconds
 
     async def __aenter__(self) -> Self:
@@ -63,21 +63,21 @@ class Functions:
         await self._worker.end()
 
     async def load(self, operators: Sequence[Operator]) -> None:
-        """Make sure that the functions are there, as their files are now.
+        """Loads the functions, as their files are now.
 
-        Raises: FunctionFailed naming the one that is not.
+        Raises: FunctionFailed that names the one that cannot be loaded.
         """
-        if not all(one.is_built_in for one in operators):
+        if not all(operator.is_built_in for operator in operators):
             async with self._turn:
                 await self._worker.end()
-        for one in operators:
+        for operator in operators:
             try:
-                await self.needs(one)
+                await self.needs(operator)
             except FunctionFailed as error:
-                raise FunctionFailed(f"{one.title}: {error}") from error
+                raise FunctionFailed(f"{operator.title}: {error}") from error
 
     async def needs(self, operator: Operator) -> Needs:
-        """What the function asks for when it is called with its arguments.
+        """Returns the inputs that the function needs when called with its arguments.
 
         Raises: FunctionFailed.
         """
@@ -89,13 +89,13 @@ class Functions:
             return await self._ask_needs(operator)
 
     async def compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
-        """Call the function for each part, in their order; a text is why a call gave nothing.
+        """Calls the function on each part in order; a result that is a text is the call's error.
 
-        What is not in the answer was not tried: parts after one that ends the process or takes too
-        long, which has that as its error, those that a turn has no time for, and those from the one
-        on for which a service is away.
+        The result may be shorter than `parts`; the others were not tried. It ends after a part that
+        ends the process or takes too long, which gets that as its error, when the turn is over, and
+        before a part for which a service is unavailable.
 
-        Raises: ServiceAway when it is at the first of them.
+        Raises: ServiceAway when the service is unavailable for the first part.
         """
         if operator.is_built_in:
             return await _compute_here(operator, parts)
@@ -107,7 +107,7 @@ class Functions:
             except FunctionFailed as error:
                 return [str(error) for _ in parts]
             if needs != operator.needs:
-                # Its process was lost before it had said so: these may not be all of its samples.
+                # The process was lost before it reported its needs: inputs may be missing.
                 return [NEEDS_UNKNOWN for _ in parts]
             return await self._compute(operator, parts)
 
@@ -116,8 +116,8 @@ class Functions:
         computed: list[Any] = []
         try:
             for part in _in_turn(parts):
-                given = await asyncio.to_thread(kind.given_to_json, part)
-                await self._worker.send({**_request(operator), "parts": [given]})
+                encoded = await asyncio.to_thread(kind.given_to_json, part)
+                await self._worker.send({**_request(operator), "parts": [encoded]})
                 answer = await self._worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
@@ -142,7 +142,7 @@ class Functions:
         return needs
 
     def _known_needs(self, operator: Operator) -> Needs | None:
-        """What the process that runs now has said; another one may load other files."""
+        """Returns needs reported by the current process; another one may load other files."""
         if not self._worker.is_running:
             self._needs.clear()
         return self._needs.get(_asked(operator))
@@ -161,7 +161,7 @@ async def _compute_here(operator: Operator, parts: Sequence[Samples]) -> list[An
 
 
 def _in_turn(parts: Sequence[Samples]) -> Iterator[Samples]:
-    """The first one, and others for as long as a turn lasts."""
+    """Yields the first part, and others as long as the turn lasts."""
     ends = time.monotonic() + TURN_SECONDS
     for place, part in enumerate(parts):
         if place and time.monotonic() >= ends:

@@ -1,4 +1,4 @@
-"""Works on claims: holds them, shapes their groups, commits what came of it."""
+"""Processes claims: holds them, processes their groups, commits the results."""
 
 import asyncio
 import logging
@@ -24,18 +24,18 @@ logger = logging.getLogger(__name__)
 limited_log = LimitedLog(logger)
 
 CLAIM_SECONDS = 3.0
-"""What a worker claimed is free after that, unless it says that it works on it."""
+"""A claim expires after this, unless its worker renews it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWork:
-    """Whatever goes wrong with a group counts as an attempt at it, and ends nobody's work."""
+    """Processes claimed groups; a failure counts as an attempt at its group and stops no other."""
 
     database: Database
     shaper: Shaper
 
     async def do(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
-        """Shape the groups that there is time for and hand the others back; answers how many.
+        """Processes the groups that fit into a turn, releases the others; returns how many.
 
         Raises: Unavailable, ServiceAway.
         """
@@ -44,7 +44,7 @@ class GroupWork:
 
     @asynccontextmanager
     async def _renewed(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
-        """Hold claims for as long as they are worked on."""
+        """Renews claims while the block runs."""
 
         async def renew() -> None:
             while True:
@@ -52,7 +52,7 @@ class GroupWork:
                 try:
                     async with self.database.autocommit() as connection:
                         await renew_claims(connection, claims, CLAIM_SECONDS)
-                except Unavailable as error:  # what nobody took meanwhile is held again after it
+                except Unavailable as error:  # claims still held are renewed later
                     why = str(error)
                     limited_log.warning("claims on groups are not renewed for now", why=why)
 
@@ -64,15 +64,15 @@ class GroupWork:
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
-        """Groups together; if something in them cannot be, each half on its own.
+        """Processes groups together; on an error, bisects to isolate the failing group.
 
-        An explore step that is shaped as a whole stays whole.
+        An explore step that is processed as a whole is not split.
         """
         try:
             return await self._shape_and_commit(stage, chain, claims)
         except (Unavailable, ServiceAway):
             raise
-        except Exception as error:  # the loop's edge: one group must not stop all others
+        except Exception as error:  # edge of the loop: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
             if len(claims) > 1 and not chain.needs.whole_step:
                 middle = len(claims) // 2
@@ -85,21 +85,21 @@ class GroupWork:
     async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
         begun_ns = tracing.now_ns()
         shaped = await self.shaper.shape(stage, chain, claims)
-        tried = {one.claim.assignment_id for one in shaped}
+        tried = {group.claim.assignment_id for group in shaped}
         async with self.database.transaction() as connection:
             untried = [claim for claim in claims if claim.assignment_id not in tried]
             await hand_back(connection, untried)
             await commit_shaped(connection, shaped)
         telemetry.shaped(shaped, begun_ns)
-        for one in shaped:
-            if one.outcome.error:
-                extra = {"assignment": one.claim.assignment_id, "why": one.outcome.error}
+        for group in shaped:
+            if group.outcome.error:
+                extra = {"assignment": group.claim.assignment_id, "why": group.outcome.error}
                 logger.warning("a group cannot be shaped", extra=extra)
         return len(tried)
 
 
 def _failed(claim: Claim, error: Exception) -> Shaped:
-    """The first line says what is wrong; a database's error goes on with the whole statement."""
+    """Returns a failed group with the first line of the error: SQL errors contain the statement."""
     text = str(error).strip().split("\n")[0]
     outcome = Outcome(error=storable(f"{type(error).__name__}: {text}"))
     return Shaped(claim=claim, outcome=outcome)

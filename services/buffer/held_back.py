@@ -1,4 +1,4 @@
-"""Stages whose results wait in the stream for a version of the buffer that can read their plans."""
+"""Waits of stages whose results need another version of the buffer to read their plan."""
 
 import logging
 import time
@@ -12,20 +12,20 @@ from trinity.waits import Waits
 limited_log = LimitedLog(logging.getLogger(__name__))
 
 AGAIN_SECONDS = 3.0
-"""Until another replica may take them, as this one cannot store them."""
+"""Redelivery delay, after which another replica may take the results."""
 OVER_SECONDS = 4 * AGAIN_SECONDS
-"""Without one of them: somebody else has stored them."""
+"""After this time without a redelivery, another replica has stored them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """What is shown of them: a wait for each stage as long as its results come again."""
+    """Shows a wait for each such stage as long as its results are redelivered."""
 
     waits: Waits
     _seen: dict[StageKey, float] = field(default_factory=dict)
 
     def note(self, error: UnreadablePlan) -> None:
-        """A result of this stage came."""
+        """Records that a result of this stage was delivered."""
         key = error.key
         about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
         kind = "results of a stage wait: its plan cannot be read"
@@ -38,9 +38,9 @@ class HeldBack:
         )
 
     def look(self) -> None:
-        """End the waits of stages whose results come no more."""
+        """Ends the waits of stages whose results are no longer delivered."""
         now = time.monotonic()
-        for key in [one for one, seen in self._seen.items() if now - seen > OVER_SECONDS]:
+        for key in [key for key, seen in self._seen.items() if now - seen > OVER_SECONDS]:
             del self._seen[key]
             self.waits.clear(_name(key))
 

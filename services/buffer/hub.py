@@ -1,4 +1,4 @@
-"""Datasets on the Hugging Face hub: which revision is the newest, and its files here."""
+"""Datasets on the Hugging Face hub: finds the newest revision and downloads its files."""
 
 import uuid
 from contextlib import suppress
@@ -13,16 +13,16 @@ ANSWER_SECONDS = 10.0
 
 
 def hub_cache() -> str:
-    """The directory of everything that was fetched from the hub."""
+    """Returns the cache directory of the hub's client."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return str(HF_HUB_CACHE)
 
 
 def newest_revision(name: str) -> str:
-    """The commit of a dataset that the hub has now, or, without the hub, the one in the cache.
+    """Returns the newest commit of a dataset on the hub, or in the cache if the hub is offline.
 
-    Raises: UserError when it is neither there nor here.
+    Raises: UserError when it is in neither.
     """
     from httpx import HTTPError
     from huggingface_hub import HfApi
@@ -37,7 +37,7 @@ def newest_revision(name: str) -> str:
             "or set HF_TOKEN for a private one"
         ) from error
     except (HTTPError, HfHubHTTPError, OSError, ValueError):
-        pass  # the hub does not answer: what is in the cache will do
+        pass  # the hub does not answer: fall back to the cache
     try:
         return _note_of_newest(name).read_text(encoding="utf-8").strip()
     except OSError as error:
@@ -48,16 +48,16 @@ def newest_revision(name: str) -> str:
 
 
 def _note_of_newest(name: str) -> Path:
-    """Where the hub's client notes which commit of a dataset was the newest when it asked."""
+    """Returns the file in which the hub's client stores the newest known commit of a dataset."""
     return Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
 
 
 def download(source: RowSource) -> str:
-    """Fetch the data files of the source's commit unless they are here; answers their directory.
+    """Downloads the data files of the source's commit unless cached; returns their directory.
 
-    Of no other commit, though somebody may have made one since.
+    It always uses this commit, even if there is a newer one.
 
-    Raises: UserError when they cannot be had.
+    Raises: UserError when they cannot be downloaded.
     """
     assert source.revision is not None
     from httpx import HTTPError
@@ -78,8 +78,8 @@ def _fetched(name: str, commit: str) -> str:
     try:
         return _snapshot(name, commit, is_here=False)
     except (ConnectError, TimeoutException, OfflineModeIsEnabled) as error:
-        # Its client asks the hub for a list of files unless it has kept one: without the hub
-        # what is here will do.
+        # The client asks the hub for a file list unless it is cached: without the hub, use the
+        # files in the cache.
         try:
             return _snapshot(name, commit, is_here=True)
         except (OSError, ValueError):
@@ -90,7 +90,7 @@ def _snapshot(name: str, commit: str, *, is_here: bool) -> str:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()  # nobody looks
+    disable_progress_bars()  # not interactive
     return str(
         snapshot_download(
             name,
@@ -103,9 +103,9 @@ def _snapshot(name: str, commit: str, *, is_here: bool) -> str:
 
 
 def _note_newest(name: str, commit: str) -> None:
-    """For when the hub is out of reach: its client notes nothing of what is asked for by commit."""
+    """Stores the newest commit for offline use: the client does not for downloads by commit."""
     note = _note_of_newest(name)
-    with suppress(OSError):  # a cache that is read only has its own notes
+    with suppress(OSError):  # a read-only cache keeps its own
         note.parent.mkdir(parents=True, exist_ok=True)
         partial = note.parent.parent / f".main-{uuid.uuid4()}"
         partial.write_text(commit, encoding="utf-8")

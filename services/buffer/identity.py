@@ -1,4 +1,4 @@
-"""Which content a taskset has, so that the same content is read once."""
+"""Identity of the content of a taskset, so that the same content is read only once."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from trinity.errors import PreconditionFailed, UserError
 def source_of(
     needed: NeededTaskset, place: str, roots: Sequence[str], commit: str | None = None
 ) -> RowSource:
-    """What the reader is told; of a dataset on the hub without `commit` the one that is newest now.
+    """Returns the source for the reader; a hub dataset without `commit` gets the newest one.
 
-    Raises: PreconditionFailed naming the taskset when there is no such dataset.
+    Raises: PreconditionFailed that names the taskset when there is no such dataset.
     """
     kind, revision = "file", None
     if needed.table is not None:
@@ -45,12 +45,12 @@ def _newest_revision(name: str, place: str) -> str:
 
 
 def identity(name: str, source: RowSource, experiment_id: str) -> str:
-    """A text that is another one when the content may be another one.
+    """Returns a text that differs whenever the content may differ.
 
-    Files have their sizes and times, datasets on the hub their commit. Nothing tells whether a
-    table has changed: each experiment reads it once, and keeps what it read.
+    Files are identified by sizes and modification times, datasets on the hub by their commit.
+    Changes of a table cannot be detected: each experiment reads it once and keeps that copy.
 
-    Raises: PreconditionFailed naming the taskset when there is no such data, or none to be read.
+    Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
     try:
         match source.kind:

@@ -56,31 +56,31 @@ limited_log = LimitedLog(logger)
 
 STREAM, STORE = "stream", "store"
 FETCH_SECONDS = 1.0
-"""A broker that was restarted knows nothing of a fetch: what is left of it is lost time."""
+"""A restarted broker has forgotten a fetch, so the rest of this timeout is lost."""
 RETRY_SECONDS = 0.5
 NAK_SECONDS = 1.0
 BUNDLE_BYTES = 8 * 1024 * 1024
 NUM_WORKERS = 2
-"""Of one process; those of other replicas take from the same stream."""
+"""Workers per process; those of other replicas take from the same stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What a message holds."""
+    """The decoded content of a message."""
 
     subject: str
     evidence: bytes
-    """For a dead letter: the message, or the beginning of the blob's content; all of that would
-    stay in memory while the results are stored."""
+    """For a dead letter: the message, or the beginning of the blob's content, since the whole blob
+    would stay in memory while the results are stored."""
     parcel: Parcel | None
-    """None when it was stored before, or cannot be read."""
+    """None if it was stored before, or cannot be read."""
     flaw: str = ""
-    """Why it cannot be read."""
+    """The reason why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """Drains the stream as long as it runs; `bound` is set while it has its place on the stream."""
+    """Drains the stream into the database; `bound` is set while it is subscribed."""
 
     database: Database
     stream: RunStream
@@ -91,7 +91,7 @@ class Ingest:
     held_back: HeldBack
 
     async def run(self) -> None:
-        """Store what comes until cancelled; the broker and the database may come and go."""
+        """Stores results until cancelled; survives outages of the broker and the database."""
         while True:
             try:
                 subscription = await self.stream.bind()
@@ -108,7 +108,7 @@ class Ingest:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
-        """While the database stores what one took, another reads what came next."""
+        """Runs the workers: one fetches the next messages while another stores its own."""
         fetching = asyncio.Lock()
         async with asyncio.TaskGroup() as workers:
             for _ in range(NUM_WORKERS):
@@ -123,30 +123,30 @@ class Ingest:
     async def _store_next(
         self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
     ) -> None:
-        """Store what waits; on return it is out of memory, before this worker takes more."""
+        """Fetches and stores messages; they are out of memory before the worker takes more."""
         self.held_back.look()
         try:
             async with fetching:
                 with heeding_cancellation():
                     messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
-            # Silence may mean that the consumer is gone with the broker's data.
+            # Silence may mean that the broker has lost the consumer with its data.
             await self.stream.check_place()
             return
         async with _held(messages):
-            for some in bundles(messages):
-                await self.store(some)
+            for bundle in bundles(messages):
+                await self.store(bundle)
 
     async def store(self, messages: Sequence[Msg]) -> None:
-        """Store messages in one transaction; if something in them cannot be, each in its own."""
+        """Stores messages in one transaction; if that fails, each in its own."""
         try:
             await self._commit(messages)
         except Unavailable as error:
-            logger.warning("the database is away", extra={"why": str(error)})
+            logger.warning("the database is unavailable", extra={"why": str(error)})
             self.waits.set(STORE, waits_for="database", reason=f"to store results: {error}")
             for message in messages:
                 await message.nak(delay=NAK_SECONDS)
-        except Exception as error:  # the loop's edge: one message must not stop all others
+        except Exception as error:  # edge of the loop: one message must not stop all others
             if not isinstance(error, UnreadablePlan):
                 limited_log.error("messages cannot be stored together", error)
             for message in messages:
@@ -157,23 +157,24 @@ class Ingest:
                 await message.ack()
 
     async def _store_alone(self, message: Msg) -> None:
-        """Find the message that cannot be stored, and put that one away."""
+        """Stores one message; moves it to the dead letters if it cannot be stored."""
         try:
             await self._commit([message])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
         except UnreadablePlan as error:
             await self._leave(message, error)
-        except Exception as error:  # whatever is wrong with it, it is wrong with this one
+        except Exception as error:  # the error is of this message alone
             limited_log.error("a message cannot be stored", error, subject=message.subject)
             await self._bury(message, f"it cannot be stored: {error}")
         else:
             await message.ack()
 
     async def _leave(self, message: Msg, error: UnreadablePlan) -> None:
-        """To a buffer that can read the plan; once the stage has ended, its results count no more.
+        """Leaves a message to a buffer that can read the plan, unless the stage has ended.
 
-        Among the unacknowledged ones they have a place each, so those that count for nothing go.
+        Each unacknowledged message takes one of a limited number of places, so results that no
+        longer count become dead letters.
         """
         if not error.is_open:
             await self._bury(message, f"it cannot be stored: {error}")
@@ -191,13 +192,13 @@ class Ingest:
         stored(messages, verdicts, begun_ns)
 
     async def _bury(self, message: Msg, reason: str) -> None:
-        """Put it away for a person to look at; if not even that is possible, say so and go on."""
+        """Stores a message as a dead letter; if even that fails, logs and drops it."""
         try:
             await self._keep_as_letter(message, storable(reason)[:MAX_REASON_LENGTH])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
             return
-        except Exception as error:  # it must not come again and again
+        except Exception as error:  # it must not be redelivered forever
             limited_log.error("a message is dropped", error, subject=message.subject)
         await message.term()
 
@@ -219,19 +220,23 @@ class Ingest:
         results: list[Result] = []
         reports: list[Report] = []
         letters: list[DeadLetter] = []
-        for each in opened:
-            one = await _with_content(connection, each)
-            if one.flaw:
-                letters.append(DeadLetter(subject=one.subject, reason=one.flaw, body=one.evidence))
-            if one.parcel is not None:
-                results += one.parcel.results
-                reports += reports_of_refused(one.parcel)
-                letters += letters_of_refused(one.subject, one.parcel)
+        for message in opened:
+            content = await _with_content(connection, message)
+            if content.flaw:
+                letters.append(
+                    DeadLetter(subject=content.subject, reason=content.flaw, body=content.evidence)
+                )
+            if content.parcel is not None:
+                results += content.parcel.results
+                reports += reports_of_refused(content.parcel)
+                letters += letters_of_refused(content.subject, content.parcel)
         settled = self.settler.settled(connection, results, is_alone=is_alone)
         async with settled as verdicts:
             letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
             await insert_dead_letters(connection, letters)
-            await insert_reports(connection, [*reports, *(report_of(one) for one in verdicts)])
+            await insert_reports(
+                connection, [*reports, *(report_of(verdict) for verdict in verdicts)]
+            )
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)
         return verdicts
@@ -246,7 +251,7 @@ def _open(message: Msg) -> Opened:
 
 
 async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
-    """What a message refers to, taken out; most messages hold all there is."""
+    """Replaces a reference by the blob it refers to; most messages hold their results."""
     if opened.parcel is None or not opened.parcel.blob_sha256:
         return opened
     subject, evidence = opened.subject, opened.evidence
@@ -261,7 +266,7 @@ async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
 
 @asynccontextmanager
 async def _held(messages: Sequence[Msg]) -> AsyncIterator[None]:
-    """Keep messages from being delivered again while they are worked on, however long it takes."""
+    """Prevents redelivery of messages while the block runs, however long it takes."""
 
     async def hold() -> None:
         while True:
@@ -275,12 +280,12 @@ async def _held(messages: Sequence[Msg]) -> AsyncIterator[None]:
         yield
     finally:
         holding.cancel()
-        # Without a connection there is nothing to hold: they come again.
+        # Without a connection this may fail: the messages are redelivered.
         await asyncio.gather(holding, return_exceptions=True)
 
 
 def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
-    """Messages that may be in memory together, decoded; what a reference refers to comes alone."""
+    """Splits messages into bundles that fit into memory decoded; a reference is a bundle alone."""
     bundle: list[Msg] = []
     num_bytes = 0
     for message in messages:
@@ -298,7 +303,7 @@ def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
 
 
 async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes) -> bytes:
-    """A blob's content, which is thereby taken out; nothing if it was stored before."""
+    """Takes a blob's content out of the database; empty if its results were stored before."""
     tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
     content = await take_blob(connection, tenant, sha256)
     if content is None:

@@ -1,4 +1,4 @@
-"""The buffer among the members: what it waits for is told like everybody's."""
+"""Heartbeats of the buffer to the synchronizer, with what it waits for."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -14,13 +14,13 @@ SERVING = "serving"
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Takes the waits of this process; without a synchronizer nobody hears of them."""
+    """The waits of this process; without a synchronizer they are not reported."""
 
     waits: Waits
     heartbeats: Heartbeats | None = None
 
     def serves(self, address: str) -> None:
-        """Say where this process answers."""
+        """Reports the address at which this process serves."""
         if self.heartbeats is not None:
             self.heartbeats.set_address(address)
             self.heartbeats.set_activity(SERVING)
@@ -28,7 +28,7 @@ class Membership:
 
 @asynccontextmanager
 async def membership(synchronizer: str) -> AsyncIterator[Membership]:
-    """Be a member for as long as the block lasts."""
+    """Sends heartbeats while the block runs."""
     if not synchronizer:
         yield Membership(Waits(owner="buffer", on_change=lambda: None))
         return

@@ -1,4 +1,4 @@
-"""Has large blocks of memory go back to the system as soon as nobody needs them."""
+"""Tunes malloc so that large blocks are returned to the system when freed."""
 
 import ctypes
 
@@ -7,10 +7,10 @@ LARGE_BYTES = 2 * 1024 * 1024
 
 
 def give_large_blocks_back() -> None:
-    """Blocks of this size get a mapping of their own, whatever was freed before.
+    """Fixes the mmap threshold, so that every large block gets its own mapping.
 
-    By itself glibc takes ever larger ones out of its heaps, of which each thread has one, and holes
-    in a heap stay with the process. Elsewhere than with glibc nothing happens.
+    By default glibc raises the threshold and takes ever larger blocks from its per-thread heaps,
+    whose holes stay with the process. Without glibc this does nothing.
     """
     try:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)

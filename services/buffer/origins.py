@@ -1,4 +1,4 @@
-"""Where the rows of a taskset come from, and by what the same rows are known again."""
+"""Sources of the rows of a taskset, and the identity of their content."""
 
 import asyncio
 import hashlib
@@ -17,21 +17,21 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 PIPED = "task pipeline"
 ROWS_AT_ONCE = 1_000
-"""Of a taskset that a client brought; fewer where they are large."""
+"""Rows of a submitted taskset that are read together; fewer if they are large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Rows that are not stored yet."""
+    """A source of rows that are not stored yet."""
 
     content: str
-    """Another text when the rows may be others."""
+    """Identity of the rows: a text that differs whenever they may differ."""
     place: str
-    """For people."""
+    """Description for people."""
     read: Callable[[], AsyncGenerator[bytes]]
-    """All of them, from the first one on: lines, some at a time."""
+    """Yields all rows from the first: chunks of lines."""
     commits: Mapping[str, str] = field(default_factory=dict)
-    """Of the datasets on the hub among what is read."""
+    """Commits of the hub datasets that are read, by name."""
 
 
 async def origin_of_files(
@@ -41,9 +41,9 @@ async def origin_of_files(
     experiment_id: str,
     commits: Mapping[str, str],
 ) -> Origin:
-    """Files, tables and datasets on the hub: those in `commits` as of there, others as of now.
+    """Returns the origin of files, tables or hub datasets, at their `commits` or the newest ones.
 
-    Raises: PreconditionFailed naming the taskset when there is no such data, or none to be read.
+    Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
     further = needed.pipeline.further_paths if needed.pipeline else ()
     sources = [
@@ -51,7 +51,7 @@ async def origin_of_files(
         for path in (place, *further)
     ]
     contents = [
-        await asyncio.to_thread(identity, needed.name, one, experiment_id) for one in sources
+        await asyncio.to_thread(identity, needed.name, source, experiment_id) for source in sources
     ]
     content = contents[0]
     if needed.pipeline is not None:
@@ -60,14 +60,14 @@ async def origin_of_files(
         content,
         without_password(place),
         lambda: _read(needed.name, sources),
-        {one.place: one.revision for one in sources if one.revision is not None},
+        {source.place: source.revision for source in sources if source.revision is not None},
     )
 
 
 def origin_of_stored(
     needed: NeededTaskset, taskset: Taskset, database: Database, tenant: str, experiment_id: str
 ) -> Origin:
-    """Tasks that a client has submitted, to be taken through a pipeline."""
+    """Returns the origin of submitted tasks that go through a pipeline."""
     assert needed.pipeline is not None
     content = _piped(f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id)
     place = f"submitted as {needed.name}"
@@ -77,7 +77,10 @@ def origin_of_stored(
 def _piped(
     content: str, further: Sequence[str], pipeline: ResolvedTaskPipeline, experiment_id: str
 ) -> str:
-    """What others may change at any time, each experiment does once, and keeps what came of it."""
+    """Returns the identity after a pipeline, per experiment if it has users' operators.
+
+    Those may change at any time: each experiment runs them once and keeps the result.
+    """
     parts = [content, *further, pipeline.model_dump_json()]
     if not pipeline.is_ours:
         parts.append(experiment_id)
@@ -94,10 +97,10 @@ async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes
 
 
 async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
-    """Not in one transaction: whoever takes the rows may let it wait for as long as it likes."""
+    """Yields stored rows, not in one transaction, because the consumer may be slow."""
     first = 0
     while rows := await _some_stored(database, tenant, taskset_id, first):
-        # Between its tokens a client may have written line ends.
+        # JSON from a client may contain line ends between its tokens.
         yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
         first += len(rows)
 

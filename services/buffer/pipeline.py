@@ -1,4 +1,4 @@
-"""The pipeline: stages with groups that are complete take turns at having some of them shaped."""
+"""The experience pipeline: processes complete groups of all stages in turns."""
 
 import asyncio
 import logging
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 WAIT = "pipeline"
 LOOK_SECONDS = 3.0
-"""How often an idle worker looks for what others left."""
+"""Interval at which an idle worker looks for work that others left."""
 MARGIN_SECONDS = 0.01
 LINGER_SECONDS = 0.05
-"""Where nothing more is waiting: the trainer, who may wait for what was shaped, goes first."""
+"""Pause when no more work is waiting, so that a trainer that waits for the rows goes first."""
 RETRY_SECONDS = 0.5
 MAX_AT_ONCE = 4
-"""Stages whose groups are shaped at the same time, each with a connection or two."""
+"""Stages that are worked on concurrently, each with one or two connections."""
 
 
 class Pipeline:
-    """One worker; any number of them, in any replica, share the work.
+    """A worker; any number of them, in any replica, share the work.
 
-    Each stage with work is worked on beside the others, a claim at a time. Where there are more
-    than may be worked on at once, one whose turn is over comes again after all that wait: whatever
-    a stage's functions take, the others get their turn. Nothing that a group does ends the worker.
+    Stages with work are processed concurrently, one claim at a time each. If there are more than
+    `MAX_AT_ONCE`, a stage whose turn is over queues up behind all waiting ones, so that slow
+    functions of one stage do not starve the others. No failure of a group ends the worker.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Pipeline:
         self._away = AwayServices(waits)
         self._places = asyncio.Semaphore(MAX_AT_ONCE)  # first come, first served
         self._turns: dict[StageKey, asyncio.Task[None]] = {}
-        self._wanted: set[StageKey] = set()  # seen with further work during their turn
+        self._wanted: set[StageKey] = set()  # more work was seen during their turn
         self._unfinished: list[Sequence[Claim]] = []
 
     async def run(self) -> None:
-        """Work until cancelled; a claim of a worker that died is soon free."""
+        """Works until cancelled; claims of a dead worker expire soon."""
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -76,7 +76,7 @@ class Pipeline:
                     await changes.wait(pause_seconds)
 
     async def _begin_turns(self, tasks: asyncio.TaskGroup, changes: Subscription) -> None:
-        """One for each stage with work that has none yet."""
+        """Starts a turn for each stage with work that has none yet."""
         await self._give_up_claims()
         async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
@@ -90,7 +90,7 @@ class Pipeline:
                 self._turns[key] = tasks.create_task(turn, name="pipeline turn")
 
     async def _let_work(self) -> None:
-        """Most of what is heard now is of stages that are at work: look less often."""
+        """Waits briefly: most notifications now are of stages already at work."""
         if self._turns:
             await asyncio.wait(
                 list(self._turns.values()),
@@ -99,7 +99,7 @@ class Pipeline:
             )
 
     async def _take_turn(self, key: StageKey, changes: Subscription) -> None:
-        """Shape some groups of a stage when there is a place, and say when to look for more."""
+        """Processes some groups of a stage once a place is free, and schedules the next look."""
         try:
             async with self._places:
                 pause_seconds = await self._shape_some(key)
@@ -118,7 +118,7 @@ class Pipeline:
             asyncio.get_running_loop().call_later(pause_seconds, changes.notice)
 
     async def _shape_some(self, key: StageKey) -> float | None:
-        """Answers when to look for more, None if there was nothing that could be done."""
+        """Returns the delay until the next look, None if nothing could be done."""
         async with self._database.autocommit() as connection:
             stage = await get_stage(connection, key)
         if not stage.is_open:
@@ -136,7 +136,7 @@ class Pipeline:
         return LINGER_SECONDS if is_all else 0.0
 
     async def _claim(self, stage: Stage, chain: Chain, most: int) -> list[Claim]:
-        if chain.needs.whole_step:  # whatever the step has: there may be another one
+        if chain.needs.whole_step:  # of any size; there may be another step
             async with self._database.transaction() as connection:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
         async with self._database.autocommit() as connection:
@@ -145,7 +145,7 @@ class Pipeline:
             )
 
     async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int | None:
-        """How many were tried; none when what an operator asks does not answer."""
+        """Returns how many groups were tried; None if an operator's service does not answer."""
         try:
             num_tried = await self._work.do(stage, chain, claims)
         except Unavailable:
@@ -160,13 +160,13 @@ class Pipeline:
         return num_tried
 
     async def _seconds_to_look(self) -> float:
-        """A worker that died says nothing: its claims are looked for when they end."""
+        """Returns the delay until the next look: claims of dead workers are found on expiry."""
         async with self._database.autocommit() as connection:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
     async def _give_up_claims(self) -> None:
-        """Hand back what the database did not take when it went away."""
+        """Releases claims that could not be released during an outage of the database."""
         while self._unfinished:
             claims = self._unfinished.pop()
             try:

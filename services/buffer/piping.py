@@ -1,4 +1,4 @@
-"""Stores what a task pipeline makes of the rows of a taskset."""
+"""Runs a task pipeline over the rows of a taskset, and stores the result."""
 
 import asyncio
 import logging
@@ -16,37 +16,37 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 logger = logging.getLogger(__name__)
 PART_BYTES = 512 * 1024
-"""Of numbers in the source, before they are stored."""
+"""Bytes of source row numbers that are collected before they are stored."""
 MAX_TRIES = 3
-"""Of a process that somebody ends; what an operator does wrong, it does again."""
+"""Tries of a process that is killed from outside; errors of an operator are not retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piping:
-    """What goes through a task pipeline."""
+    """A task pipeline with its input."""
 
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
     read: Callable[[], AsyncGenerator[bytes]]
-    """All rows, from the first one on each time: lines, some at a time."""
+    """Yields all rows, from the first on each call: chunks of lines."""
 
 
 async def copy_piped_rows(
     connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping
 ) -> None:
-    """Store the rows that stay, in their order, and what became of the others.
+    """Stores the rows that the pipeline keeps, in order, and counts of the others.
 
-    Raises: PreconditionFailed naming what is wrong with the pipeline or with the rows.
+    Raises: PreconditionFailed that says what is wrong with the pipeline or the rows.
     """
-    for left in reversed(range(MAX_TRIES)):
+    for tries_left in reversed(range(MAX_TRIES)):
         try:
             async with connection.begin_nested():
                 await _copy(connection, tenant, taskset_id, piping)
             return
         except PipelineDied as error:
-            if not left:
+            if not tries_left:
                 raise PreconditionFailed(f"{error}, {MAX_TRIES} times") from error
-            logger.warning("a task pipeline begins again", extra={"why": str(error)})
+            logger.warning("a task pipeline is restarted", extra={"why": str(error)})
 
 
 async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping) -> None:
@@ -59,7 +59,7 @@ async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, pipin
                 group.create_task(process.feed(rows))
                 await _store(connection, tenant, taskset_id, process)
         except ExceptionGroup as errors:
-            # The source's error comes first: where there are both, the pipeline ended by it.
+            # The error of the source comes first: if there are two, it caused the other.
             raise errors.exceptions[0] from errors
         assert process.counts is not None
         counts = process.counts
@@ -69,13 +69,13 @@ async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, pipin
 async def _store(
     connection: AsyncConnection, tenant: str, taskset_id: str, process: PipelineProcess
 ) -> None:
-    """Rows and their numbers in the source in turn, so that there are never many of them here."""
+    """Stores rows and their source numbers alternately, so that few of them are in memory."""
     num_rows = 0
     async with aclosing(process.rows()) as rows:
         while True:
             first, numbers = num_rows, bytearray()
-            some = _noted(rows, numbers)
-            num_rows = await copy_rows(connection, tenant, taskset_id, some, first=first)
+            lines = _noted(rows, numbers)
+            num_rows = await copy_rows(connection, tenant, taskset_id, lines, first=first)
             if not numbers:
                 return
             part = bytes(numbers)
@@ -83,9 +83,9 @@ async def _store(
 
 
 async def _noted(rows: AsyncIterator[PipedRows], numbers: bytearray) -> AsyncIterator[bytes]:
-    """The next lines, until there are numbers enough for a part."""
-    async for some in rows:
-        numbers += some.numbers
-        yield some.lines
+    """Yields the next lines and collects their numbers, until there are enough for a part."""
+    async for chunk in rows:
+        numbers += chunk.numbers
+        yield chunk.lines
         if len(numbers) >= PART_BYTES:
             return

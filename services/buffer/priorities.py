@@ -1,4 +1,4 @@
-"""Calls priority functions: ours here, those of users in a process of their own."""
+"""Calls priority functions: built-in ones here, users' in a worker process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ LOAD_SECONDS = 30.0
 
 
 class PriorityFailed(Exception):
-    """The function cannot be used, or not on these samples."""
+    """Raised when a function cannot be used at all, or not on these samples."""
 
 
 class PriorityDied(PriorityFailed):
-    """The process that called it was killed or was silent; nothing says that it would be again."""
+    """Raised when the worker process died or did not answer; a retry may succeed."""
 
 
 class Priorities:
-    """One worker process, started when first needed; killed when it does not answer.
+    """Calls functions in one worker process, started on demand and killed on a timeout.
 
     async with Priorities(limit_seconds=10.0, memory_bytes=2**31) as priorities:
         await priorities.load("my_priorities.surprising", {})
@@ -49,7 +49,7 @@ class Priorities:
         await self._worker.end()
 
     async def load(self, name: str, arguments: Args) -> None:
-        """Make sure that the function is there, as its file is now.
+        """Loads the function, as its file is now.
 
         Raises: PriorityFailed.
         """
@@ -61,9 +61,9 @@ class Priorities:
     async def compute(
         self, name: str, arguments: Args, candidates: Sequence[Candidate]
     ) -> list[float | None]:
-        """One for each candidate.
+        """Returns one priority per candidate.
 
-        Raises: PriorityFailed, PriorityDied where it may be asked again.
+        Raises: PriorityFailed; PriorityDied if it may be retried.
         """
         if name not in BUILT_IN:
             async with self._turn:
@@ -79,7 +79,7 @@ class Priorities:
     async def _ask(
         self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
     ) -> list[float | None]:
-        listed = [asdict(one) for one in candidates]
+        listed = [asdict(candidate) for candidate in candidates]
         try:
             await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
             answer = await self._worker.receive(limit_seconds)

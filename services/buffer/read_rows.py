@@ -1,9 +1,9 @@
-"""Reads the rows of a taskset and writes one JSON line each; runs as a process of its own.
+"""Reads the rows of a taskset and writes them as JSON lines; runs as a separate process.
 
     echo '{"kind": "file", "place": "DATA"}' | python -m services.buffer.read_rows
 
-The buffer itself never loads what reads parquet. Exit code 2 with one sentence on standard error
-says what is wrong with the data.
+The buffer itself never loads the parquet library. If the data are wrong, the exit code is 2 and
+standard error has one sentence that says why.
 """
 
 import sys
@@ -20,13 +20,13 @@ from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 USER_MISTAKE = 2
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
-"""A row goes to an explorer, or to the trainer, in one message."""
+"""A row is sent to an explorer, or to the trainer, in a single message."""
 WRITE_LENGTH = 64 * 1024
-"""As much as a pipe holds: whoever reads is woken once for so many."""
+"""The capacity of a pipe, so that the reader wakes up once for that many bytes."""
 
 
 def main() -> int:
-    """Write the rows; answers the exit code."""
+    """Writes the rows; returns the exit code."""
     source = RowSource.model_validate_json(sys.stdin.read())
     try:
         for lines in _lines(source):
@@ -46,7 +46,7 @@ def _line(row: object, where: str) -> str:
 
 
 def _lines(source: RowSource) -> Iterator[str]:
-    """Rows as JSON lines, some at once."""
+    """Yields rows as chunks of JSON lines."""
     lines: list[str] = []
     length = 0
     for where, row in _rows(source):
@@ -59,7 +59,7 @@ def _lines(source: RowSource) -> Iterator[str]:
 
 
 def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
-    """Each row with the words that say where it stands."""
+    """Yields each row with a description of its location."""
     match source.kind:
         case "file":
             check_place(source.place, source.roots)

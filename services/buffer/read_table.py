@@ -1,4 +1,4 @@
-"""Reads the rows of a database's table, in the order of its key."""
+"""Reads the rows of a database table, in the order of its primary key."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ from trinity.errors import UserError
 
 ROWS_AT_ONCE = 1_000
 TASK_COLUMN = "raw_task"
-"""A table that has it holds whole tasks there, as JSON."""
+"""A table with this column holds whole tasks there, as JSON."""
 SQLITE = "sqlite:///"
 DRIVERS = {"postgresql": "postgresql+psycopg"}
 
 
 def read_table(source: RowSource) -> Iterator[object]:
-    """The rows as columns by name, no more of them in memory than are read at once.
+    """Yields the rows as columns by name, with only one chunk in memory.
 
     Raises: UserError when there is no such database or table.
     """
@@ -41,14 +41,14 @@ def read_table(source: RowSource) -> Iterator[object]:
 
 
 def _engine(source: RowSource) -> sa.Engine:
-    """Of a file only if it is allowed, and never to be written."""
+    """Returns an engine; SQLite files must be allowed and are opened read-only."""
     if source.place.startswith(SQLITE):
         return _engine_of_file(source.place.removeprefix(SQLITE), source)
     try:
         url = sa.make_url(source.place)
         return sa.create_engine(url.set(drivername=DRIVERS[url.drivername]))
     except (sa.exc.ArgumentError, KeyError) as error:
-        raise UserError("the address is none of a database that is known here") from error
+        raise UserError("the address is not that of a supported database") from error
 
 
 def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
@@ -59,7 +59,7 @@ def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
 
 
 def _opened(file: str, real: str) -> sqlite3.Connection:
-    """SQLite opens by name, and a link may change: no row is read before it is seen what it did."""
+    """Opens SQLite by name, then checks which files it has open, as a link may have changed."""
     before = _open_files()
     connection = sqlite3.connect(f"file:{urllib.parse.quote(real)}?mode=ro", uri=True)
     try:
@@ -74,10 +74,10 @@ def _opened(file: str, real: str) -> sqlite3.Connection:
 
 
 def _open_files() -> set[tuple[str, str]]:
-    """Descriptors of this process, and where what they have open lies."""
+    """Returns the open file descriptors of this process, with their paths."""
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one of this listing is closed again
+        with contextlib.suppress(OSError):  # the descriptor of this listing is closed
             found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
     return found
 

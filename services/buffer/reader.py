@@ -1,4 +1,4 @@
-"""The process that reads the rows of a taskset, seen from the buffer."""
+"""Handle for the process that reads the rows of a taskset."""
 
 import asyncio
 import sys
@@ -14,19 +14,19 @@ from trinity.errors import PreconditionFailed
 MODULE = "services.buffer.read_rows"
 CHUNK_BYTES = 256 * 1024
 KEPT_BYTES = 64 * 1024
-"""Of what it says beside the rows: the last line says what is wrong."""
+"""Bytes of its standard error that are kept: the last line says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One that has been told what to read."""
+    """A running reader process."""
 
     child: Process
     rows: asyncio.StreamReader
     said: asyncio.Task[bytes]
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The rows as they come, whole lines with their ends: some rows at a time."""
+        """Yields the rows as they arrive: chunks of whole lines with their ends."""
         parts: list[bytes] = []
         while chunk := await self.rows.read(CHUNK_BYTES):
             end = chunk.rfind(b"\n") + 1
@@ -36,33 +36,38 @@ class Reader:
             parts.append(chunk[end:])
 
     async def check_end(self, name: str) -> None:
-        """Raises: PreconditionFailed with what the reader says is wrong with the data."""
-        said = (await self.said).decode(errors="replace").strip()
+        """Waits for the exit of the reader.
+
+        Raises: PreconditionFailed with the reader's error about the data.
+        """
+        errors = (await self.said).decode(errors="replace").strip()
         if await self.child.wait() != 0:
             reason = (
-                said.splitlines()[-1] if said else f"the reader ended with {self.child.returncode}"
+                errors.splitlines()[-1]
+                if errors
+                else f"the reader ended with {self.child.returncode}"
             )
             raise PreconditionFailed(f"taskset {name}: {reason}")
 
 
 @asynccontextmanager
 async def reading(source: RowSource) -> AsyncIterator[Reader]:
-    """A reader of these rows, which has ended when the block has.
+    """Runs a reader of these rows, which ends with the block.
 
-    What it says is taken from it all along: it would wait for that, and its rows with it.
+    Its standard error is drained all the time, because a full pipe would block it.
     """
     argv = [sys.executable, "-m", MODULE]
     child = await start_child(argv, limit=CHUNK_BYTES, stderr=PIPE)
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
-    said = asyncio.create_task(_last_of(child.stderr))
+    errors = asyncio.create_task(_last_of(child.stderr))
     try:
         child.stdin.write(source.model_dump_json().encode())
         child.stdin.close()
-        yield Reader(child, child.stdout, said)
+        yield Reader(child, child.stdout, errors)
     finally:
-        said.cancel()
+        errors.cancel()
         await end_child(child)
-        await asyncio.gather(said, return_exceptions=True)
+        await asyncio.gather(errors, return_exceptions=True)
 
 
 async def _last_of(stream: asyncio.StreamReader) -> bytes:

@@ -1,4 +1,4 @@
-"""What the buffer needs to be of use: the database and a place on the stream."""
+"""Readiness of the buffer: it needs the database and a subscription to the stream."""
 
 from services.buffer.ingest import Ingest
 from services.buffer.stream import RunStream
@@ -11,7 +11,7 @@ NO_BROKER = "the broker does not answer"
 
 
 class Needs:
-    """Passes on what is said about the database, unless the broker is away; either is a wait."""
+    """Sets readiness from database and broker, and shows a wait for each that is missing."""
 
     def __init__(self, *, health: Health, ingest: Ingest, stream: RunStream, waits: Waits) -> None:
         self._health = health
@@ -20,11 +20,11 @@ class Needs:
         self._waits = waits
 
     async def wait_bound(self) -> None:
-        """Return when results are taken from the stream for the first time."""
+        """Waits until results are taken from the stream for the first time."""
         await self._ingest.bound.wait()
 
     async def set_ready(self, ready: bool, reason: str = "") -> None:
-        """Take the news about the database."""
+        """Updates readiness with the state of the database."""
         is_bound = self._ingest.bound.is_set() and self._stream.is_connected
         self._show(DATABASE, None if ready else reason)
         self._show(BROKER, None if is_bound else NO_BROKER)
@@ -33,7 +33,7 @@ class Needs:
         await self._health.set_ready(ready, reason)
 
     def _show(self, name: str, reason: str | None) -> None:
-        """The buffer never gives up: those who call it do."""
+        """Shows or clears a wait, without a deadline: the buffer never gives up, its callers do."""
         if reason is None:
             self._waits.clear(name)
         else:

@@ -1,4 +1,4 @@
-"""Removes contents that nobody can need any more: first decided, then dropped, partition-wise."""
+"""Removes contents that are no longer needed: partitions are first retired, then dropped."""
 
 import logging
 
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 limited_log = LimitedLog(logger)
 
 LOOK_SECONDS = 60.0
-"""How long what nobody told of stays: a checkpoint tells, and the end of a stage."""
+"""Interval without notifications; checkpoints and ends of stages notify."""
 
 
 async def keep_contents_few(database: Database, listener: Listener) -> None:
-    """Look after each checkpoint and each stage, and now and then, until cancelled."""
+    """Removes contents after each checkpoint and stage, and periodically, until cancelled."""
     batched = BatchedSegments()
     with listener.subscribe(RETENTION_TOPIC) as changes:
         while True:
@@ -35,7 +35,7 @@ async def keep_contents_few(database: Database, listener: Listener) -> None:
 
 
 async def retain_once(database: Database, batched: BatchedSegments) -> None:
-    """Give up what every stage can do without, each for itself, and drop what is given up."""
+    """Retires unneeded contents of each stage independently, then drops what is retired."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
     for key in keys:
@@ -48,16 +48,19 @@ async def retain_once(database: Database, batched: BatchedSegments) -> None:
 
 
 async def _retain(database: Database, key: StageKey, batched: BatchedSegments) -> None:
-    """Raises: Unavailable, PreconditionFailed when nobody can tell what is needed of them."""
+    """Retires the unneeded contents of a stage.
+
+    Raises: Unavailable; PreconditionFailed when it cannot be determined what is needed.
+    """
     async with database.transaction() as connection:
         retired = await retire_contents(connection, key, batched)
     if retired.num_segments:
         extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
-        logger.info("old contents are given up", extra=extra)
+        logger.info("old contents are retired", extra=extra)
 
 
 async def _remove(database: Database) -> None:
-    """Another replica may be at it: then it is done there."""
+    """Drops retired contents, unless another replica is already doing so."""
     async with database.autocommit() as connection:
         if not await try_to_remove_alone(connection):
             return

@@ -1,10 +1,10 @@
-"""A sample's content as operators left it; what was stored stays as it came."""
+"""The content of a sample after operators; the stored original is never changed."""
 
 from trinity.api.v1 import experience_pb2 as pb
 
 
 def revised(body: bytes, *, reward: float | None, is_masked: bool) -> bytes:
-    """The wire bytes with this reward, if there is one, and with no token to be trained on."""
+    """Returns the wire bytes with the new reward, if any, and with all tokens masked, if asked."""
     if reward is None and not is_masked:
         return body
     message = pb.Experience.FromString(body)

@@ -1,4 +1,4 @@
-"""Where the rows of a taskset lie, told to the process that reads them."""
+"""Source of the rows of a taskset, as passed to the reader process."""
 
 from typing import Literal
 
@@ -6,15 +6,15 @@ from pydantic import BaseModel, ConfigDict
 
 
 class RowSource(BaseModel):
-    """It is told as JSON on standard input: others can see a command line, and passwords in it."""
+    """A source, passed as JSON on standard input: a command line would expose passwords."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["file", "hub", "sql"]
     place: str
-    """A path, `owner/name`, or a database's address."""
+    """A path, `owner/name`, or the address of a database."""
     revision: str | None = None
-    """Of a dataset on the hub: the commit whose rows are meant."""
+    """Commit of a dataset on the hub."""
     split: str = "train"
     subset_name: str | None = None
     table: str | None = None

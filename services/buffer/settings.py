@@ -1,4 +1,4 @@
-"""What the buffer reads from its environment."""
+"""Settings of the buffer from its environment."""
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
@@ -17,35 +17,35 @@ class BufferSettings(ServiceSettings):
     nats_url: SecretStr
     """nats://user:password@host:port of a broker with JetStream."""
     synchronizer: str = ""
-    """Address of the synchronizer, host:port, which is told what the buffer waits for; empty tells
-    nobody."""
+    """Address of the synchronizer, host:port, to which the buffer reports what it waits for; empty
+    disables the reports."""
     migrate_on_start: bool = False
-    """Bring the schema to the newest revision before serving; for a launcher of one machine."""
+    """Upgrade the schema to the newest revision before serving; for single-machine launchers."""
     connect_seconds: float = Field(default=30.0, gt=0)
-    """How long to wait at the start for the database and the broker."""
+    """Time to wait at startup for the database and the broker."""
     stream_max_bytes: int = Field(default=2 * 1024**3, gt=0)
-    """Size of the stream of results; a full one refuses results until some are stored."""
+    """Size of the stream of results; a full stream refuses results until some are stored."""
     stream_replicas: int = Field(default=1, ge=1, le=5)
-    """On how many brokers of a cluster the stream is kept: 3 outlive the loss of one."""
+    """Number of brokers of a cluster that keep the stream: 3 survive the loss of one."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)
-    """How long a user's advantage function or operator may take for one call: a group, or an
-    explore step where one of them asks for all of it."""
+    """Time limit for one call of a user's advantage function or operator: on a group, or on an
+    explore step if one of them asks for all of it."""
     function_memory_bytes: int = Field(default=2 * 1024**3, ge=128 * 1024**2)
-    """Memory that the process of users' functions may take for its data."""
+    """Memory limit for the data of the process that runs users' functions."""
     priority_seconds: float = Field(default=10.0, gt=0)
-    """How long a user's priority function may take for all samples that wait for one batch."""
+    """Time limit for a user's priority function on all samples that wait for one batch."""
     idle_transaction_seconds: float = Field(default=IDLE_TRANSACTION_SECONDS, gt=0)
-    """How long a transaction may say nothing to the database, as that of a frozen replica, before
-    the database ends it and frees what it has locked; `priority_seconds` come on top."""
+    """Time that a transaction may be idle, as in a frozen replica, before the database aborts it
+    and releases its locks; `priority_seconds` are added."""
     segment_max_rows: int = Field(default=65_536, gt=0)
-    """Payload rows of one partition; the next ones go into a new partition."""
+    """Most payload rows of one partition; further rows go into a new partition."""
     segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)
     """The same in bytes. A partition is the smallest part that `buffer.keep_steps` removes."""
     taskset_roots: str = "/"
-    """Directories that tasksets may be read from, separated by colons; links that lead out of them
-    are not followed."""
+    """Directories that tasksets may be read from, separated by colons; links that lead outside are
+    not followed."""
 
     @property
     def root_paths(self) -> tuple[str, ...]:

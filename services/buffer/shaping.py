@@ -1,4 +1,4 @@
-"""Shapes groups: reads their samples, calls operators and the advantage, says what came of them."""
+"""Computes advantages of groups: reads samples, calls operators and the advantage function."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,19 +25,19 @@ from trinity.waits import Waits
 
 SHOWN_AFTER_SECONDS = 1.0
 READ_AT_ONCE = 256
-"""Whole samples in memory together."""
+"""Whole samples that are in memory together."""
 NOTHING_TO_COMPARE = Advantages(np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Groups that functions see in one call."""
+    """Groups that functions process in one call."""
 
     claims: Sequence[Claim]
     comparison: Comparison
 
     def shaped(self, chain: Chain, outcomes: Sequence[Outcome]) -> list[Shaped]:
-        """What came of each; of a whole explore step all or nothing."""
+        """Returns the result of each group; for a whole explore step, one error fails all."""
         failed = next((outcome for outcome in outcomes if outcome.error), None)
         if failed and chain.needs.whole_step:
             outcomes = [failed for _ in outcomes]
@@ -47,7 +47,7 @@ class Part:
         ]
 
     def failed(self, chain: Chain, operator: Operator, error: str) -> list[Shaped]:
-        """Where a function gave nothing."""
+        """Returns the groups as failed."""
         function = operator.title if operator.kind == "operator" else ""
         outcome = Outcome(error=error, function=function)
         return self.shaped(chain, [outcome for _ in self.claims])
@@ -55,14 +55,14 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """Parts that go from function to function, and what came of those that go no further."""
+    """Parts that go from function to function, and the results of finished ones."""
 
     chain: Chain
     parts: list[Part]
     done: list[Shaped] = field(default_factory=list)
 
     def operated(self, operator: Operator, answers: Sequence[Any]) -> None:
-        """Go on with what an operator left; parts without an answer were not tried."""
+        """Continues with the samples that an operator left; drops parts that were not tried."""
         going = []
         for part, answer in zip(self.parts, answers, strict=False):
             try:
@@ -75,7 +75,7 @@ class Work:
         self.parts = going
 
     def compared(self, answers: Sequence[Any]) -> None:
-        """End with the advantages."""
+        """Finishes the parts with their advantages."""
         for part, answer in zip(self.parts, answers, strict=False):
             try:
                 if isinstance(answer, str):
@@ -86,7 +86,7 @@ class Work:
         self.parts = []
 
     def take_empty(self) -> None:
-        """What has no sample left needs no advantage."""
+        """Finishes parts without samples, which need no function."""
         empty = [part for part in self.parts if not part.comparison.ids]
         asked = [part for part in self.parts if part.comparison.ids]
         self.parts = empty
@@ -96,16 +96,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaper:
-    """Computes, and changes nothing in the database."""
+    """Computes results for groups without changing the database."""
 
     database: Database
     functions: Functions
     waits: Waits
 
     async def chain_of(self, stage: Stage) -> Chain:
-        """The stage's functions with their needs; one that cannot be loaded says so when called."""
+        """Returns the stage's functions with their needs; load errors surface when called."""
         chain = Chain.of(stage.plan)
-        operators = [await self._with_needs(one) for one in chain.operators]
+        operators = [await self._with_needs(operator) for operator in chain.operators]
         return Chain(operators=tuple(operators), advantage=await self._with_needs(chain.advantage))
 
     async def _with_needs(self, operator: Operator) -> Operator:
@@ -115,7 +115,7 @@ class Shaper:
             return operator
 
     async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
-        """What came of these groups; those that are missing in it were not tried."""
+        """Returns the results of these groups; missing groups were not tried."""
         groups = await self._load_groups(stage.key, claims)
         details = await self._load_details(stage.key, chain, groups)
         parts = await asyncio.to_thread(_parts, chain, claims, groups, details, stage.seed)
@@ -157,17 +157,17 @@ class Shaper:
     async def _load_details(
         self, key: StageKey, chain: Chain, groups: Sequence[Group]
     ) -> dict[str, Detail]:
-        """What the functions need to know from whole samples, by experience."""
+        """Returns values of whole samples that the functions need, by experience."""
         if not chain.needs.reads_samples:
             return {}
-        ids = [one.experience_id for group in groups for one in group.compared]
+        ids = [sample.experience_id for group in groups for sample in group.compared]
         details: dict[str, Detail] = {}
         for first in range(0, len(ids), READ_AT_ONCE):
-            some = ids[first : first + READ_AT_ONCE]
+            chunk = ids[first : first + READ_AT_ONCE]
             async with self.database.transaction() as connection:
-                bodies = await load_bodies(connection, key, some)
+                bodies = await load_bodies(connection, key, chunk)
             read = await asyncio.to_thread(read_details, bodies, chain.needs)
-            details |= zip(some, read, strict=True)
+            details |= zip(chunk, read, strict=True)
         return details
 
 
@@ -178,7 +178,7 @@ def _parts(
     details: Mapping[str, Detail],
     seed: int,
 ) -> list[Part]:
-    """One for all groups, or one for each."""
+    """Returns one part for all groups, or one for each."""
     size = len(groups) if chain.takes_many_groups else 1
     return [
         Part(

@@ -1,4 +1,4 @@
-"""The stream on which explorers publish results, and the buffer's place on it."""
+"""The JetStream stream of results from explorers, and the buffer's consumer."""
 
 import asyncio
 import logging
@@ -30,20 +30,20 @@ logger = logging.getLogger(__name__)
 STREAM = RUNS_STREAM
 DURABLE = RUNS_CONSUMER
 ACK_SECONDS = 3.0
-"""What a buffer took is given to the next one after that, unless it says that it works on it."""
+"""A message is redelivered after this, unless the buffer acknowledges or extends it."""
 MAX_UNACKED = 1024
 RETRY_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 1024 * 1024
-"""What is larger is uploaded and referred to."""
+"""Larger results are uploaded as blobs, and the message refers to them."""
 OTHER_CONFIG = 10058
-"""The broker's number for a stream that exists with another configuration."""
+"""Error code of the broker: the stream exists with another configuration."""
 UNREADABLE_CONSUMER = 10012
-"""The broker's number for a consumer whose files it cannot read."""
+"""Error code of the broker: the files of the consumer cannot be read."""
 
 
 @asynccontextmanager
 async def connect(client: Client, url: str, connect_seconds: float) -> AsyncIterator[None]:
-    """Connect for as long as the block lasts; the connection comes back whenever the broker does.
+    """Connects while the block runs; reconnects whenever the broker comes back.
 
     Raises: UserError when the broker does not answer at the start.
     """
@@ -94,7 +94,7 @@ def _place(url: str) -> str:
 class RunStream:
     """The work queue of results: a message is kept until it is stored, however long it takes.
 
-    A full stream refuses new messages: who sends them keeps them and sends them again.
+    A full stream refuses new messages: the sender keeps them and retries.
     """
 
     def __init__(self, client: Client, max_bytes: int, replicas: int = 1) -> None:
@@ -104,7 +104,7 @@ class RunStream:
         self._max_bytes = max_bytes
 
     async def bind(self) -> JetStreamContext.PullSubscription:
-        """Make the stream and the consumer, or find them.
+        """Creates or finds the stream and the consumer.
 
         Raises: Unavailable when the broker does not answer.
         """
@@ -124,14 +124,14 @@ class RunStream:
             await self._jetstream.update_stream(self._stream_config())
 
     async def _make_consumer(self) -> None:
-        """A damaged one is made anew: what is delivered again by it is known or stored again."""
+        """Creates the consumer, or recreates a damaged one: redelivered results do no harm."""
         config = self._consumer_config()
         try:
             await self._jetstream.add_consumer(STREAM, config)
         except ServerError as error:
             if error.err_code != UNREADABLE_CONSUMER:
                 raise
-            logger.warning("the stream of results is damaged and made anew")
+            logger.warning("the stream of results is damaged and is created again")
             await self._jetstream.delete_stream(STREAM)
             await self._make()
             await self._jetstream.add_consumer(STREAM, config)
@@ -141,7 +141,7 @@ class RunStream:
             await self._jetstream.add_consumer(STREAM, config)
 
     async def _skips_messages(self) -> bool:
-        """Whether the consumer is beyond a stream that lost messages, and would skip new ones."""
+        """Returns whether the stream lost messages, so that the consumer would skip new ones."""
         consumer = await self._jetstream.consumer_info(STREAM, DURABLE)
         stream = await self._jetstream.stream_info(STREAM)
         return consumer.delivered is not None and (
@@ -149,7 +149,7 @@ class RunStream:
         )
 
     async def check_place(self) -> None:
-        """Return while the consumer takes whatever comes.
+        """Checks that the consumer would receive new messages.
 
         Raises: Unavailable when `bind` is needed again.
         """
@@ -161,7 +161,7 @@ class RunStream:
             raise Unavailable("the broker has lost messages")
 
     async def num_pending(self) -> int:
-        """Messages that are not stored yet.
+        """Returns the number of messages that are not stored yet.
 
         Raises: Unavailable when the broker does not answer.
         """
@@ -175,7 +175,7 @@ class RunStream:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker is there."""
+        """True if the broker is connected."""
         return bool(self._client.is_connected)
 
     def _stream_config(self) -> StreamConfig:

@@ -1,4 +1,4 @@
-"""The process that takes the rows of a taskset through its task pipeline, seen from the buffer."""
+"""Handle for the process that runs a task pipeline over the rows of a taskset."""
 
 import asyncio
 import contextlib
@@ -18,18 +18,18 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 MODULE = "trinity.task_operators.worker"
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of one line, without the rows behind it; twice that waits here while Postgres is slow."""
+"""Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
 WORD_BYTES = 8
 CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 
 
 class PipelineDied(Exception):
-    """Its process was ended by somebody else; nothing says that it would be again."""
+    """Raised when its process was killed from outside; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLimits:
-    """What users' task operators may take."""
+    """Time and memory limits of users' task operators."""
 
     call_seconds: float
     memory_bytes: int
@@ -37,16 +37,16 @@ class PipelineLimits:
 
 @dataclass(frozen=True, slots=True)
 class PipedRows:
-    """Some rows that stay."""
+    """A chunk of rows that the pipeline keeps."""
 
     numbers: bytes
-    """Which rows of the source they are, 8 bytes each."""
+    """Their row numbers in the source, 8 bytes each."""
     lines: bytes
 
 
 @dataclass(slots=True)
 class PipelineProcess:
-    """One taskset's; it holds rows on the disk until their order is known.
+    """The process for one taskset; it holds rows on disk until their order is known.
 
     async with PipelineProcess(pipeline, limits) as process:
         feeding = group.create_task(process.feed(rows))
@@ -56,10 +56,10 @@ class PipelineProcess:
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
     counts: PipelineCounts | None = None
-    """There when all rows were given."""
+    """Set after all rows were yielded."""
     _process: Process | None = None
     _calls: str = ""
-    """A user's operator that is being called."""
+    """The user's operator that is being called, if any."""
 
     async def __aenter__(self) -> Self:
         argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
@@ -76,7 +76,7 @@ class PipelineProcess:
             await end_child(self._process)
 
     async def feed(self, rows: AsyncIterator[bytes]) -> None:
-        """Give it all rows; one that has ended takes none, and `rows` says why."""
+        """Writes all rows to the process; if it has ended, `rows` reports why."""
         assert self._process is not None and self._process.stdin is not None
         stdin = self._process.stdin
         with contextlib.suppress(ConnectionError):
@@ -88,10 +88,10 @@ class PipelineProcess:
             stdin.close()
 
     async def rows(self) -> AsyncGenerator[PipedRows]:
-        """The rows that stay, in their order, some at a time.
+        """Yields the rows that the pipeline keeps, in order, in chunks.
 
-        Raises: PreconditionFailed for what an operator does wrong, Unavailable when one needs
-        somebody who does not answer, PipelineDied.
+        Raises: PreconditionFailed for an error of an operator, Unavailable when a service that an
+        operator needs does not answer, PipelineDied.
         """
         while (line := await self._line()).endswith(b"\n"):
             letter, text = line[:1], line[2:-1]
@@ -117,7 +117,7 @@ class PipelineProcess:
             raise self._died() from error
 
     async def _line(self) -> bytes:
-        """Its next answer, empty at the end; a user's operator that is called has a time limit."""
+        """Returns the next line, empty at the end; calls of users' operators have a time limit."""
         seconds = self.limits.call_seconds if self._calls else None
         try:
             async with asyncio.timeout(seconds):

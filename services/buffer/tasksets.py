@@ -1,4 +1,4 @@
-"""Brings tasksets into the database, each content once, however long that takes."""
+"""Loads tasksets into the database, each content once, in background jobs."""
 
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,12 +18,12 @@ from trinity.errors import PreconditionFailed
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 FORGOTTEN_SECONDS = 600.0
-"""After which whoever waited for a taskset and asks no more has given up."""
+"""A client that has not asked for a taskset for this long has given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The tasksets that are stored, and what the others wait for."""
+    """Stored tasksets, and the reasons why others are not ready."""
 
     stored: list[StageTaskset] = field(default_factory=list)
     awaited: list[str] = field(default_factory=list)
@@ -31,14 +31,14 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class _Commits:
-    """Of datasets, when they were told to whoever opens a stage."""
+    """Commits of datasets, with the time when they were chosen."""
 
     of: Mapping[str, str]
     noted_at: float = field(default_factory=time.monotonic)
 
 
 class TasksetLibrary:
-    """Finds tasksets by the identity of their content and reads those that are new."""
+    """Finds tasksets by the identity of their content, and reads new ones."""
 
     def __init__(
         self,
@@ -53,37 +53,37 @@ class TasksetLibrary:
         self._roots = roots
         self._limits = limits
         self._commits: dict[tuple[str, str, str], _Commits] = {}
-        """Of datasets on the hub that are read for an experiment's taskset. Else a commit that is
-        made meanwhile would have all of it fetched and stored once more."""
+        """Commits of hub datasets that are being read for an experiment's taskset. Without this, a
+        commit made meanwhile would cause a second download."""
 
     async def resolve(
         self, tenant: str, experiment_id: str, needed: Sequence[NeededTaskset]
     ) -> Resolved:
-        """Find what is stored and begin to read what is not.
+        """Finds stored tasksets and starts to read the others.
 
-        Raises: PreconditionFailed naming one that cannot be read.
+        Raises: PreconditionFailed that names a taskset that cannot be read.
         """
         resolved = Resolved()
-        for one in needed:
-            found = await self._find(tenant, experiment_id, one)
+        for taskset in needed:
+            found = await self._find(tenant, experiment_id, taskset)
             if isinstance(found, str):
                 resolved.awaited.append(found)
                 continue
-            if found.num_rows == 0 and not one.is_queue:
-                lack = await self._lack(tenant, one, found)
-                raise PreconditionFailed(f"taskset {one.name}: {lack}")
+            if found.num_rows == 0 and not taskset.is_queue:
+                lack = await self._lack(tenant, taskset, found)
+                raise PreconditionFailed(f"taskset {taskset.name}: {lack}")
             resolved.stored.append(
                 StageTaskset(
-                    name=one.name,
+                    name=taskset.name,
                     taskset_id=found.taskset_id,
-                    kind=one.kind,
+                    kind=taskset.kind,
                     num_rows=found.num_rows,
                 )
             )
         return resolved
 
     async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
-        """The taskset, stored and complete, or what it waits for."""
+        """Returns the complete stored taskset, or the reason why it is not ready."""
         reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
             commits = self._commits_of(reading)
@@ -103,9 +103,9 @@ class TasksetLibrary:
         return waits_for
 
     def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
-        """What the one who asks again was told before; whoever asks no more is forgotten."""
+        """Returns the commits chosen at the first request; drops those of expired requests."""
         oldest = time.monotonic() - FORGOTTEN_SECONDS
-        self._commits = {one: own for one, own in self._commits.items() if own.noted_at > oldest}
+        self._commits = {key: own for key, own in self._commits.items() if own.noted_at > oldest}
         known = self._commits.get(reading)
         return known.of if known else {}
 
@@ -137,7 +137,7 @@ class TasksetLibrary:
     async def _read(
         self, job: Job, tenant: str, origin: Origin, pipeline: ResolvedTaskPipeline | None
     ) -> None:
-        """Read the rows unless their content is stored; a failure leaves nothing behind."""
+        """Reads the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
             claimed = await claim_source(connection, tenant, origin.content)
             if claimed is None:
@@ -156,7 +156,7 @@ class TasksetLibrary:
             await notify(connection, tasksets_topic(tenant))
 
     async def _lack(self, tenant: str, needed: NeededTaskset, found: Taskset) -> str:
-        """Why a taskset is empty."""
+        """Returns why a taskset is empty."""
         async with self._database.transaction() as connection:
             counts = await counts_of(connection, tenant, found.taskset_id)
         if counts is not None and counts.num_read:

@@ -1,4 +1,4 @@
-"""What the buffer tells of its work: spans in the traces of the tasks, and figures."""
+"""Telemetry of the buffer: spans in the traces of tasks, and metrics."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from trinity.types import StageKey
 
 
 def leased(grant: Grant, begun_ns: int) -> str:
-    """A task was handed out; answers the context that goes with it."""
+    """Records the lease of a task; returns the trace context to send with it."""
     instruments.LEASED.add(1, {names.KIND: grant.kind.value})
     if not tracing.is_on():
         return ""
@@ -34,7 +34,7 @@ def leased(grant: Grant, begun_ns: int) -> str:
 
 
 def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) -> None:
-    """Results are committed: each in the trace of its task, each message in its sender's."""
+    """Records committed results in the traces of their tasks, and messages in their senders'."""
     if metrics.is_on():
         instruments.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
         for verdict in verdicts:
@@ -62,24 +62,24 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) 
 
 
 def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
-    """Groups went through the pipeline."""
+    """Records groups that went through the pipeline."""
     if metrics.is_on():
         instruments.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
         instruments.SHAPED.add(len(done))
     if not tracing.is_on():
         return
-    for one in done:
+    for group in done:
         span = tracing.begin(
             names.PIPELINE,
-            parent=places.of_task(one.claim.assignment_id),
+            parent=places.of_task(group.claim.assignment_id),
             begun_ns=begun_ns,
             attributes={
-                names.OPERATOR: one.operator,
-                names.NUM_ROWS: len(one.outcome.rows),
-                names.NUM_FILTERED: len(one.outcome.left_out),
+                names.OPERATOR: group.operator,
+                names.NUM_ROWS: len(group.outcome.rows),
+                names.NUM_FILTERED: len(group.outcome.left_out),
             },
         )
-        if one.outcome.error:
+        if group.outcome.error:
             span.fail("the group cannot be shaped")
         span.end()
 
@@ -87,7 +87,7 @@ def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
 def composed(
     key: StageKey, step: int, rows: Sequence[ReadyRow], incarnation: int, begun_ns: int
 ) -> None:
-    """A batch is made of these rows, for the train step whose call this is."""
+    """Records a batch of these rows, in the trace of the calling train step."""
     instruments.BATCH_ROWS.add(len(rows))
     if not tracing.is_on():
         return
@@ -110,11 +110,11 @@ def composed(
 
 
 def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
-    """Tasks were drawn: their traces begin."""
+    """Records drawn tasks, whose traces begin here."""
     if not tracing.is_on():
         return
-    for one in new:
-        own_id = assignment_id(key, one.kind, one.explore_step, one.position)
+    for assignment in new:
+        own_id = assignment_id(key, assignment.kind, assignment.explore_step, assignment.position)
         tracing.record(
             names.TASK,
             0,
@@ -124,10 +124,10 @@ def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
                 names.TENANT: key.tenant,
                 names.STAGE: key.stage,
                 names.ASSIGNMENT: own_id,
-                names.KIND: one.kind.value,
-                names.TASKSET: one.taskset,
-                names.TASK_INDEX: one.task_index,
-                names.EXPLORE_STEP: one.explore_step,
-                names.POSITION: one.position,
+                names.KIND: assignment.kind.value,
+                names.TASKSET: assignment.taskset,
+                names.TASK_INDEX: assignment.task_index,
+                names.EXPLORE_STEP: assignment.explore_step,
+                names.POSITION: assignment.position,
             },
         )

@@ -1,4 +1,4 @@
-"""Forgets what nobody will ask for any more."""
+"""Periodic maintenance: deletes obsolete records, ends overdue waits."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 600.0
 STRAGGLER_SECONDS = 1.0
-"""How late it may be noticed that an explore step has enough."""
+"""Interval of checks for explore steps that have enough."""
 FEEDBACK_SECONDS = 5.0
-"""How late an overdue sample may be noticed."""
+"""Interval of checks for overdue samples."""
 
 
 async def keep_small(database: Database) -> None:
-    """Clear up now and then, until cancelled."""
+    """Cleans up periodically, until cancelled."""
     while True:
         await clear_once(database)
         await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def clear_once(database: Database) -> None:
-    """Clear up, each kind for itself: what one of them lacks the others need not wait for."""
+    """Cleans up each kind independently, so that a failure of one does not stop the others."""
     for clear in (_forget_reports, _forget_blobs, delete_abandoned):
         try:
             await clear(database)
@@ -53,7 +53,7 @@ async def _forget_blobs(database: Database) -> None:
 
 
 async def delete_abandoned(database: Database) -> None:
-    """Delete tasksets that nobody refers to; one a transaction, as each may have many rows."""
+    """Deletes unreferenced tasksets, one per transaction, because each may have many rows."""
     while True:
         async with database.transaction() as connection:
             found = await lock_abandoned(connection)
@@ -61,11 +61,11 @@ async def delete_abandoned(database: Database) -> None:
                 return
             await delete_taskset(connection, found.tenant, found.taskset_id)
         extra = {"tenant": found.tenant, "taskset": found.name}
-        logger.info("a taskset that nobody refers to is deleted", extra=extra)
+        logger.info("an unreferenced taskset is deleted", extra=extra)
 
 
 async def end_waits_for_feedback(database: Database) -> None:
-    """Leave out samples whose rewards are overdue, until cancelled."""
+    """Leaves out samples whose rewards are overdue, until cancelled."""
 
     def waits(stage: Stage) -> bool:
         return bool(stage.plan.config.buffer.feedback_timeout)
@@ -76,7 +76,7 @@ async def end_waits_for_feedback(database: Database) -> None:
 
 
 async def end_waits_for_stragglers(database: Database) -> None:
-    """Leave behind what explore steps need not wait for, until cancelled."""
+    """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
 
     def waits(stage: Stage) -> bool:
         return stage.plan.needs_rollout and bool(stage.plan.num_spare_tasks)
@@ -92,7 +92,7 @@ async def _in_each_stage(
     act: Callable[[AsyncConnection, StageKey], Awaitable[object]],
     otherwise: str,
 ) -> None:
-    """Act in every open stage that it concerns, each for itself: one cannot hold up the others."""
+    """Acts on each open stage that `concerns` selects; a failure does not stop the others."""
     try:
         async with database.transaction() as connection:
             stages = await list_readable(connection)
@@ -103,5 +103,5 @@ async def _in_each_stage(
         try:
             async with database.transaction() as connection:
                 await act(connection, stage.key)
-        except (Unavailable, PreconditionFailed) as error:  # also who reads its plan may change
+        except (Unavailable, PreconditionFailed) as error:  # a plan may become unreadable
             logger.warning(otherwise, extra={"stage": stage.key.stage, "why": str(error)})

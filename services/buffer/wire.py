@@ -1,4 +1,4 @@
-"""Between the stream's bytes and the domain: results in, samples and rows out."""
+"""Decodes and validates result messages, and decodes stored samples."""
 
 import hashlib
 import math
@@ -22,24 +22,24 @@ from trinity.types import StageKey, experience_id
 MAX_SEQUENCE = 2**63 - 1
 MAX_REFERENCE_BYTES = 1024
 MAX_RESULTS = 1_000
-"""In one message; an explorer packs far fewer."""
+"""Most results in one message; an explorer packs far fewer."""
 MAX_SUFFIX_BYTES = 500
-"""A suffix stands in an index."""
+"""A suffix is part of an index."""
 MAX_REASON_LENGTH = 4_000
 SHA256_BYTES = 32
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 COUNTED_BYTES = 1024 * 1024
-"""What is larger was uploaded, up to 64 MiB: its parts are counted before it is parsed."""
+"""Larger bodies are uploads of up to 64 MiB, whose fields are counted before parsing."""
 MAX_PARTS = 200_000
 
 
 def subject_of(key: StageKey) -> str:
-    """Where results of a stage are published."""
+    """Returns the subject on which results of a stage are published."""
     return runs_subject(key.tenant, key.experiment_id, key.stage)
 
 
 class Unparsable(Exception):
-    """A message that is no batch of results."""
+    """Raised for a message that is not a valid batch of results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +54,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """A message as it was understood."""
+    """A decoded message."""
 
     results: tuple[Result, ...]
     refused: tuple[Refused, ...]
     blob_sha256: bytes
-    """Where the results are, if they were too large for the message."""
+    """Hash of the blob with the results, if they were too large for the message."""
 
 
 def check_parts(body: bytes) -> None:
-    """Raises: Unparsable for what would take too much memory to be parsed."""
+    """Checks the number of fields.
+
+    Raises: Unparsable when parsing would take too much memory.
+    """
     if len(body) > COUNTED_BYTES and count_parts(body, BATCH, MAX_PARTS) > MAX_PARTS:
         raise Unparsable(
             f"it has more than {MAX_PARTS:,} parts (fields, and items of lists in `info`)"
@@ -71,9 +74,9 @@ def check_parts(body: bytes) -> None:
 
 
 def open_parcel(subject: str, body: bytes) -> Parcel:
-    """Read a message; what is wrong with one result does not touch the others.
+    """Decodes a message; an invalid result does not affect the others.
 
-    Raises: Unparsable when nothing in it can be attributed.
+    Raises: Unparsable when none of it can be attributed to a producer.
     """
     check_parts(body)
     try:
@@ -86,23 +89,23 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
         raise Unparsable("its producer is not a UUID") from error
     _check_form(message)
     results, refused = [], []
-    for one in message.results:
+    for result in message.results:
         try:
-            results.append(_read_result(subject, producer, one))
+            results.append(_read_result(subject, producer, result))
         except ValueError as error:
             refused.append(
                 Refused(
                     producer=producer,
-                    sequence=one.sequence,
+                    sequence=result.sequence,
                     reason=storable(str(error))[:MAX_REASON_LENGTH],
-                    body=one.SerializeToString(),
+                    body=result.SerializeToString(),
                 )
             )
     return Parcel(results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256)
 
 
 def _check_form(message: pb.RunResultBatch) -> None:
-    """Either some results or where they are."""
+    """Checks that there are either results or a reference to them."""
     if bool(message.results) == bool(message.blob_sha256):
         raise Unparsable("it must hold results or a reference to some, and not both")
     if len(message.results) > MAX_RESULTS:
@@ -112,7 +115,7 @@ def _check_form(message: pb.RunResultBatch) -> None:
 
 
 def is_reference(body: bytes) -> bool:
-    """Whether a message only says where its results are; such a message is short."""
+    """Returns whether a message only refers to its results; such a message is short."""
     if len(body) > MAX_REFERENCE_BYTES:
         return False
     try:
@@ -140,7 +143,9 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         raise ValueError("it failed, yet has experiences")
     _check_steps(message.experiences)
     first = message.experiences[0] if message.experiences else pb.Experience()
-    experiences = tuple(_read_experience(message, first, one) for one in message.experiences)
+    experiences = tuple(
+        _read_experience(message, first, experience) for experience in message.experiences
+    )
     return Result(
         key=key,
         assignment_id=_uuid(message.assignment_id, "assignment_id"),
@@ -163,14 +168,14 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
 
 
 def _content_hash(message: pb.RunResult, experiences: Sequence[ExperienceRecord]) -> bytes:
-    """Of the result without its experiences, which it loses by this, and of what they hash to."""
+    """Hashes the result without its experiences, which are cleared, and their hashes."""
     message.ClearField("experiences")
     head = message.SerializeToString(deterministic=True)
-    return _hash(_hash(head) + b"".join(one.content_hash for one in experiences))
+    return _hash(_hash(head) + b"".join(record.content_hash for record in experiences))
 
 
 def _check_steps(experiences: Iterable[pb.Experience]) -> None:
-    places = [(one.eid.step, one.eid.suffix) for one in experiences]
+    places = [(experience.eid.step, experience.eid.suffix) for experience in experiences]
     if places != sorted(set(places)):
         raise ValueError("its experiences are not in order of their steps, each once")
 
@@ -238,7 +243,7 @@ def _hash(body: bytes) -> bytes:
 
 
 def decode_sample(body: bytes) -> Sample:
-    """The text of a stored experience."""
+    """Returns a stored experience as text."""
     message = pb.Experience.FromString(body)
     sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
     return Sample(

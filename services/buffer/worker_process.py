@@ -1,4 +1,4 @@
-"""The process that calls users' functions: started when first needed, killed when it is silent."""
+"""Worker process that calls users' functions: started on demand, killed on a timeout."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 class WorkerFailed(Exception):
-    """It ended or was ended; the next request starts another one."""
+    """Raised when the process ended or was killed; the next request starts another one."""
 
 
 class WorkerProcess:
-    """One at a time, for one who asks at a time.
+    """One process at a time, for one caller at a time.
 
     await worker.send({"kind": "operator", ...})
     answer = await worker.receive(limit_seconds=10.0)
@@ -31,17 +31,17 @@ class WorkerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is there, and knows what it was told."""
+        """True if the process is running and keeps its state."""
         return self._process is not None
 
     async def send(self, request: Mapping[str, Any]) -> None:
-        """Ask for something; what does not fit into the pipe is written while it reads."""
+        """Sends a request; the part that does not fit into the pipe is written in `receive`."""
         process = self._process or await self._start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
 
     async def receive(self, limit_seconds: float) -> dict[str, Any]:
-        """Its next answer.
+        """Returns the next answer.
 
         Raises: WorkerFailed.
         """
@@ -53,7 +53,7 @@ class WorkerProcess:
             await self.end()
             raise WorkerFailed(f"it did not answer within {limit_seconds:g} s") from error
         except BaseException:
-            # Answers that nobody waits for must not be taken for those of others.
+            # An abandoned answer must not be taken for the answer to a later request.
             await self.end()
             raise
         if not line:
@@ -71,7 +71,7 @@ class WorkerProcess:
         return self._process
 
     async def end(self) -> None:
-        """Kill it, and what it has started."""
+        """Kills the process and its group."""
         process, self._process = self._process, None
         if process is not None:
             await end_child(process)
@@ -87,5 +87,5 @@ async def _next_line(process: Process) -> bytes:
 
 
 def sentence_of(error: str) -> str:
-    """The first line of what a user's function says when it fails."""
-    return storable(error.strip().split("\n")[0]) or "it failed without a word"
+    """Returns the first line of the error of a user's function."""
+    return storable(error.strip().split("\n")[0]) or "it failed without a message"

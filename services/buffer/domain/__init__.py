@@ -1,1 +1,1 @@
-"""The buffer's decisions as plain Python: no SQL, no broker, no RPC."""
+"""Decisions of the buffer as plain Python: no SQL, no message broker, no RPC."""

@@ -1,4 +1,4 @@
-"""Whether the next explore step may begin: weights that are on their way, and credit in rows."""
+"""Admission of the next explore step: by the weights it needs, and by a credit in rows."""
 
 from dataclasses import dataclass
 
@@ -7,36 +7,36 @@ from services.buffer.domain.stage import Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Rows that are on their way to a batch."""
+    """Counts of rows that are on their way to a batch."""
 
     num_outstanding: int
-    """Runs without an end, and rows that the pipeline has not finished."""
+    """Runs that have not ended, and rows that the pipeline has not finished."""
     num_ready: int
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Outstanding and ready rows together."""
         return self.num_outstanding + self.num_ready
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the next explore step does not begin yet, or never will."""
+    """The reason why the next explore step does not open yet, or never will."""
 
     reason: str
     is_final: bool = False
     wants_version: bool = False
-    """Whether the trainer is to publish what it has."""
+    """True if the trainer should publish the weights it has."""
 
 
 def credit_rows(stage: Stage) -> int:
-    """Most rows that may be outstanding or ready once another explore step is open.
+    """Returns the most rows that may be outstanding or ready after another explore step opens.
 
     The trainer needs `sync_interval` batches until its next version, and the explorer may be
-    `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. What
-    waits in a replay buffer is bounded by its own capacity. Tasks that may be left behind
-    (`explorer.over_rollout`) run like all others. Without a trainer an explore step may open while
-    the one before is worked on.
+    `sync_offset` steps ahead of the one it works on. Rows of data in a batch take no credit. A
+    replay buffer is bounded by its own capacity. Tasks that may be left behind
+    (`explorer.over_rollout`) run like all others. Without a trainer, an explore step may open while
+    the previous one is still running.
     """
     sync = stage.plan.config.synchronizer
     rows = stage.plan.rows_per_explore_step + stage.plan.num_spare_tasks * stage.repeat_times
@@ -48,10 +48,10 @@ def credit_rows(stage: Stage) -> int:
 
 
 def refusal(stage: Stage) -> Refusal | None:
-    """Say why explore step `stage.explore_step + 1` may not open now; None if there is no reason.
+    """Returns why explore step `stage.explore_step + 1` may not open now; None if it may.
 
-    It opens as soon as the batches are recorded whose training gives its weights; its work is
-    handed out when they are published.
+    The step opens once the batches that produce its weights are recorded. Its work is leased once
+    those weights are published.
     """
     step = stage.explore_step + 1
     if step > stage.total_explore_steps:
@@ -72,7 +72,7 @@ def refusal(stage: Stage) -> Refusal | None:
 
 
 def lack_of_credit(stage: Stage, load: Load) -> Refusal | None:
-    """Say that explore step `stage.explore_step + 1` would be more than the trainer needs."""
+    """Returns a refusal if explore step `stage.explore_step + 1` would exceed the row credit."""
     if stage.plan.rows_per_explore_step <= credit_rows(stage) - load.total:
         return None
     return Refusal(
@@ -82,9 +82,10 @@ def lack_of_credit(stage: Stage, load: Load) -> Refusal | None:
 
 
 def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
-    """Say that explorers ask for newer weights before explore step `stage.explore_step + 1`.
+    """Returns a refusal if explore step `stage.explore_step + 1` waits for newer weights.
 
-    They do when all runs before are done; a trainer that can do nothing has nothing newer.
+    It waits only after all earlier runs have ended, and not if the trainer has nothing to train or
+    to publish: then no newer weights can come.
     """
     step = stage.explore_step + 1
     if not stage.plan.asks_for_version(step) or stage.published is None:
@@ -102,7 +103,7 @@ def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
 
 
 def version_to_open(stage: Stage) -> int:
-    """Weights that explore step `stage.explore_step + 1` is rolled out with, once it may open."""
+    """Returns the weights version for explore step `stage.explore_step + 1`, once it may open."""
     if not stage.plan.is_driven:
         return stage.plan.required_version(stage.explore_step + 1)
     assert stage.published is not None, "no explore step opens before there are weights"
@@ -110,7 +111,7 @@ def version_to_open(stage: Stage) -> int:
 
 
 def can_open_after(stage: Stage, train_step: int) -> bool:
-    """Whether training up to `train_step` is enough for another explore step to open."""
+    """Returns whether training up to `train_step` is enough for another explore step to open."""
     step = stage.explore_step + 1
     return (
         step <= stage.total_explore_steps

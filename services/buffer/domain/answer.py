@@ -1,4 +1,4 @@
-"""What an advantage function gave, checked: functions may be a user's."""
+"""Validated results of advantage functions, which may be written by users."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,25 @@ from trinity.algorithm.advantage.samples import Advantages, IntVector, Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Lists with one entry a sample, and groups that the function failed on."""
+    """Result lists with one entry per sample, and the groups that the function failed on."""
 
     values: Sequence[float]
     is_left_out: Sequence[bool]
     reason: str
     copies_of: Sequence[int]
-    """-1 is no copy."""
+    """Index of the sample that each entry copies; -1 if it is no copy."""
     ordinals: Sequence[int]
-    """Which copy of the same sample it is, from 1."""
+    """Number of the copy among copies of the same sample, from 1."""
     metrics: Mapping[str, Sequence[float]]
     failures: Mapping[int, str]
-    """Reasons by the group's number."""
+    """Reasons by group number."""
 
     @classmethod
     def of(cls, samples: Samples, advantages: Advantages) -> "Answer":
-        """Raises: ValueError when the arrays do not belong to these samples."""
+        """Checks and converts the arrays.
+
+        Raises: ValueError when the arrays do not belong to these samples.
+        """
         size = len(samples.rewards)
         if advantages.values.shape != (size,):
             shape = advantages.values.shape
@@ -44,12 +47,12 @@ class Answer:
             reason=advantages.reason or "the advantage function leaves it out",
             copies_of=copies_N.tolist(),
             ordinals=_ordinals(copies_N).tolist(),
-            metrics={name: _listed(one, samples) for name, one in advantages.metrics.items()},
+            metrics={name: _listed(values, samples) for name, values in advantages.metrics.items()},
             failures=_not_finite(samples, advantages),
         )
 
     def metrics_of(self, number: int) -> dict[str, float]:
-        """The figures of one group."""
+        """Returns the metrics of one group."""
         return {name: values[number] for name, values in self.metrics.items()}
 
 
@@ -58,13 +61,15 @@ def _check_copies(left_out_N: np.ndarray, copies_N: IntVector, size: int) -> Non
         raise ValueError(f"its left_out and copies_of must have {size} entries, one a reward")
     is_copied_N = copies_N >= 0
     if (copies_N >= size).any() or (is_copied_N & ~left_out_N).any():
-        raise ValueError("its copies_of names samples that are not there or in no place left free")
+        raise ValueError(
+            "its copies_of names samples that are not there, or is set in places not left out"
+        )
     if left_out_N[copies_N[is_copied_N]].any():
         raise ValueError("its copies_of names samples that are left out themselves")
 
 
 def _ordinals(copies_N: IntVector) -> IntVector:
-    """1 for the first copy of a sample, 2 for the second, in their order, [N]."""
+    """Returns 1 for the first copy of a sample, 2 for the second, in order, [N]."""
     return ranks_within(copies_N, np.arange(len(copies_N), dtype=np.float64)) + 1
 
 

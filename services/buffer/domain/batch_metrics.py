@@ -1,4 +1,4 @@
-"""Means over a batch, as they appear in monitors."""
+"""Metrics of a batch, as they appear in monitors."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ RunKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """What the figures need of one row."""
+    """The fields of one row that the metrics are computed from."""
 
     explore_step: int
     position: int
@@ -23,14 +23,14 @@ class MeasuredRow:
     metrics: dict[str, float]
     """Reward parts and metrics of the sample."""
     run_metrics: dict[str, float]
-    """Metrics of the run it came from, which its other samples share."""
+    """Metrics of the run that the sample came from, shared by all samples of the run."""
 
 
 def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
-    """Rewards, lengths, versions, and whatever the workflows measured.
+    """Returns metrics of rewards, lengths, versions, and everything that the workflows measured.
 
     A version's drift is how many train steps older it is than the weights that `step` starts from.
-    Rows that no version made are counted where there are any: `max_staleness` leaves out none.
+    Rows without a version are counted if there are any: `max_staleness` never leaves them out.
     """
     rewards = [row.reward for row in rows if row.reward is not None]
     lengths = [float(row.response_length) for row in rows]
@@ -73,7 +73,7 @@ def _mean_group_std(rows: Iterable[MeasuredRow]) -> float:
 
 
 def _rollout_values(rows: Iterable[MeasuredRow]) -> dict[str, list[float]]:
-    """What was measured, without metrics of which a value is no number."""
+    """Returns measured values by metric; a metric with any non-finite value is left out."""
     values: dict[str, list[float]] = defaultdict(list)
     seen_runs: set[RunKey] = set()
     for row in rows:

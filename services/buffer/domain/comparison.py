@@ -1,4 +1,4 @@
-"""From the rows of groups to the arrays that functions take, and back."""
+"""Converts groups of samples to the arrays that functions take, and results back to rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,47 +19,53 @@ COPIED = "; a copy of another sample stands in for it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Groups beside the arrays made of them; number g in the arrays is `groups[g]`.
+    """Groups and the arrays made from them; group number g in the arrays is `groups[g]`.
 
-    A group none of whose samples is compared has a number too, and no entry in the arrays.
+    A group without compared samples has a number too, but no entries in the arrays.
     """
 
     groups: Sequence[Group]
     samples: Rollouts
-    """Those that no operator has left out."""
+    """Samples that no operator has left out."""
     ids: Sequence[str]
-    """The experience of each entry."""
+    """The experience id of each entry."""
     operated: Operated = field(default_factory=Operated)
-    """What operators have done so far."""
+    """Accumulated effect of the operators so far."""
 
     @classmethod
     def of(cls, groups: Sequence[Group], details: Mapping[str, Detail], seed: int) -> "Comparison":
-        """Lay out the samples that are compared; `details` are by experience, as far as read."""
-        rows = [(number, one) for number, group in enumerate(groups) for one in group.compared]
-        known = [details.get(one.experience_id, UNKNOWN) for _, one in rows]
+        """Builds the arrays of the compared samples; `details` are keyed by experience, if read."""
+        rows = [
+            (number, sample) for number, group in enumerate(groups) for sample in group.compared
+        ]
+        known = [details.get(sample.experience_id, UNKNOWN) for _, sample in rows]
         numbers_N = np.array([number for number, _ in rows], dtype=np.int64)
-        runs_N = np.array([one.run for _, one in rows], dtype=np.int64)
+        runs_N = np.array([sample.run for _, sample in rows], dtype=np.int64)
         steps_N = _steps(numbers_N, runs_N)
         explore_steps_G = np.array([group.explore_step for group in groups], dtype=np.int64)
         positions_G = np.array([group.position for group in groups], dtype=np.int64)
         places = (explore_steps_G[numbers_N], positions_G[numbers_N], runs_N, steps_N)
         samples = Samples(
-            rewards=np.array([one.score for _, one in rows], dtype=np.float64),
+            rewards=np.array([sample.score for _, sample in rows], dtype=np.float64),
             groups=numbers_N,
             runs=runs_N,
             steps=steps_N,
             lots=draw_lots(seed, *places),
-            mean_logprobs=np.array([one.mean_logprob for one in known], dtype=np.float64),
-            step_rewards=np.array([one.step_reward for one in known], dtype=np.float64),
-            states=_numbered(one.state for one in known),
+            mean_logprobs=np.array([detail.mean_logprob for detail in known], dtype=np.float64),
+            step_rewards=np.array([detail.step_reward for detail in known], dtype=np.float64),
+            states=_numbered(detail.state for detail in known),
         )
-        rollouts = _rollouts(samples, [one for _, one in rows], known)
-        return cls(groups=groups, samples=rollouts, ids=[one.experience_id for _, one in rows])
+        rollouts = _rollouts(samples, [sample for _, sample in rows], known)
+        return cls(
+            groups=groups, samples=rollouts, ids=[sample.experience_id for _, sample in rows]
+        )
 
     def changed(self, operator: str, changes: Changes) -> "Comparison":
-        """What an operator leaves, and what it did.
+        """Returns the comparison after an operator's changes.
 
-        Raises: ValueError for arrays that are no answer; numbers that are none fail their group.
+        Non-finite numbers fail their group.
+
+        Raises: ValueError for arrays of the wrong shape.
         """
         operated = self.operated.after(operator, self.samples, self.ids, changes)
         stays_N = ~np.isin(self.samples.groups, list(operated.failures))
@@ -75,9 +81,11 @@ class Comparison:
         )
 
     def outcomes(self, advantages: Advantages) -> list[Outcome]:
-        """What comes of each group.
+        """Returns the outcome of each group.
 
-        Raises: ValueError for arrays that are no answer; numbers that are none fail their group.
+        Non-finite numbers fail their group.
+
+        Raises: ValueError for arrays that do not belong to the samples.
         """
         answer = Answer.of(self.samples, advantages)
         outcomes = [Outcome.begun(group) for group in self.groups]
@@ -117,32 +125,32 @@ class Comparison:
 
 
 def _rollouts(samples: Samples, rows: Sequence[Sample], known: Sequence[Detail]) -> Rollouts:
-    """The same samples, with what else is known of them."""
-    keys = next((one.numbers.keys() for one in known if one.numbers), ())
-    contents = [one.content for one in known if one.content is not None]
+    """Returns the same samples with the other known fields."""
+    keys = next((detail.numbers.keys() for detail in known if detail.numbers), ())
+    contents = [detail.content for detail in known if detail.content is not None]
     return Rollouts.of(
         samples,
-        is_truncated=np.array([one.is_truncated for one in rows], dtype=np.bool_),
-        has_reward=np.array([one.reward is not None for one in rows], dtype=np.bool_),
-        response_lengths=np.array([one.response_length for one in rows], dtype=np.int64),
+        is_truncated=np.array([row.is_truncated for row in rows], dtype=np.bool_),
+        has_reward=np.array([row.reward is not None for row in rows], dtype=np.bool_),
+        response_lengths=np.array([row.response_length for row in rows], dtype=np.int64),
         numbers={key: _numbers(key, known) for key in keys},
         contents=contents if len(contents) == len(rows) else (),
     )
 
 
 def _numbers(key: str, known: Iterable[Detail]) -> FloatVector:
-    return np.array([one.numbers.get(key, np.nan) for one in known], dtype=np.float64)
+    return np.array([detail.numbers.get(key, np.nan) for detail in known], dtype=np.float64)
 
 
 def _steps(groups_N: IntVector, runs_N: IntVector) -> IntVector:
-    """Place of each sample within its run, [N]."""
+    """Returns the index of each sample within its run, [N]."""
     begins_N = np.ones(len(runs_N), dtype=np.bool_)
     begins_N[1:] = (groups_N[1:] != groups_N[:-1]) | (runs_N[1:] != runs_N[:-1])
     return places_within(np.cumsum(begins_N))
 
 
 def _numbered(states: Iterable[str]) -> IntVector:
-    """Equal numbers for equal texts, -1 for none, [N]."""
+    """Returns equal numbers for equal texts and -1 for empty ones, [N]."""
     numbers: dict[str, int] = {"": -1}
     listed = [numbers.setdefault(state, len(numbers)) for state in states]
     return np.array(listed, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Whether a train step's batch can be composed now, and if not, what it waits for."""
+"""Decides whether the batch of a train step can be composed now, and if not, what it waits for."""
 
 import math
 from dataclasses import dataclass
@@ -9,41 +9,41 @@ from services.buffer.domain.stage import Stage, planned_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What there is for the next batch.
+    """Rows and open work for the next batch.
 
-    Rows are those of rollouts. In a stage whose order is fixed, `num_rows` counts only those that
-    nothing still open precedes.
+    Rows are those of rollouts. In a stage with fixed order, `num_rows` counts only rows that no
+    open work precedes.
     """
 
     num_rows: int
     unfinished: str
-    """Which work may still give rows; empty if none is open."""
+    """Description of the work that may still give rows; empty if none is open."""
     next_step: str
-    """Why an explore step that may open has not given rows; empty if none may open."""
+    """The reason why an explore step that may open has given no rows; empty if none may open."""
     refill_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Compose the batch of what there is."""
+    """Compose the batch from the rows that are ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again when something has changed."""
+    """The batch cannot be composed yet: ask again after a change."""
 
     reason: str
     num_rows: int = 0
-    """Rollouts that are there."""
+    """Rollouts that are ready."""
     num_wanted: int = 0
-    """Rollouts that the batch is to have; 0 where that is not known."""
+    """Rollouts that the batch needs; 0 if not known."""
     look_again_seconds: float | None = None
-    """When to ask again although nothing has changed."""
+    """Delay after which to ask again even without a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refill:
-    """Draw further tasks for the explore step that came out short."""
+    """Draw more tasks for the explore step that has too few rows."""
 
     num_tasks: int
     refill_round: int
@@ -59,7 +59,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class VersionWanted:
-    """No batch before the trainer has published the weights it has."""
+    """The trainer must publish its current weights before the next batch."""
 
     reason: str
 
@@ -68,15 +68,16 @@ Decision = Take | Wait | Refill | End
 
 
 MOST_FOR_ONE = 4
-"""Tasks drawn for one that gave nothing."""
+"""Most tasks that are drawn to replace one that gave no row."""
 FEW_RUNS = 32
-"""So few say nothing of the next ones."""
+"""With fewer runs than this, the loss rate is not estimated."""
 
 
 def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
-    """Tasks of which `num_missing` may be expected to give rows, by what came of the newest runs.
+    """Returns how many tasks to draw so that about `num_missing` of them give rows.
 
-    No more than that, as what is left over comes into the next batch, made by older weights.
+    The loss rate is that of the newest runs. No more are drawn, because surplus rows go into the
+    next batch, where their weights are older.
     """
     if num_runs < FEW_RUNS:
         return num_missing
@@ -85,19 +86,19 @@ def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
 
 
 def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
-    """What follows from the number of rows alone: a full batch waits for nothing."""
+    """Returns the decision that follows from the number of rows alone: a full batch never waits."""
     if step > stage.total_train_steps:
         return End("drained", f"all {stage.total_train_steps} train steps have their batch")
     return Take() if num_rows >= stage.plan.num_rollout_rows else None
 
 
 def decide(stage: Stage, step: int, supply: Supply) -> Decision:
-    """A full batch is taken at once; a short one only when nothing can fill it."""
+    """Takes a full batch at once, and a short one only when no more rows can come."""
     return decide_at_once(stage, step, supply.num_rows) or decide_short(stage, step, supply)
 
 
 def decide_short(stage: Stage, step: int, supply: Supply) -> Decision:
-    """The same of a batch that is not full."""
+    """Decides about a batch that is not full."""
     if supply.unfinished or supply.next_step:
         return Wait(supply.unfinished or supply.next_step)
     planned = planned_rows(stage, step)

@@ -1,4 +1,4 @@
-"""What is believed of each task's pass rate, and the tasks that are chosen by it."""
+"""Estimates of each task's pass rate, and the selection of tasks by them."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ FloatVector = npt.NDArray[np.floating[Any]]
 IntVector = npt.NDArray[np.int64]
 TINY = 1e-6
 NEW_SHARE = 0.1
-"""Of the newest measurement in the running mean of the capability."""
+"""Weight of the newest measurement in the running mean of the capability."""
 POOR_PREDICTION = 0.25
 PART = 65_536
 
@@ -22,8 +22,8 @@ PART = 65_536
 class Beliefs:
     """A Beta distribution for the pass rate of each of N tasks.
 
-    The capability says where the model stands between the two anchors, of which the pass rates at
-    each task are known: 0 at the weak one, 1 at the strong one.
+    The capability places the model between two anchor models whose pass rates on each task are
+    known: 0 is the weak anchor, 1 the strong one.
     """
 
     weak_N: FloatVector
@@ -36,7 +36,7 @@ class Beliefs:
 
     @classmethod
     def initial(cls, weak_N: FloatVector, strong_N: FloatVector, rho: float) -> "Beliefs":
-        """Nothing is known of any task."""
+        """Returns uniform beliefs, before any feedback."""
         ones_N = np.ones_like(weak_N)
         return cls(
             weak_N=weak_N,
@@ -50,15 +50,19 @@ class Beliefs:
     def learned(
         self, tasks_K: IntVector, pass_rates_K: FloatVector, config: DifficultyConfig
     ) -> "Beliefs":
-        """After the pass rates of one explore step; each task is in it once."""
+        """Returns beliefs updated by the pass rates of one explore step, each task once."""
         weak, strong = self.weak_N[tasks_K].mean(), self.strong_N[tasks_K].mean()
         measured = float((pass_rates_K.mean() - weak) / (strong - weak + TINY))
         capability = measured
         if self.capability is not None:
             capability = (1 - NEW_SHARE) * self.capability + NEW_SHARE * measured
         predicted_N = np.clip(self.weak_N + (self.strong_N - self.weak_N) * capability, 0.0, 1.0)
-        off = float(np.abs(predicted_N[tasks_K] - pass_rates_K).mean())
-        rho = self.rho / 2 if config.adaptive_rho and off >= POOR_PREDICTION else self.rho
+        prediction_error = float(np.abs(predicted_N[tasks_K] - pass_rates_K).mean())
+        rho = (
+            self.rho / 2
+            if config.adaptive_rho and prediction_error >= POOR_PREDICTION
+            else self.rho
+        )
         predicted_N[tasks_K] = pass_rates_K
         now = replace(self, capability=capability, rho=rho)
         return replace(
@@ -86,7 +90,7 @@ class Beliefs:
         count: int,
         excluded: Collection[int] = (),
     ) -> list[int]:
-        """`count` tasks without repetition, until all that are not excluded were taken."""
+        """Returns `count` tasks; none repeats before all that are not excluded were taken."""
         scores_N = self._scores(config, chance)
         if excluded and len(excluded) < len(scores_N):
             scores_N[np.fromiter(excluded, np.int64)] = -np.inf
@@ -98,30 +102,30 @@ class Beliefs:
         return [int(task) for task in np.tile(order_N, rounds)[:count]]
 
     def _scores(self, config: DifficultyConfig, chance: np.random.Generator) -> FloatVector:
-        """How near each task is to the target, 0 at the most."""
+        """Returns minus the distance of each task's pass rate to the target, at most 0."""
         scores_N: FloatVector = np.empty(len(self.alpha_N))
-        for some in _parts(len(scores_N)):
-            alpha_K, beta_K = self.alpha_N[some], self.beta_N[some]
+        for part in _parts(len(scores_N)):
+            alpha_K, beta_K = self.alpha_N[part], self.beta_N[part]
             rates_K = (
                 chance.beta(alpha_K, beta_K) if config.do_sample else alpha_K / (alpha_K + beta_K)
             )
-            scores_N[some] = -np.abs(config.target_reward - rates_K)
+            scores_N[part] = -np.abs(config.target_reward - rates_K)
         return scores_N
 
     def _keys(self, scores_N: FloatVector, tau: float, chance: np.random.Generator) -> FloatVector:
-        """Those with the largest keys are draws from softmax(scores / tau) without replacement.
+        """Returns sort keys: the largest k are draws from softmax(scores / tau), not replaced.
 
         Gumbel-top-k (https://arxiv.org/abs/1903.06059).
         """
         if tau == 0:
             return scores_N
-        for some in _parts(len(scores_N)):
-            uniform_K = np.maximum(chance.random(len(scores_N[some])), np.finfo(np.float64).tiny)
-            scores_N[some] = scores_N[some] / tau - np.log(-np.log(uniform_K))
+        for part in _parts(len(scores_N)):
+            uniform_K = np.maximum(chance.random(len(scores_N[part])), np.finfo(np.float64).tiny)
+            scores_N[part] = scores_N[part] / tau - np.log(-np.log(uniform_K))
         return scores_N
 
 
 def _parts(size: int) -> Iterator[slice]:
-    """What is computed at once: of a million tasks every number in between would take megabytes."""
+    """Yields slices to compute at once: temporaries of a million tasks would take megabytes."""
     for first in range(0, size, PART):
         yield slice(first, first + PART)

@@ -1,4 +1,4 @@
-"""The figures of an evaluation: means over tasks of the means over their runs."""
+"""Metrics of an evaluation: means over tasks of the means over their runs."""
 
 import sys
 from collections import defaultdict
@@ -10,12 +10,12 @@ import numpy as np
 from services.buffer.domain.several_runs import over_runs
 
 LARGE = 1e150
-"""The square of a number that is not much larger is infinite."""
+"""Values beyond this are scaled first, because the squares of larger ones overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScore:
-    """The numbers of one finished run; a run of several samples counts by their means."""
+    """Values of one finished run; a run of several samples counts by their means."""
 
     assignment_id: str
     values: dict[str, float]
@@ -23,20 +23,20 @@ class RunScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSummary:
-    """A mean over tasks with its standard error, 0 where a single task gives none."""
+    """A mean over tasks with its standard error, which is 0 for a single task."""
 
     name: str
     mean: float
     standard_error: float
     num_tasks: int
     of_runs: dict[str, float] = field(default_factory=dict)
-    """Means over tasks of what their runs tell together, by name as `best@4`."""
+    """Means over tasks of statistics over their runs, by a name such as `best@4`."""
     of_tasks: dict[str, float] = field(default_factory=dict)
-    """`max`, `min` and `std` of the tasks' means."""
+    """`max`, `min` and `std` of the task means."""
 
 
 def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
-    """One summary a metric, by name; a task counts once however often it was run."""
+    """Returns one summary per metric, by name; each task counts once however often it was run."""
     by_metric: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for score in scores:
         for name, value in score.values.items():
@@ -46,7 +46,7 @@ def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
 
 
 def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
-    """No figure is larger than the largest value: in units of it there are no infinite squares."""
+    """Summarises one metric; huge values are divided by the largest so that squares stay finite."""
     largest = max(abs(value) for values in tasks.values() for value in values)
     if largest < LARGE:
         return _figures(name, list(tasks.values()))
@@ -70,8 +70,8 @@ def _figures(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
 
 def _times(summary: MetricSummary, largest: float) -> MetricSummary:
     def whole(share: float) -> float:
-        most = sys.float_info.max  # a rounded share may be a little more than 1
-        return max(-most, min(most, share * largest))
+        limit = sys.float_info.max  # a rounded share may be a little more than 1
+        return max(-limit, min(limit, share * largest))
 
     return replace(
         summary,

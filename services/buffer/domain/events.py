@@ -1,4 +1,4 @@
-"""What the progress log says."""
+"""Entries of the progress log."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class BatchComposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrained:
-    """A step was trained; `replayed` if an earlier incarnation had trained it before."""
+    """A step was trained; `replayed` if an earlier incarnation had already trained it."""
 
     step: int
     incarnation: int
@@ -56,16 +56,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Samples to look at."""
+    """Samples to show to people."""
 
     samples: list[Sample]
     experience_ids: list[str]
-    """Of whom they are; empty for training data."""
+    """The experiences that the samples come from; empty for training data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something a person should know."""
+    """A message for people."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""From figures of single groups to those of a batch."""
+"""Merges metrics of groups into those of a batch."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ RATIO = "_ratio"
 
 
 def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Counts are summed up, ratios averaged; of everything else mean, min and max."""
+    """Sums counts, averages ratios, and gives mean, min and max of all other metrics."""
     values: dict[str, list[float]] = defaultdict(list)
     for figures in groups:
         for name, value in figures.items():

@@ -1,4 +1,4 @@
-"""Which samples somebody wants to see, and where in their order a page ends."""
+"""Filter and page cursor for listing samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from services.buffer.domain.states import AssignmentKind, ExperienceState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Conditions that all must hold; None and empty ones always do."""
+    """Conditions that must all hold; None and empty values match everything."""
 
     kind: AssignmentKind = AssignmentKind.TRAIN
     states: Sequence[ExperienceState] = ()
-    """Empty for all but DERIVED: a revision has taken the place of those."""
+    """Empty for all but DERIVED, because a revision replaces each of those."""
     reward_min: float | None = None
     reward_max: float | None = None
     version_min: int | None = None
@@ -27,13 +27,13 @@ class Filter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything of its kind passes."""
+        """True if everything of its kind passes."""
         return self == Filter(kind=self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """A sample's place in the order of samples."""
+    """Position of a sample in the listing order."""
 
     explore_step: int
     position: int

@@ -1,4 +1,4 @@
-"""One task's samples in an explore step, and which of them are compared with one another."""
+"""The samples of one task in an explore step, and the subset that is compared."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from trinity.types import FinishReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What the statistics of a group need of every sample."""
+    """Fields of a sample that the statistics of its group are computed from."""
 
     experience_id: str
     run: int
@@ -20,20 +20,19 @@ class Sample:
 
     @property
     def score(self) -> float:
-        """The reward that counts: a prompt that was too long has 0, its mask keeps it out of the
-        loss."""
+        """The reward that counts; 0 for a truncated prompt, which is masked out of the loss."""
         if self.finish_reason == FinishReason.PROMPT_TRUNCATED or self.reward is None:
             return 0.0
         return self.reward
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the token limit ended the response."""
+        """True if the token limit ended the response."""
         return self.finish_reason == FinishReason.LENGTH
 
     @property
     def why_not_compared(self) -> str:
-        """Why the sample says nothing about the policy; empty if it does."""
+        """The reason why the sample is not compared; empty if it is."""
         if self.finish_reason == FinishReason.ABORT:
             return "it was cut off from outside"
         if self.reward is None and self.finish_reason != FinishReason.PROMPT_TRUNCATED:
@@ -43,20 +42,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What only the whole sample says; functions that need it ask for it."""
+    """Values that are read from the whole sample, only for functions that ask for them."""
 
     mean_logprob: float = math.nan
     step_reward: float = math.nan
     state: str = ""
-    """Equal texts are equal states; empty is unknown."""
+    """Equal texts are equal states; empty if unknown."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What lies under the keys that were asked for, as far as it is a number."""
+    """Numeric values under the requested keys."""
     content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Samples in order of run and step."""
+    """The samples of one task, in order of run and step."""
 
     explore_step: int
     position: int
@@ -64,7 +63,7 @@ class Group:
 
     @property
     def compared(self) -> list[Sample]:
-        """Those that the advantage function sees."""
+        """Samples that the advantage function sees."""
         return [sample for sample in self.samples if not sample.why_not_compared]
 
 
@@ -76,9 +75,9 @@ class NewRow:
     ordinal: int
     advantage: float
     reward: float | None = None
-    """Where an operator has changed it."""
+    """The reward if an operator has changed it."""
     is_masked: bool = False
-    """Whether none of its tokens is trained on."""
+    """True if none of its tokens is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,23 +90,23 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What comes of a group, or the error that came instead."""
+    """The result of processing a group, or the error that it failed with."""
 
     rows: list[NewRow] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str = ""
     function: str = ""
-    """The operator that the error is of; empty for the advantage function."""
+    """The operator that raised the error; empty for the advantage function."""
 
     @classmethod
     def begun(cls, group: Group) -> "Outcome":
-        """With the samples that no advantage function sees."""
-        why = [(one.experience_id, one.why_not_compared) for one in group.samples]
+        """Returns an outcome with the samples that are not compared already left out."""
+        why = [(sample.experience_id, sample.why_not_compared) for sample in group.samples]
         return cls(left_out=[LeftOut(experience_id=id, reason=text) for id, text in why if text])
 
     def counted(self) -> "Outcome":
-        """With the figures that every group has."""
+        """Adds the metrics that every group has, and returns itself."""
         self.metrics |= {
             "experience_count": float(len(self.rows)),
             "filtered_count": float(len(self.left_out)),

@@ -1,4 +1,4 @@
-"""Which taskset each draw takes from, where there are several."""
+"""Deals draws to the tasksets of a stage that has several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from services.buffer.domain.selector import permutation
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Draws of one taskset: the first by its own count, and where each stands among all."""
+    """Draws of one taskset: the number of the first, and the place of each among all draws."""
 
     taskset: int
     first: int
@@ -21,7 +21,7 @@ class Share:
 
 @lru_cache(maxsize=2)
 def _order(seeds: tuple[int, ...], epoch: int, sizes: tuple[int, ...]) -> npt.NDArray[np.int32]:
-    """The taskset of each draw of an epoch, each as often as it has rows, [sum of sizes]."""
+    """Returns the taskset of each draw of an epoch, each once per row, [sum of sizes]."""
     tasksets = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     return tasksets[permutation(seeds, epoch, len(tasksets))]
 
@@ -29,10 +29,9 @@ def _order(seeds: tuple[int, ...], epoch: int, sizes: tuple[int, ...]) -> npt.ND
 def interleave(
     sizes: Sequence[int], *, seeds: tuple[int, ...], first: int, count: int
 ) -> list[Share]:
-    """Deal draws `first` to `first + count - 1` to tasksets of these sizes.
+    """Deals draws `first` to `first + count - 1` to tasksets of these sizes.
 
-    After every epoch each taskset has been drawn from as often as it has rows; within one the
-    order is by chance.
+    In every epoch each taskset is drawn from as often as it has rows, in random order.
     """
     if len(sizes) == 1:
         return [Share(0, first, tuple(range(count)))]
@@ -41,8 +40,10 @@ def interleave(
     before = np.bincount(_order(seeds, epoch, known)[:start], minlength=len(sizes))
     firsts = [epoch * size + int(seen) for size, seen in zip(sizes, before, strict=True)]
     dealt = [_of_draw(number, seeds, known, total) for number in range(first, first + count)]
-    places = {one: tuple(i for i, own in enumerate(dealt) if own == one) for one in set(dealt)}
-    return [Share(one, firsts[one], places[one]) for one in sorted(places)]
+    places = {
+        taskset: tuple(i for i, own in enumerate(dealt) if own == taskset) for taskset in set(dealt)
+    }
+    return [Share(taskset, firsts[taskset], places[taskset]) for taskset in sorted(places)]
 
 
 def _of_draw(number: int, seeds: tuple[int, ...], sizes: tuple[int, ...], total: int) -> int:

@@ -1,4 +1,4 @@
-"""Which attempt at a run wins, and which results are refused."""
+"""Decides which attempt at a run wins, and which results are rejected."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,22 +16,23 @@ FATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What becomes of a result."""
+    """The decision on a result."""
 
     result: Result
     fate: Fate
     state: AttemptState | None = None
-    """State of the attempt to be stored; None if nothing is."""
+    """State of the attempt to store; None if nothing is stored."""
     reason: str = ""
-    """Why it was rejected."""
+    """The reason for a rejection."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Judge:
-    """Judges the results of one stage in the order they came; the first complete attempt wins.
+    """Judges the results of one stage in order of arrival; the first complete attempt wins.
 
-    The same result may come any number of times and is judged alike each time; another content
-    under the same name is refused. Nobody else judges results of these assignments meanwhile.
+    The same result may arrive any number of times and gets the same decision each time. Different
+    content under the same attempt is rejected. The caller makes sure that no other transaction
+    judges results of these assignments meanwhile.
     """
 
     assignments: dict[str, AssignmentView]
@@ -39,7 +40,7 @@ class Judge:
     stage_is_open: bool
     max_attempts: int
     stored: list[KnownAttempt] = field(init=False, default_factory=list)
-    """Attempts that are to be stored."""
+    """Attempts to store."""
     _by_place: dict[tuple[str, int, int], KnownAttempt] = field(init=False)
     _by_sequence: dict[tuple[str, int], KnownAttempt] = field(init=False)
 
@@ -48,7 +49,7 @@ class Judge:
         self._by_sequence = {(known.producer, known.sequence): known for known in self.known}
 
     def judge(self, result: Result) -> Verdict:
-        """Decide, and let the decision count for the results that follow."""
+        """Decides on a result; the decision counts for the results that follow."""
         before = self._by_place.get(result.place) or self._by_sequence.get(
             (result.producer, result.sequence)
         )

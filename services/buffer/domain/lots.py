@@ -1,4 +1,4 @@
-"""Chance that is the same each time: a number for every sample, from where it stands."""
+"""Reproducible pseudo-random numbers: one per sample, hashed from its position."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ BITS = 53
 
 
 def draw_lots(seed: int, *places_N: IntVector) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) from the seed and the numbers that tell a sample's place, [N].
+    """Returns a number in [0, 1) per sample, from the seed and its position, [N].
 
     SplitMix64 over the numbers, one after the other (https://doi.org/10.1145/2660193.2660195).
     """

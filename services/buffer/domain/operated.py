@@ -1,4 +1,4 @@
-"""What the operators of a stage have done to samples, checked: operators may be a user's."""
+"""Validated effects of the operators of a stage, which may be written by users."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,22 +13,22 @@ from trinity.operators.rollouts import Changes, Rollouts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operated:
-    """By the numbers of groups, and by the ids of experiences."""
+    """Accumulated effects of operators, keyed by group number or by experience id."""
 
     left_out: tuple[tuple[int, LeftOut], ...] = ()
     masked: frozenset[str] = frozenset()
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """Those that were changed."""
+    """The rewards that were changed."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     failures: Mapping[int, Outcome] = field(default_factory=dict)
-    """Groups that an operator gave no numbers for."""
+    """Groups for which an operator gave non-finite rewards."""
 
     def after(
         self, operator: str, rollouts: Rollouts, ids: Sequence[str], changes: Changes
     ) -> "Operated":
-        """With what one more operator did to these samples.
+        """Returns the effects with those of one more operator added.
 
-        Raises: ValueError when the arrays do not belong to them.
+        Raises: ValueError when the arrays do not belong to these samples.
         """
         size = len(ids)
         for name in ("left_out", "masked", "rewards"):

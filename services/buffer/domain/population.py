@@ -1,4 +1,4 @@
-"""Whether what is trained on is like what was generated: lengths, rewards, tasks."""
+"""Distribution shift between generated and trained samples: lengths, rewards, tasks."""
 
 import math
 from collections import Counter
@@ -11,35 +11,35 @@ import numpy.typing as npt
 Task = tuple[str, int]
 Floats = npt.NDArray[np.float64]
 CRITICAL = 1.628
-"""Of the Kolmogorov-Smirnov test of two samples at a level of 1 %."""
+"""Coefficient of the two-sample Kolmogorov-Smirnov test at the 1 % level."""
 MIN_TASKS = 10
 TASK_CRITICAL = 3.0
-"""Standard deviations: beyond them is less than 1 % of what chance gives from ten tasks on."""
+"""Standard deviations; from ten tasks on, chance exceeds them in less than 1 % of cases."""
 PREFIX = "population"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """One sample as far as it is compared."""
+    """The fields of one sample that are compared."""
 
     task: Task
     response_length: int
     reward: float | None
     num_uses: int
-    """Rows of batches that it was, more than one with replay; 0 when it was left out."""
+    """Number of batch rows it was used in, more than one with replay; 0 when it was left out."""
     state: str = ""
     reason: str = ""
-    """Why it is not trained on."""
+    """The reason why it is not trained on."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether it was trained on at all."""
+        """True if it was trained on at least once."""
         return self.num_uses > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """All samples of some explore steps, and how often each of their tasks was to be run."""
+    """All samples of some explore steps, and the planned number of runs of each of their tasks."""
 
     first_step: int
     last_step: int
@@ -48,17 +48,16 @@ class Population:
 
     @property
     def num_trained(self) -> int:
-        """Samples that were trained on."""
-        return sum(one.is_trained for one in self.samples)
+        """Number of samples that were trained on."""
+        return sum(sample.is_trained for sample in self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """How far what was trained on is from what was generated: 0 is alike, 1 is apart.
+    """Distance between the trained and the generated distribution: 0 is equal, 1 is disjoint.
 
-    The distance is that of Kolmogorov and Smirnov; of tasks, which have no order, the total
-    variation between what was to be run and what was trained on. A sample counts as often as it was
-    trained on.
+    It is the Kolmogorov-Smirnov distance; for tasks, which have no order, it is the total variation
+    between planned runs and trained samples. A sample counts as often as it was trained on.
     """
 
     name: str
@@ -66,20 +65,20 @@ class Shift:
     trained_mean: float
     distance: float
     is_significant: bool
-    """Whether what was trained on and what was left out differ by more than chance at 1 %.
+    """True if trained and left-out samples differ by more than chance at the 1 % level.
 
-    Here each sample counts once: to train on it again is not to draw another one.
+    Here each sample counts once: training on it again is not another draw.
     """
 
 
 def shifts(population: Population) -> list[Shift]:
-    """Of each quantity that can be compared; none while nothing is trained."""
+    """Returns the shift of each comparable quantity; none while nothing is trained."""
     samples = population.samples
     if not population.num_trained:
         return []
-    uses = np.array([one.num_uses for one in samples], dtype=np.float64)
-    lengths = np.array([one.response_length for one in samples], dtype=np.float64)
-    rewards = np.array([math.nan if one.reward is None else one.reward for one in samples])
+    uses = np.array([sample.num_uses for sample in samples], dtype=np.float64)
+    lengths = np.array([sample.response_length for sample in samples], dtype=np.float64)
+    rewards = np.array([math.nan if sample.reward is None else sample.reward for sample in samples])
     known = np.isfinite(rewards)
     found = [_shift("response_length", lengths, uses)]
     if uses[known].any():
@@ -100,18 +99,18 @@ def _shift(name: str, values: Floats, uses: Floats) -> Shift:
 
 
 def _chance(num_first: float, num_second: float) -> float:
-    """The distance that two samples of one distribution seldom reach."""
+    """Returns the distance that two samples of one distribution exceed in 1 % of cases."""
     if not num_first or not num_second:
         return math.inf
     return CRITICAL * math.sqrt((num_first + num_second) / (num_first * num_second))
 
 
 def _distance(values: Floats, first: Floats, second: Floats) -> float:
-    """The greatest difference of two distribution functions, each by how often it has a value."""
+    """Returns the greatest difference between two weighted empirical distribution functions."""
     if not first.any() or not second.any():
         return 0.0
     order = np.argsort(values)
-    is_last = np.diff(values[order], append=math.inf) > 0  # among those that are the same
+    is_last = np.diff(values[order], append=math.inf) > 0  # the last of equal values
     up_to_first = np.cumsum(first[order])[is_last] / first.sum()
     up_to_second = np.cumsum(second[order])[is_last] / second.sum()
     return float(np.abs(up_to_first - up_to_second).max())
@@ -119,8 +118,8 @@ def _distance(values: Floats, first: Floats, second: Floats) -> float:
 
 def _task_shift(population: Population) -> Shift:
     uses: Counter[Task] = Counter()
-    for one in population.samples:
-        uses[one.task] += one.num_uses
+    for sample in population.samples:
+        uses[sample.task] += sample.num_uses
     num_runs, num_uses = sum(population.runs_of.values()), sum(uses.values())
     differences = (
         abs(runs / num_runs - uses[task] / num_uses) for task, runs in population.runs_of.items()
@@ -135,13 +134,14 @@ def _task_shift(population: Population) -> Shift:
 
 
 def _prefers_tasks(population: Population) -> bool:
-    """Whether some tasks lost more of their runs than others, and not by chance.
+    """Returns whether some tasks lost more of their runs than others, beyond chance.
 
-    Pearson's statistic over tasks, held against its mean and variance where each run is trained on
-    with the same chance; both are exact for binomial counts, however few runs a task has.
+    Pearson's statistic over tasks, compared with its mean and variance under the hypothesis that
+    every run is equally likely to be trained on. Both are exact for binomial counts, however few
+    runs a task has.
     """
-    generated = Counter(one.task for one in population.samples)
-    trained = Counter(one.task for one in population.samples if one.is_trained)
+    generated = Counter(sample.task for sample in population.samples)
+    trained = Counter(sample.task for sample in population.samples if sample.is_trained)
     runs = {task: max(runs, generated[task]) for task, runs in population.runs_of.items()}
     if len(runs) < MIN_TASKS:
         return False
@@ -157,7 +157,7 @@ def _prefers_tasks(population: Population) -> bool:
 
 
 def population_figures(population: Population) -> dict[str, float]:
-    """As they appear in monitors."""
+    """Returns the metrics as they appear in monitors."""
     figures = {
         "num_generated": float(len(population.samples)),
         "num_trained": float(population.num_trained),

@@ -1,4 +1,4 @@
-"""Results of runs as they come in, and what is known of the runs they belong to."""
+"""Results of runs as they arrive, and the known state of the runs they belong to."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperienceRecord:
-    """One sample: what the buffer looks at, and its wire bytes, which it does not."""
+    """One sample: the fields that the buffer uses, and the opaque wire bytes."""
 
     experience_id: str
     step: int
@@ -26,7 +26,7 @@ class ExperienceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One attempt at a run, whole."""
+    """The complete result of one attempt at a run."""
 
     key: StageKey
     assignment_id: str
@@ -48,13 +48,13 @@ class Result:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What makes it this attempt and no other."""
+        """The key of the attempt."""
         return self.assignment_id, self.run, self.attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
-    """An attempt that is in the database."""
+    """An attempt that is already in the database."""
 
     place: tuple[str, int, int]
     producer: str
@@ -65,7 +65,7 @@ class KnownAttempt:
 
 @dataclass(slots=True, kw_only=True)
 class OpenRun:
-    """A run as it stands while a bunch of results is judged."""
+    """The current state of a run while a batch of results is judged."""
 
     state: RunState
     num_failed: int
@@ -88,5 +88,5 @@ class AssignmentView:
 
     @property
     def num_open_runs(self) -> int:
-        """Runs that have no end yet."""
+        """Number of runs that have not ended."""
         return sum(run.state is RunState.OPEN for run in self.runs.values())

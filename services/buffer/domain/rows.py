@@ -1,4 +1,4 @@
-"""Rows of tasksets as they come in: taken, or refused with a reason."""
+"""Validation of incoming taskset rows: accepted, or refused with a reason."""
 
 import json
 import math
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
-"""A row goes to an explorer in one message."""
+"""A row is sent to an explorer in a single message."""
 MAX_LISTED_REFUSALS = 1_000
 CHUNK_ROWS = 500
 CHUNK_LENGTH = 1024 * 1024
-"""On its way into the database it is in memory several times."""
+"""While a chunk is inserted into the database, memory holds it several times."""
 
 
 def why_refused(row_json: str) -> str:
-    """What is wrong with a row; empty when nothing is."""
+    """Returns what is wrong with a row; empty if it is valid."""
     if len(row_json) > MAX_ROW_BYTES:
         return f"it has {len(row_json):,} characters, a row may have {MAX_ROW_BYTES:,}"
     try:
@@ -32,12 +32,12 @@ def _finite(number: str) -> float:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRow:
-    """A row that was not taken."""
+    """A row that was refused."""
 
     index: int
     reason: str
@@ -45,7 +45,7 @@ class RefusedRow:
 
 @dataclass(slots=True)
 class Intake:
-    """The rows of one request; refused ones leave no gap among those that are taken.
+    """The rows of one request; refused rows leave no gap in the numbers of accepted ones.
 
     intake.add('{"prompt": "1+1="}')
     if intake.is_chunk:
@@ -56,17 +56,17 @@ class Intake:
     num_taken: int = 0
     num_refused: int = 0
     refused: list[RefusedRow] = field(default_factory=list)
-    """The first of them."""
+    """The first `MAX_LISTED_REFUSALS` refused rows."""
     _waiting: list[str] = field(default_factory=list)
     _waiting_length: int = 0
 
     @property
     def is_chunk(self) -> bool:
-        """Whether what waits is enough to be stored."""
+        """True if enough rows wait to be stored as a chunk."""
         return len(self._waiting) >= CHUNK_ROWS or self._waiting_length >= CHUNK_LENGTH
 
     def add(self, row_json: str) -> None:
-        """Take a row in, or note why not."""
+        """Accepts a row, or records why it is refused."""
         if reason := why_refused(row_json):
             self.num_refused += 1
             if len(self.refused) < MAX_LISTED_REFUSALS:
@@ -77,7 +77,7 @@ class Intake:
         self.num_seen += 1
 
     def take(self) -> tuple[int, list[str]]:
-        """The rows that wait, with the number of those that were taken before."""
+        """Removes and returns the waiting rows, with the number of rows taken before them."""
         first, bodies = self.num_taken, self._waiting
         self.num_taken += len(bodies)
         self._waiting, self._waiting_length = [], 0

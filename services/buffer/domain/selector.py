@@ -1,4 +1,4 @@
-"""Which rows the next draws take, where nothing but their number and the seeds decides."""
+"""Selection of rows by draw number and seeds alone."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -13,24 +13,24 @@ IntVector = npt.NDArray[np.int64]
 
 
 def generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
-    """Chance that is the same wherever and whenever it is asked for."""
+    """Returns a generator that is the same for the same seeds and number, on any machine."""
     words = [*(seed % WORD for seed in seeds), number]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 @lru_cache(maxsize=2)
 def permutation(seeds: tuple[int, ...], epoch: int, num_rows: int) -> IntVector:
-    """The order of one epoch."""
+    """Returns the shuffled row order of one epoch."""
     return generator(seeds, epoch).permutation(num_rows)
 
 
 def draw(
     selector_type: SelectorType, *, seeds: tuple[int, ...], num_rows: int, first: int, count: int
 ) -> Sequence[int]:
-    """Rows of draws `first` to `first + count - 1`, counted over all epochs from 0.
+    """Returns the rows of draws `first` to `first + count - 1`, counted over all epochs from 0.
 
-    `seeds` are the experiment's and the selector's own: each of them changes the order. By chance,
-    no row is taken twice in one call before all were.
+    `seeds` are those of the experiment and of the selector: each changes the order. With `random`,
+    no row is taken twice in one call before all rows were taken.
     """
     match selector_type:
         case "shuffle":

@@ -1,4 +1,4 @@
-"""A stage as the buffer sees it: its plan, its counters, and the steps that follow from them."""
+"""A stage as the buffer sees it: its plan, its counters, and the steps derived from them."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from trinity.types import StageKey
 
 @lru_cache(maxsize=64)
 def parse_plan(text: str) -> StagePlan:
-    """Plans are read with every request and change almost never."""
+    """Parses a plan, with a cache: plans are read on every request and rarely change."""
     return StagePlan.model_validate_json(text)
 
 
@@ -19,9 +19,9 @@ def parse_plan(text: str) -> StagePlan:
 class Stage:
     """One row of the stage table.
 
-    `published` is what the newest incarnation has published, `step_version` what the newest explore
-    step is rolled out with, `wants_version` whether explorers wait for newer weights; `num_stale`
-    counts the rows that were left out for their age since the newest batch.
+    `published` is the version that the newest incarnation has published, `step_version` the version
+    that the newest explore step uses. `wants_version` is true while explorers wait for newer
+    weights. `num_stale` counts the rows left out as too old since the newest batch.
     """
 
     key: StageKey
@@ -47,7 +47,7 @@ class Stage:
 
     @property
     def samples_key(self) -> StageKey:
-        """The stage that holds the samples of its batches: itself, unless it trains stored ones."""
+        """The stage that holds the samples of its batches: itself unless it trains stored ones."""
         stored = self.plan.stored_rollouts or self.plan.stored_batches
         if stored is None:
             return self.key
@@ -59,39 +59,39 @@ class Stage:
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still happen in it."""
+        """True while work can still happen in it."""
         return self.state is StageState.OPEN
 
     @property
     def is_ordered(self) -> bool:
-        """Whether batches follow the order of the rollouts, whatever order they arrive in."""
+        """True if batches follow the order of the rollouts, not that of their arrival."""
         return not self.plan.runs_ahead
 
     @property
     def max_attempts(self) -> int:
-        """Failures after which a run is given up."""
+        """Number of failures after which a run is given up."""
         return self.plan.config.explorer.max_retry_times + 1
 
     @property
     def attempts_a_lease(self) -> int:
-        """Numbers that a lease's attempts at a run take: one more for a result that is refused."""
+        """Attempt numbers that a lease has for each run: one extra for a rejected result."""
         return self.max_attempts + 1
 
     @property
     def repeat_times(self) -> int:
-        """Runs of one task."""
+        """Number of runs of one task."""
         return self.plan.algorithm.repeat_times
 
     def version_after(self, train_step: int) -> int:
-        """Newest version that exists when `train_step` is trained."""
+        """Returns the newest version that exists when `train_step` is trained."""
         interval = self.plan.config.synchronizer.sync_interval
         return train_step // interval * interval
 
     def is_evaluated(self, version: int) -> bool:
-        """Whether the plan measures these weights: at the start or at an interval's end.
+        """Returns whether the plan evaluates these weights: at startup or after an interval.
 
-        The last weights are measured when training is finished, not here; where versions are not
-        tied to steps, the explore step after an interval says which.
+        The last weights are evaluated when training has finished, not here. Where versions are not
+        tied to steps, the explore step after an interval determines the version.
         """
         if self.plan.benched is not None:
             return version not in self.plan.benched.known_versions
@@ -110,7 +110,7 @@ class Stage:
 
 
 def first_unbatched_step(stage: Stage) -> int:
-    """The explore step whose rows the next batch begins with, if every rollout gave its row."""
+    """Returns the explore step that the next batch begins with, if every rollout gives its row."""
     if not stage.plan.rows_per_explore_step:
         return 1
     rows_batched = stage.recorded_step * stage.plan.num_fresh_rows
@@ -118,13 +118,13 @@ def first_unbatched_step(stage: Stage) -> int:
 
 
 def due_explore_step(stage: Stage, train_step: int) -> int:
-    """The explore step that gives the last of the rows due for a train step."""
+    """Returns the explore step that gives the last of the rows due for a train step."""
     rows = train_step * stage.plan.num_fresh_rows
     return min(-(-rows // stage.plan.rows_per_explore_step), stage.total_explore_steps)
 
 
 def planned_rows(stage: Stage, train_step: int) -> int:
-    """Rollouts due for a train step if each gives its row; the last one may be short."""
+    """Returns the rollouts due for a train step if each gives its row; the last may be short."""
     total = stage.total_explore_steps * stage.plan.rows_per_explore_step
     left = total - (train_step - 1) * stage.plan.num_fresh_rows
     return max(0, min(stage.plan.num_fresh_rows, left))

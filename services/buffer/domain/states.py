@@ -1,10 +1,10 @@
-"""The states that rows go through, and why they leave."""
+"""State enums of the rows in the database."""
 
 from enum import StrEnum
 
 
 class StageState(StrEnum):
-    """Life of a stage; one that failed or was cancelled may be opened again."""
+    """States of a stage; one that failed or was cancelled may be reopened."""
 
     OPEN = "open"
     FINISHED = "finished"
@@ -13,14 +13,14 @@ class StageState(StrEnum):
 
 
 class AssignmentKind(StrEnum):
-    """What a rollout is for."""
+    """The purpose of a rollout."""
 
     TRAIN = "train"
     EVAL = "eval"
 
 
 class AssignmentState(StrEnum):
-    """Life of an assignment; pending and leased ones are open."""
+    """States of an assignment; pending and leased ones are open."""
 
     PENDING = "pending"
     LEASED = "leased"
@@ -28,14 +28,14 @@ class AssignmentState(StrEnum):
     GIVEN_UP = "given_up"
     CANCELLED = "cancelled"
     CUT = "cut"
-    """Left behind, as its explore step had enough."""
+    """Left behind because its explore step had enough."""
 
 
 OPEN_ASSIGNMENT = (AssignmentState.PENDING, AssignmentState.LEASED)
 
 
 class RunState(StrEnum):
-    """Life of one of an assignment's runs."""
+    """States of one of an assignment's runs."""
 
     OPEN = "open"
     WON = "won"
@@ -43,7 +43,7 @@ class RunState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """What became of one attempt at a run."""
+    """The result of one attempt at a run."""
 
     WON = "won"
     SUPERSEDED = "superseded"
@@ -52,10 +52,10 @@ class AttemptState(StrEnum):
 
 
 class ExperienceState(StrEnum):
-    """Life of an experience; only ready ones can be batched."""
+    """States of an experience; only ready ones can be batched."""
 
     AWAITING = "awaiting"
-    """Its reward comes later, and its group waits for it."""
+    """Its reward arrives later, and its group waits for it."""
     RAW = "raw"
     DERIVED = "derived"
     READY = "ready"
@@ -67,14 +67,14 @@ class ExperienceState(StrEnum):
     EXCLUDED = "excluded"
     """Left out by a person."""
     DELETED = "deleted"
-    """The same, and its content is gone."""
+    """Left out by a person, with its content deleted."""
 
 
 class ScopeState(StrEnum):
-    """Life of what the pipeline works on at once."""
+    """States of a scope, the unit of work of the pipeline."""
 
     AWAITING = "awaiting"
-    """For the rewards of its samples: not to be worked on."""
+    """Waits for the rewards of its samples; the pipeline does not claim it."""
     OPEN = "open"
     CLAIMED = "claimed"
     DONE = "done"
@@ -86,7 +86,7 @@ UNFINISHED_SCOPE = (*OPEN_SCOPE, ScopeState.AWAITING)
 
 
 class TasksetKind(StrEnum):
-    """What a stage takes from a taskset."""
+    """The use that a stage makes of a taskset."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -95,7 +95,7 @@ class TasksetKind(StrEnum):
 
 
 class EvaluationState(StrEnum):
-    """Life of an evaluation."""
+    """States of an evaluation."""
 
     OPEN = "open"
     DONE = "done"
@@ -103,7 +103,7 @@ class EvaluationState(StrEnum):
 
 
 class Fate(StrEnum):
-    """What a producer is told about a result."""
+    """The commit status that a producer receives for a result."""
 
     COMMITTED = "committed"
     SUPERSEDED = "superseded"

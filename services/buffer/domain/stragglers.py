@@ -1,4 +1,4 @@
-"""Which explore steps have enough (`explorer.over_rollout`), and what the next one needs."""
+"""Straggler cutoff of explore steps (`explorer.over_rollout`), and the size of the next step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ REASON = "left behind: enough tasks of its explore step had ended (`explorer.ove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTasks:
-    """The tasks of an explore step, without those that refilled it."""
+    """Task counts of an explore step, without refills."""
 
     explore_step: int
     num_drawn: int
     num_open: int
     num_ended: int
-    """Closed or given up; those that were left behind are in neither."""
+    """Closed or given up; tasks left behind are neither open nor ended."""
 
     def num_allowed(self, num_spare: int) -> int:
-        """How many more may be left behind."""
+        """Returns how many more tasks may be left behind."""
         num_left_behind = self.num_drawn - self.num_open - self.num_ended
         return num_spare - num_left_behind
 
@@ -34,16 +34,16 @@ class CutTask:
 
 
 def has_enough(tasks: StepTasks, num_spare: int) -> bool:
-    """Whether what is still open may be left behind."""
+    """Returns whether the open tasks may be left behind."""
     return 0 < tasks.num_open <= tasks.num_allowed(num_spare)
 
 
 def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks], num_kept_runs: int = 0) -> int:
-    """Tasks of the next explore step.
+    """Returns the number of tasks to draw for the next explore step.
 
-    Those that ended beyond what their steps needed count for it: it draws as many fewer, so that
-    rows do not pile up and grow old. So do the runs that are kept of tasks that were left behind,
-    as many as make a task. A step that goes on counts as if it ended with the least.
+    Tasks that ended beyond what earlier steps needed are subtracted, so that rows do not pile up
+    and become stale. Kept runs of tasks that were left behind are subtracted too, in units of a
+    task. A step that is still running counts as if it ended with the minimum.
     """
     drawn, spare = stage.plan.config.buffer.batch_size, stage.plan.num_spare_tasks
     surplus = sum(_num_expected(tasks, spare) - (drawn - spare) for tasks in before)

@@ -1,1 +1,1 @@
-"""What the buffer does on each request, one transaction each."""
+"""Operations of the buffer, one transaction per request."""

@@ -1,4 +1,4 @@
-"""Stages that evaluate the checkpoints of another one."""
+"""Stages that evaluate the checkpoints of another stage."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -10,19 +10,19 @@ from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
 STARTING_WEIGHTS = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
-"""What the source began with: no checkpoint is needed for it."""
+"""The weights that the source stage started from, which need no checkpoint."""
 
 
 async def benched_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
-    """What is to be evaluated and was not, newest first; the newest always stands for the end.
+    """Returns the checkpoints still to evaluate, newest first; the newest is always among them.
 
-    Raises: PreconditionFailed when there is nothing at all.
+    Raises: PreconditionFailed when there is no checkpoint at all.
     """
     wanted = await _wanted(connection, stage)
     benched = stage.plan.benched
     assert benched is not None, "the stage evaluates checkpoints"
     known = {*benched.known_versions, *await done_versions(connection, stage.key)}
-    return [wanted[0], *(one for one in wanted[1:] if one.step not in known)]
+    return [wanted[0], *(checkpoint for checkpoint in wanted[1:] if checkpoint.step not in known)]
 
 
 async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
@@ -33,7 +33,7 @@ async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]
     )
     source = await find_stage(connection, key)
     kept = await kept_checkpoints(connection, source) if source is not None else []
-    newest_of_step = {one.step: one for one in reversed(kept)}
+    newest_of_step = {checkpoint.step: checkpoint for checkpoint in reversed(kept)}
     found = [newest_of_step[step] for step in sorted(newest_of_step, reverse=True)]
     if explorer.bench_on_latest_checkpoint:
         found = found[:1]
@@ -48,5 +48,5 @@ async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]
 
 
 async def newest_benched(connection: AsyncConnection, stage: Stage) -> int:
-    """The newest version that will be given out."""
+    """Returns the newest version that will be evaluated."""
     return (await _wanted(connection, stage))[0].step

@@ -52,31 +52,31 @@ logger = logging.getLogger(__name__)
 
 NUM_SAMPLES = 3
 MAX_TRIES = 3
-"""Of a batch whose priority function loses its process each time."""
+"""Attempts at a batch whose priority function loses its process each time."""
 SampleDecoder = Callable[[bytes], Sample]
 
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Composes batches in the caller's transaction, which holds the stage's lock, and ends it.
+    """Composes batches in the caller's transaction, which holds the stage's lock, and commits it.
 
-    A batch is a function of the rollouts alone where their order is fixed: no row is taken while
-    something that would come before it is still open. Who reads the open work first and the rows
-    second sees at worst too few rows, never a wrong order.
+    In a stage with fixed order, a batch is a function of the rollouts alone: no row is taken while
+    work that would precede it is still open. The open work is read before the rows, so that the
+    composer may see too few rows but never a wrong order.
 
-    A priority function is called under that lock, in ordered stages once for each explore step that
-    is due. One whose process is killed or silent is called again in a transaction of its own.
+    A priority function is called under that lock; in ordered stages, once for each due explore
+    step. If its process dies or hangs, it is called again in another transaction.
     """
 
     decode_sample: SampleDecoder
     priorities: Priorities
     num_deaths: Counter[StageKey] = field(default_factory=Counter)
-    """In a row, of the processes that call the priority functions of these stages."""
+    """Consecutive deaths of the process that calls the priority function, by stage."""
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
     ) -> BatchHead | Wait | End | VersionWanted:
-        """The batch of `step`, which was not composed before; `stage` is locked."""
+        """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
         if not stage.is_open:
             return End("failed", stage.reason)
         if stage.plan.stored_batches is not None:
@@ -100,8 +100,8 @@ class Composer:
     ) -> BatchHead | Wait | End:
         begun_ns = tracing.now_ns()
         if stage.plan.oldest_version(step):
-            before = await _first_unfinished(connection, stage)
-            stage = await leave_out_stale(connection, stage, step, before)
+            unfinished = await _first_unfinished(connection, stage)
+            stage = await leave_out_stale(connection, stage, step, unfinished)
         ready = await load_ready(connection, stage, wanted=stage.plan.num_rollout_rows)
         num_rows = ready.num_rows
         decision: Decision | None = decide_at_once(stage, step, num_rows)
@@ -146,7 +146,7 @@ class Composer:
     async def _look(
         self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
     ) -> Look | None:
-        """The first choice that is enough, or the last one; None where nothing can be chosen yet.
+        """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
 
         Raises: PriorityFailed.
         """
@@ -163,7 +163,7 @@ class Composer:
     async def _without_priorities(
         self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
     ) -> Wait | End:
-        """Another try where only the process is at fault; what a function does wrong it repeats."""
+        """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
         assert stage.plan.replay is not None
         name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
         reason = f"{name} cannot be used: {error}"
@@ -182,7 +182,7 @@ class Composer:
     ) -> BatchHead:
         stage, choice = seen.stage, seen.choice
         figures = await settle_choice(connection, stage, choice, step)
-        ids = [one.experience_id for one in choice.taken]
+        ids = [row.experience_id for row in choice.taken]
         rows = await rows_of(connection, stage.key, ids)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
         head = await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
@@ -200,7 +200,7 @@ class Composer:
         figures: dict[str, float],
         are_new: bool = False,
     ) -> BatchHead:
-        """Record a batch of these rows; new ones are still to be marked."""
+        """Records a batch of these rows; `are_new` rows are marked as batched too."""
         metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
         metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to)) | figures
         items = [
@@ -239,9 +239,9 @@ class Composer:
         samples = None
         if step == 1:
             places = [
-                (one.taskset_id, one.row_index)
-                for one in items[:NUM_SAMPLES]
-                if one.taskset_id is not None and one.row_index is not None
+                (item.taskset_id, item.row_index)
+                for item in items[:NUM_SAMPLES]
+                if item.taskset_id is not None and item.row_index is not None
             ]
             texts = await load_tasks(connection, stage.key.tenant, places)
             shown = [data_sample(texts[place], buffer.format) for place in places]
@@ -252,7 +252,7 @@ class Composer:
 
 
 async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
-    """The place of the first group that may still give rows, where their order is fixed."""
+    """Returns the place of the first group that may still give rows, if their order is fixed."""
     return await first_unfinished(connection, stage.key) if stage.is_ordered else None
 
 

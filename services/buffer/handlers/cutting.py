@@ -1,4 +1,4 @@
-"""Ends explore steps that have enough: what is still open is left behind."""
+"""Straggler cutoff: explore steps that have enough leave their open tasks behind."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,7 +22,10 @@ from trinity.types import StageKey
 
 
 async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
-    """Leave behind what is open in steps that have had enough for `wait_after_min` seconds."""
+    """Cuts the open tasks of steps that have had enough for `wait_after_min` seconds.
+
+    Returns the number of tasks left behind.
+    """
     stage = await lock_stage(connection, key)
     if not stage.is_open:
         return 0
@@ -38,12 +41,12 @@ async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
 
 
 async def count_tasks_to_draw(connection: AsyncConnection, stage: Stage) -> int:
-    """Tasks that the next explore step begins with."""
+    """Returns the number of tasks that the next explore step begins with."""
     if not stage.plan.num_spare_tasks:
         return stage.plan.config.buffer.batch_size
-    before = await tasks_by_step(connection, stage.key, only_open=False)
+    earlier = await tasks_by_step(connection, stage.key, only_open=False)
     num_kept = await count_kept_runs(connection, stage.key) if _keeps_ended_runs(stage) else 0
-    return num_tasks_to_draw(stage, before, num_kept)
+    return num_tasks_to_draw(stage, earlier, num_kept)
 
 
 def _keeps_ended_runs(stage: Stage) -> bool:
@@ -60,7 +63,7 @@ async def _cut(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> i
     key = stage.key
     cut = await leave_behind(connection, key, tasks.explore_step, REASON)
     kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
-    await drop(connection, key, [one for one in cut if one.assignment_id not in kept], REASON)
+    await drop(connection, key, [task for task in cut if task.assignment_id not in kept], REASON)
     await open_scopes(connection, key, kept)
     if stage.plan.config.buffer.await_feedback:
         await hold_scopes(connection, key, kept)

@@ -1,4 +1,4 @@
-"""Draws tasks: which tasksets are next, and which rows of each."""
+"""Draws tasks: chooses the next tasksets, and rows of each."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from trinity.config.plan_parts import ResolvedTaskset, Selector
 from trinity.types import StageKey
 
 MIX = 1
-"""Sets the chance that mixes tasksets apart from that of their selectors."""
+"""Seed that separates the mixing of tasksets from the random draws of their selectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One task."""
+    """A drawn task."""
 
     taskset: str
     row: int
@@ -33,10 +33,10 @@ class Drawn:
 async def draw_tasks(
     connection: AsyncConnection, stage: Stage, count: int, *, version: int
 ) -> list[Drawn]:
-    """The next tasks of a stage, to be rolled out with `version`.
+    """Returns the next tasks of a stage, to be rolled out with `version`.
 
-    They follow from what is stored alone; the caller holds the stage's lock and stores that they
-    were drawn in the same transaction.
+    They depend on stored state alone. The caller holds the stage's lock and records the draw in the
+    same transaction.
     """
     stored = await stage_tasksets(connection, stage.key)
     tasksets = stage.plan.tasksets
@@ -44,7 +44,7 @@ async def draw_tasks(
     if queue is not None:
         name = tasksets[0].name
         stored[name] = replace(stored[name], num_rows=queue.num_rows)
-    sizes = [stored[one.name].num_rows for one in tasksets]
+    sizes = [stored[taskset.name].num_rows for taskset in tasksets]
     seeds = (stage.seed, MIX)
     drawn: dict[int, Drawn] = {}
     for share in interleave(sizes, seeds=seeds, first=stage.num_drawn, count=count):
@@ -62,9 +62,10 @@ async def draw_tasks(
 
 
 async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
-    """Draws of a stage after `count` more.
+    """Returns the draw counter of a stage after `count` more draws.
 
-    Where a refill takes tasks of a queue again, those that come later are still drawn first.
+    It stops at the end of a queue: if a refill reuses tasks of the queue, tasks that are added
+    later are still drawn.
     """
     queue = await queue_of(connection, stage)
     last = stage.num_drawn + count
@@ -110,7 +111,7 @@ async def draw_rows(
     first: int,
     count: int,
 ) -> Sequence[int]:
-    """Rows of draws `first` to `first + count - 1` of a taskset, whatever came of earlier ones."""
+    """Returns the rows of draws `first` to `first + count - 1`, independent of earlier results."""
     numbers = draw(
         selector.selector_type,
         seeds=(seed, selector.seed),

@@ -1,4 +1,4 @@
-"""Versions that come when somebody asks or has one: what follows where no step's number says so."""
+"""Weight sync on request, for stages whose versions are not tied to step numbers."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -10,13 +10,13 @@ from services.buffer.store.stages import update_stage
 
 
 async def ask_for_version(connection: AsyncConnection, stage: Stage) -> None:
-    """Have the trainer publish what it has, before its next step at the latest."""
+    """Asks the trainer to publish its current weights, before its next step at the latest."""
     await update_stage(connection, stage.key, wants_version=True)
     await notify(connection, batch_topic(stage.key))
 
 
 def wanted_version(stage: Stage) -> VersionWanted | None:
-    """That the trainer, which has trained every recorded batch, is to publish first."""
+    """Returns VersionWanted if the trainer, done with all batches, must publish; else None."""
     is_known = stage.published is not None and stage.recorded_step <= stage.published
     if not stage.wants_version or is_known:
         return None
@@ -24,7 +24,7 @@ def wanted_version(stage: Stage) -> VersionWanted | None:
 
 
 async def evaluate_between(connection: AsyncConnection, stage: Stage) -> None:
-    """After an interval's last explore step the weights of the next one are measured."""
+    """Opens evaluations of the next step's weights after an interval's last explore step."""
     done = stage.explore_step - 1
     if stage.plan.is_driven and done and done % stage.plan.eval_interval == 0:
         await open_evaluations(connection, stage, stage.step_version)

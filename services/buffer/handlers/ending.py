@@ -1,4 +1,4 @@
-"""How a stage ends: finished when the last evaluation is done, cancelled, or failed."""
+"""Ends stages: finished when the last evaluation is done, cancelled, or failed."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,7 +13,7 @@ from services.buffer.store.stages import get_stage, update_stage
 
 
 async def finish_if_done(connection: AsyncConnection, stage: Stage) -> None:
-    """End a stage whose training is finished and whose evaluations are all done."""
+    """Ends a stage whose training is finished and whose evaluations are all done."""
     current = await get_stage(connection, stage.key)
     if not current.is_open or current.finished_step is None:
         return
@@ -25,7 +25,7 @@ async def finish_if_done(connection: AsyncConnection, stage: Stage) -> None:
 async def end_stage(
     connection: AsyncConnection, stage: Stage, state: StageState, reason: str
 ) -> int:
-    """Take all work back and keep the reason; answers how many assignments were open."""
+    """Revokes all work and stores the reason; returns how many assignments were open."""
     num_revoked = await cancel_open(connection, stage.key, reason, tuple(AssignmentKind))
     await cancel_evaluations(connection, stage.key)
     await update_stage(connection, stage.key, state=state, reason=reason)

@@ -1,4 +1,4 @@
-"""Opens evaluations of a version, and sums up those whose runs have all ended."""
+"""Opens evaluations of a version, and summarises those whose runs have all ended."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,7 +21,7 @@ from services.buffer.store.stages import stage_tasksets
 
 
 async def open_evaluations(connection: AsyncConnection, stage: Stage, version: int) -> None:
-    """Open what is not open or done; tasks of all tasksets are numbered through."""
+    """Opens evaluations that do not exist yet; positions count through all tasksets."""
     if not stage.plan.needs_rollout:
         return
     stored = await stage_tasksets(connection, stage.key)
@@ -50,7 +50,7 @@ async def open_evaluations(connection: AsyncConnection, stage: Stage, version: i
 async def close_evaluation(
     connection: AsyncConnection, stage: Stage, version: int, taskset: str
 ) -> None:
-    """Sum up an evaluation if all of its assignments have ended."""
+    """Summarises an evaluation if all of its assignments have ended."""
     if await count_unfinished(connection, stage.key, version, taskset):
         return
     ids = await evaluated_assignments(connection, stage.key, version, taskset)

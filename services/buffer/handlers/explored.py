@@ -1,4 +1,4 @@
-"""Stages without a trainer: their weights, their end, and the rows that another stage takes."""
+"""Stages without a trainer: their weights, their end, and the rows that other stages train on."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -18,11 +18,11 @@ from services.buffer.store.unfinished import first_unfinished
 from trinity.config.plan import StagePlan
 
 STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
-"""Nobody publishes them: explorers have them."""
+"""The initial weights, which no trainer publishes: explorers already have them."""
 
 
 async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
-    """Let work be handed out that is done with the weights the stage starts with."""
+    """Records the initial weights as published, so that work can be leased."""
     await insert_version(connection, stage, STARTING_WEIGHTS)
     await update_stage(connection, stage.key, published=STARTING_WEIGHTS.version)
     if stage.is_evaluated(STARTING_WEIGHTS.version):
@@ -30,7 +30,7 @@ async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
 
 
 async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
-    """Tell of about ten explore steps: no train step says how far it is."""
+    """Logs about ten notices of progress, because no train step reports any."""
     step, total = stage.explore_step, stage.total_explore_steps
     if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
         await log_event(
@@ -39,7 +39,7 @@ async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
 
 
 async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
-    """End a stage without a trainer when all of its tasks are done; says whether they are."""
+    """Ends a stage without a trainer when all of its tasks are done; returns whether they are."""
     unfinished = (
         stage.explore_step < stage.total_explore_steps
         or await first_unfinished(connection, stage.key)
@@ -56,10 +56,10 @@ async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
 
 
 def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
-    """Train steps in which no row is trained more often than `buffer.total_epochs` says."""
+    """Returns the most train steps that use no row more often than `buffer.total_epochs`."""
     return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
 
 
 async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[ReadyRow]:
-    """The rows of the next batch: none twice before every other was trained as often."""
+    """Returns the rows of the next batch: the least used ones first."""
     return await least_used(connection, stage, stage.plan.train_batch_size)

@@ -1,4 +1,4 @@
-"""Rewards that come later: samples wait for them, and their groups with them."""
+"""Delayed rewards: samples wait for them, and so do their groups."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from services.buffer.store.stages import lock_stage
 from trinity.types import FinishReason, StageKey
 
 UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
-"""Never trained on, so that nobody waits for their rewards."""
+"""Samples with these reasons are never trained on, so their rewards are not awaited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class Feedback:
 
 
 RewardWriter = Callable[[bytes, Feedback], bytes]
-"""The content of a sample with its reward."""
+"""Returns the content of a sample with the reward added."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Given:
-    """What became of some feedback; `refused` holds the reasons."""
+    """The result of giving feedback; `refused` holds experience ids and reasons."""
 
     num_set: int = 0
     num_known: int = 0
@@ -51,69 +51,69 @@ class Given:
 def by_awaited(
     stage: Stage, result: Result, state: ExperienceState
 ) -> Iterator[tuple[Result, ExperienceState]]:
-    """A result's samples with their state: those that wait for a reward apart from the others."""
+    """Splits a result: samples that wait for a reward are separated from the others."""
     if state is not ExperienceState.RAW or not stage.plan.config.buffer.await_feedback:
         yield result, state
         return
-    awaiting = tuple(one for one in result.experiences if _is_awaited(one))
-    others = tuple(one for one in result.experiences if not _is_awaited(one))
-    for some, own in ((others, state), (awaiting, ExperienceState.AWAITING)):
-        if some:
-            yield replace(result, experiences=some), own
+    awaiting = tuple(sample for sample in result.experiences if _is_awaited(sample))
+    others = tuple(sample for sample in result.experiences if not _is_awaited(sample))
+    for part, own in ((others, state), (awaiting, ExperienceState.AWAITING)):
+        if part:
+            yield replace(result, experiences=part), own
 
 
-def _is_awaited(one: ExperienceRecord) -> bool:
-    return one.reward is None and one.finish_reason not in UNREWARDED
+def _is_awaited(sample: ExperienceRecord) -> bool:
+    return sample.reward is None and sample.finish_reason not in UNREWARDED
 
 
 async def give_feedback(
     connection: AsyncConnection, key: StageKey, feedback: Sequence[Feedback], write: RewardWriter
 ) -> Given:
-    """Set rewards, of several for one sample the first; complete groups go to the pipeline."""
+    """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
     await lock_stage(connection, key)
-    found = await load_experiences(connection, key, [one.experience_id for one in feedback])
-    given = Given()
+    found = await load_experiences(connection, key, [reward.experience_id for reward in feedback])
+    result = Given()
     released: set[str] = set()
-    for one in feedback:
-        sample = found.get(one.experience_id)
-        if reason := _why_not(sample, one):
-            given.refused.append((one.experience_id, reason))
+    for reward in feedback:
+        sample = found.get(reward.experience_id)
+        if reason := _why_not(sample, reward):
+            result.refused.append((reward.experience_id, reason))
         elif sample is not None and sample.state is ExperienceState.AWAITING:
-            [body] = await load_bodies(connection, key, [one.experience_id])
-            await store_reward(connection, key, _rewarded(one, write(body, one)))
-            rewarded = replace(sample, state=ExperienceState.RAW, reward=one.reward)
-            found[one.experience_id] = rewarded
+            [body] = await load_bodies(connection, key, [reward.experience_id])
+            await store_reward(connection, key, _rewarded(reward, write(body, reward)))
+            rewarded = replace(sample, state=ExperienceState.RAW, reward=reward.reward)
+            found[reward.experience_id] = rewarded
             released.add(sample.assignment_id)
-            given.num_set += 1
+            result.num_set += 1
         else:
-            given.num_known += 1
+            result.num_known += 1
     if released:
         await release_scopes(connection, key, released)
         await notify(connection, *stage_topics(key))
-    return given
+    return result
 
 
-def _why_not(sample: StoredExperience | None, one: Feedback) -> str:
+def _why_not(sample: StoredExperience | None, reward: Feedback) -> str:
     if sample is None:
         return "there is no such sample in the stage"
-    if sample.state is ExperienceState.AWAITING or sample.reward == one.reward:
+    if sample.state is ExperienceState.AWAITING or sample.reward == reward.reward:
         return ""
     if sample.reward is None:
         return f"it is {sample.state} and waits for no reward"
     return f"its reward is {sample.reward:g} already"
 
 
-def _rewarded(one: Feedback, body: bytes) -> Rewarded:
+def _rewarded(reward: Feedback, body: bytes) -> Rewarded:
     return Rewarded(
-        experience_id=one.experience_id,
+        experience_id=reward.experience_id,
         body=body,
-        reward=one.reward,
-        reward_parts=one.reward_parts,
+        reward=reward.reward,
+        reward_parts=reward.reward_parts,
     )
 
 
 async def end_overdue(connection: AsyncConnection, key: StageKey) -> None:
-    """Leave out samples whose reward has not come in time, if that was asked for."""
+    """Leaves out samples whose reward is overdue, if `buffer.feedback_timeout` is set."""
     stage = await lock_stage(connection, key)
     seconds = stage.plan.config.buffer.feedback_timeout
     if not stage.is_open or not seconds:

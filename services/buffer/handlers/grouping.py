@@ -1,4 +1,4 @@
-"""Commits what was computed for groups, under the claims on them."""
+"""Commits the results computed for groups, under the claims on them."""
 
 import uuid
 from collections import defaultdict
@@ -33,7 +33,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
-    """What was computed for a claim."""
+    """The result computed for a claimed group."""
 
     claim: Claim
     operator: str = ""
@@ -55,26 +55,26 @@ class Shaped:
 
 
 def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
-    """The id that the same output of an operator always gets."""
+    """Returns the deterministic id of an output of an operator."""
     return name_uuid(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}")
 
 
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
-    """Store the groups of one stage whose claims still hold, which ends the transaction.
+    """Stores the groups of one stage whose claims still hold, and commits.
 
-    The stage is locked last, and shared with results and other groups: nobody else touches these
-    rows, and nobody sees them before the end.
+    The stage is locked last, in shared mode with results and other groups: no other transaction
+    changes these rows, or sees them before the commit.
     """
     if not shaped:
         return
     key = shaped[0].claim.key
-    await _commit_outcomes(connection, key, [one for one in shaped if not one.outcome.error])
+    await _commit_outcomes(connection, key, [group for group in shaped if not group.outcome.error])
     stage = await share_stage(connection, key)
-    await _commit_errors(connection, stage, [one for one in shaped if one.outcome.error])
+    await _commit_errors(connection, stage, [group for group in shaped if group.outcome.error])
     topics = [batch_topic(stage.key)]
-    is_short = any(len(one.outcome.rows) < stage.repeat_times for one in shaped)
+    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in shaped)
     if is_short or stage.plan.is_driven or not stage.plan.needs_training:
-        # Rows that do not come leave room for the next explore step; or it waits for the last end.
+        # Missing rows free credit for the next explore step, or it waits for the last run to end.
         topics.append(work_topic(stage.key))
     async with committing(connection):
         await notify(connection, *topics)
@@ -83,28 +83,28 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
 async def _commit_outcomes(
     connection: AsyncConnection, key: StageKey, shaped: Sequence[Shaped]
 ) -> None:
-    metrics = {one.claim: one.outcome.metrics for one in shaped}
+    metrics = {group.claim: group.outcome.metrics for group in shaped}
     held = await finish_claims(connection, metrics)
-    own = [one for one in shaped if one.claim.assignment_id in held]
+    own = [group for group in shaped if group.claim.assignment_id in held]
     left_out: dict[str, list[str]] = defaultdict(list)
-    for one in own:
-        for sample in one.outcome.left_out:
+    for group in own:
+        for sample in group.outcome.left_out:
             left_out[sample.reason].append(sample.experience_id)
     async with unanswered(connection):
         for reason, ids in left_out.items():
             await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
-        await insert_derived(connection, key, [row for one in own for row in one.derived])
+        await insert_derived(connection, key, [row for group in own for row in group.derived])
 
 
 async def _commit_errors(
     connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
 ) -> None:
-    """Let the scopes be tried again, or leave those out that had their last try."""
-    alike: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
-    for one in shaped:
-        state = ScopeState.DEAD if one.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
-        alike[state, one.outcome.function, one.outcome.error].append(one.claim)
-    for (state, function, error), claims in alike.items():
+    """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
+    claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
+    for group in shaped:
+        state = ScopeState.DEAD if group.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
+        claims_by_error[state, group.outcome.function, group.outcome.error].append(group.claim)
+    for (state, function, error), claims in claims_by_error.items():
         held = await end_claims(connection, claims, state, error)
         if held and state is ScopeState.DEAD:
             own = function or f"advantage function {stage.plan.algorithm.advantage_fn}"
@@ -126,7 +126,7 @@ async def _leave_out(
 
 
 async def hand_back(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
-    """Let others have groups that were not tried; it is not counted."""
+    """Releases claims on groups that were not tried, without counting an attempt."""
     if claims:
         await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
         await notify(connection, SCOPES_TOPIC)

@@ -1,4 +1,4 @@
-"""Admission and lease in one: opens explore steps that may begin, hands out what is free."""
+"""Leases assignments, and opens explore steps that may begin."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -40,26 +40,26 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequest:
-    """What an explorer asks for."""
+    """An explorer's request for work."""
 
     key: StageKey
     explorer_id: str
     max_assignments: int
     lease_seconds: float
     held: Collection[str] | None
-    """Tokens of all leases that it holds; None if it does not say."""
+    """Tokens of all leases that it holds; None if not given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Work for the explorer."""
+    """Leases for the explorer."""
 
     grants: Sequence[Grant]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """No work now; a lease may run out after `look_again_seconds`."""
+    """No work now; a lease may expire after `look_again_seconds`."""
 
     reason: str
     look_again_seconds: float | None = None
@@ -67,7 +67,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No work any more."""
+    """There will be no more work."""
 
     state: Literal["drained", "cancelled"]
     reason: str
@@ -77,7 +77,7 @@ LeaseAnswer = Granted | Waiting | Ended
 
 
 async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnswer:
-    """Hand out work, or say what it waits for."""
+    """Leases work, or returns the reason why there is none."""
     stage = await lock_stage(connection, request.key)
     if ended := _ended(stage):
         return ended
@@ -100,7 +100,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
 
 
 async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None:
-    """What was granted in an answer that never arrived waits for nobody."""
+    """Frees leases that were granted in a response that the explorer never received."""
     if request.held is None:
         return
     if await free_lost_leases(connection, request.key, request.explorer_id, request.held):
@@ -118,9 +118,10 @@ def _ended(stage: Stage) -> Ended | None:
 async def _open_explore_steps(
     connection: AsyncConnection, stage: Stage, max_assignments: int
 ) -> tuple[Stage, Refusal]:
-    """Open steps until one is refused, or there is enough for the lease; answers why no more are.
+    """Opens steps until one is refused or there is enough for the lease; returns the refusal.
 
-    Where thousands may begin, one call that opened them all would take longer than it may last.
+    Thousands of steps may be allowed to open; opening all of them in one call would exceed its
+    deadline.
     """
     num_drawn = 0
     while num_drawn < max_assignments:
@@ -136,7 +137,7 @@ async def _open_explore_steps(
 
 
 async def _refusal(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
-    """Why the next explore step does not begin now; None if it does."""
+    """Returns the reason why the next explore step does not open now; None if it does."""
     refused = refusal(stage)
     if refused is None:
         stage, refused = await lack_of_tasks(connection, stage)
@@ -171,22 +172,22 @@ async def draw_assignments(
     refill_round: int,
     required_version: int,
 ) -> Stage:
-    """Draw tasks for explore step `stage.explore_step`; selectors never go back."""
+    """Draws tasks for explore step `stage.explore_step`; selectors never go back."""
     drawn = await draw_tasks(connection, stage, num_tasks, version=required_version)
     num_drawn = await cursor_after(connection, stage, num_tasks)
     new = [
         NewAssignment(
             kind=AssignmentKind.TRAIN,
-            taskset=one.taskset,
-            task_index=one.row,
+            taskset=task.taskset,
+            task_index=task.row,
             explore_step=stage.explore_step,
             position=first_position + i,
             refill_round=refill_round,
             required_version=required_version,
             repeat_times=stage.repeat_times,
-            awaits_feedback=one.awaits_feedback,
+            awaits_feedback=task.awaits_feedback,
         )
-        for i, one in enumerate(drawn)
+        for i, task in enumerate(drawn)
     ]
     stage = dataclasses.replace(stage, num_drawn=num_drawn)
     async with unanswered(connection):

@@ -1,4 +1,4 @@
-"""Makes a stage known, with tasksets that are already stored."""
+"""Opens a stage, with tasksets that are already stored."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -34,54 +34,56 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.types import StageKey
 
 MAX_STEPS = 10**12
-"""More than anybody can train, and few enough to be counted with."""
+"""More steps than can be trained, but few enough to compute with."""
 STEPPED = (TasksetKind.TRAIN, TasksetKind.DATA)
-"""What gives a stage its steps."""
+"""Kinds of tasksets whose rows determine the number of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededTaskset:
-    """A taskset that a plan takes from."""
+    """A taskset that a plan uses."""
 
     name: str
     kind: TasksetKind
     path: str | None
-    """None for tasks that a client submits under the name."""
+    """None for tasks that a client submits under this name."""
     split: str
     subset_name: str | None
     table: str | None = None
-    """Of a database."""
+    """Table of a database."""
     is_queue: bool = False
     feature_keys: tuple[str, ...] = ()
     pipeline: ResolvedTaskPipeline | None = None
-    """What is done to its rows before any of them is drawn."""
+    """Processing of its rows before any of them is drawn."""
 
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
-    """All tasksets of a plan; in mode train the one with the data."""
+    """Returns all tasksets of a plan; in mode train only the one with the data."""
     if plan.stored_batches is not None or plan.stored_rollouts is not None:
         return []
     if not plan.needs_rollout:
         return [_needed(plan.experience_buffer, TasksetKind.DATA)]
     experts = [plan.expert_buffer] if plan.expert_buffer else []
     return [
-        *(_needed(one, TasksetKind.TRAIN) for one in plan.tasksets),
-        *(_needed(one, TasksetKind.EVAL) for one in plan.eval_tasksets),
-        *(_needed(one, TasksetKind.EXPERT) for one in experts),
+        *(_needed(taskset, TasksetKind.TRAIN) for taskset in plan.tasksets),
+        *(_needed(taskset, TasksetKind.EVAL) for taskset in plan.eval_tasksets),
+        *(_needed(taskset, TasksetKind.EXPERT) for taskset in experts),
     ]
 
 
-def _needed(one: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind) -> NeededTaskset:
+def _needed(
+    taskset: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind
+) -> NeededTaskset:
     return NeededTaskset(
-        name=one.name,
+        name=taskset.name,
         kind=kind,
-        path=one.path,
-        split=one.split,
-        subset_name=one.subset_name,
-        table=one.table,
-        is_queue=kind is TasksetKind.TRAIN and one.storage_type == "queue",
-        feature_keys=() if kind is TasksetKind.EVAL else one.selector.feature_keys,
-        pipeline=one.task_pipeline,
+        path=taskset.path,
+        split=taskset.split,
+        subset_name=taskset.subset_name,
+        table=taskset.table,
+        is_queue=kind is TasksetKind.TRAIN and taskset.storage_type == "queue",
+        feature_keys=() if kind is TasksetKind.EVAL else taskset.selector.feature_keys,
+        pipeline=taskset.task_pipeline,
     )
 
 
@@ -92,11 +94,11 @@ async def open_stage(
     seed: int,
     tasksets: Sequence[StageTaskset],
 ) -> Stage:
-    """Enter the stage, or change the plan of a known one; its tasksets stay those it began with.
+    """Creates the stage, or updates the plan of an existing one, whose tasksets stay the same.
 
-    A stage that failed or was cancelled goes on.
+    A stage that failed or was cancelled is reopened.
 
-    Raises: InvalidRequest when plan and data give more steps than can be counted;
+    Raises: InvalidRequest when plan and data give more than `MAX_STEPS` steps;
     PreconditionFailed when they give none.
     """
     plan = parse_plan(plan_json)
@@ -109,7 +111,7 @@ async def open_stage(
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
     if tasksets and (reason := too_few_rows(plan, size.num_rows)):
-        names = ", ".join(one.name for one in tasksets if one.kind in STEPPED)
+        names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEPPED)
         raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
     await update_stage(connection, key, plan=plan_json, **asdict(size))
     stage = await get_stage(connection, key)
@@ -126,16 +128,16 @@ async def open_stage(
 async def _take_tasksets(
     connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> None:
-    """Those that the stage has already stay as they are."""
+    """Stores the tasksets of the stage; existing ones stay as they are."""
     rows = [
         {
             **key_columns(key),
-            "name": one.name,
-            "taskset_id": one.taskset_id,
-            "kind": one.kind,
-            "num_rows": one.num_rows,
+            "name": taskset.name,
+            "taskset_id": taskset.taskset_id,
+            "kind": taskset.kind,
+            "num_rows": taskset.num_rows,
         }
-        for one in tasksets
+        for taskset in tasksets
     ]
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
     for taskset, selector in _selected(plan, tasksets):
@@ -144,7 +146,7 @@ async def _take_tasksets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
-    """What there is to work on, and how much work it makes."""
+    """Number of rows, and of the steps they make."""
 
     num_rows: int
     total_train_steps: int
@@ -157,7 +159,7 @@ async def _size_of(
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
-    num_rows = sum(one.num_rows for one in tasksets if one.kind in STEPPED) + num_stored
+    num_rows = sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEPPED) + num_stored
     total_train_steps = plan.num_train_steps(num_rows)
     if num_stored:
         total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
@@ -172,7 +174,7 @@ async def _size_of(
 
 
 async def _begin(connection: AsyncConnection, stage: Stage) -> None:
-    """What a stage has that was not known before."""
+    """Initialises a new stage."""
     key, plan = stage.key, stage.plan
     await update_stage(connection, key, segment_id=await open_segment(connection, key))
     if plan.stored_batches is not None:
@@ -186,23 +188,25 @@ async def _begin(connection: AsyncConnection, stage: Stage) -> None:
 
 
 async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:
-    """Somebody may delete a taskset between the look for it and now."""
-    there = await hold_tasksets(connection, tenant, [one.taskset_id for one in tasksets])
-    for one in tasksets:
-        if one.taskset_id not in there:
-            raise PreconditionFailed(f"taskset {one.name} was deleted at this moment: start again")
+    """Locks the tasksets, because a client may have deleted one after it was looked up."""
+    held = await hold_tasksets(connection, tenant, [taskset.taskset_id for taskset in tasksets])
+    for taskset in tasksets:
+        if taskset.taskset_id not in held:
+            raise PreconditionFailed(
+                f"taskset {taskset.name} was deleted at this moment: start again"
+            )
 
 
 def _selected(
     plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> Iterator[tuple[StageTaskset, Selector]]:
-    """Tasksets that rows are drawn from, with the selectors that draw them."""
-    selectors = {one.name: one.selector for one in plan.tasksets}
+    """Yields tasksets that rows are drawn from, with their selectors."""
+    selectors = {taskset.name: taskset.selector for taskset in plan.tasksets}
     for buffer in (plan.experience_buffer, *plan.auxiliary_buffers):
         selectors[buffer.name] = buffer.selector
-    for one in tasksets:
-        if one.kind is not TasksetKind.EVAL and one.name in selectors:
-            yield one, selectors[one.name]
+    for taskset in tasksets:
+        if taskset.kind is not TasksetKind.EVAL and taskset.name in selectors:
+            yield taskset, selectors[taskset.name]
 
 
 async def _log_opened(connection: AsyncConnection, stage: Stage) -> None:

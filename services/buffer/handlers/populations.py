@@ -1,4 +1,4 @@
-"""Tells whether what is trained on is like what was generated."""
+"""Compares the distribution of trained samples with that of generated ones."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -8,13 +8,14 @@ from services.buffer.store.population import compared_step, last_settled_step, l
 from services.buffer.store.stages import update_stage
 
 SHOWN_STEPS = 64
-"""Newest explore steps that a person is shown together."""
+"""Number of newest explore steps that are shown to people together."""
 
 
 async def newly_compared(connection: AsyncConnection, stage: Stage) -> dict[str, float]:
-    """Figures of the explore steps that were settled since the last time, each counted once.
+    """Returns metrics of the explore steps settled since the last call, each step once.
 
-    The caller holds the stage's lock. Not part of composing a batch: nobody waits for it here.
+    The caller holds the stage's lock. This is kept out of composing a batch, where the trainer
+    would wait for it.
     """
     if not stage.plan.needs_rollout:
         return {}
@@ -28,7 +29,7 @@ async def newly_compared(connection: AsyncConnection, stage: Stage) -> dict[str,
 
 
 async def newest_population(connection: AsyncConnection, stage: Stage) -> Population | None:
-    """Of the newest settled explore steps together."""
+    """Returns the population of the newest settled explore steps together."""
     settled = await last_settled_step(connection, stage)
     return await load_population(
         connection, stage, after=max(settled - SHOWN_STEPS, 0), up_to=settled

@@ -1,4 +1,4 @@
-"""Prepares what selectors that go by features keep: a ranking of the rows, or first beliefs."""
+"""Prepares the stored state of feature-based selectors: a row ranking, or initial beliefs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from trinity.types import StageKey
 async def prepare_selector(
     connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: Selector
 ) -> None:
-    """Once a stage and taskset; what the stage has learned since stays."""
+    """Prepares a selector once per stage and taskset; learned state is never overwritten."""
     names = selector.feature_keys
     if not names or await has_selection(connection, key, taskset.name):
         return
     features = await load_features(connection, key.tenant, taskset.taskset_id, names)
     if selector.difficulty is not None:
-        weak_N, strong_N = (one_N.astype("<f4") for one_N in features)
+        weak_N, strong_N = (feature_N.astype("<f4") for feature_N in features)
         del features
         beliefs = Beliefs.initial(weak_N, strong_N, selector.difficulty.rho)
         await insert_beliefs(connection, key, taskset.name, beliefs)
@@ -33,6 +33,6 @@ async def prepare_selector(
 
 
 def easy_to_hard(features: Sequence[FloatVector]) -> IntVector:
-    """Rows by falling features, the first one counting most; of equal rows the later one first."""
+    """Returns rows by descending features, the first most significant; ties: later row first."""
     rising_N: IntVector = np.lexsort([np.arange(len(features[0])), *reversed(features)])
     return rising_N[::-1]

@@ -1,4 +1,4 @@
-"""Records a batch that was composed, which ends the transaction."""
+"""Records a composed batch and commits the transaction."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -26,19 +26,19 @@ async def record_batch(
     taken: Sequence[str] = (),
     samples: Samples | None = None,
 ) -> None:
-    """Store a batch with its rows, tell of it, and commit.
+    """Stores a batch with its rows, logs it, notifies waiters, and commits.
 
-    `taken` are experiences that are in a batch from now on; `samples` are shown to people.
+    `taken` are experiences to mark as batched; `samples` are shown to people.
     """
-    async with AsyncExitStack() as together:
+    async with AsyncExitStack() as stack:
         if len(items) <= FEW_ROWS:
-            await together.enter_async_context(committing(connection))
+            await stack.enter_async_context(committing(connection))
         async with unanswered(connection):
             await set_states(connection, stage.key, taken, ExperienceState.BATCHED)
             await insert_head(connection, stage, head)
         await insert_items(connection, stage, head, items)
         if len(items) > FEW_ROWS:
-            await together.enter_async_context(committing(connection))
+            await stack.enter_async_context(committing(connection))
         await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
         event = BatchComposed(step=head.step, num_rows=head.num_rows, metrics=head.metrics)
         await log_event(connection, stage.key, event)

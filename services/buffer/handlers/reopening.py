@@ -1,4 +1,4 @@
-"""How a stage that failed or was cancelled goes on."""
+"""Reopens a stage that failed or was cancelled."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,10 +20,10 @@ ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled
 
 
 async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
-    """Take up the work where it was; the caller holds the stage's lock.
+    """Resumes the work where it stopped; the caller holds the stage's lock.
 
-    What was lost gets another chance, since a person may have mended the reason. No lease is
-    granted until the trainer has published weights.
+    Lost work is retried, because a person may have fixed the cause. No lease is granted until the
+    trainer has published weights.
     """
     await update_stage(connection, stage.key, state=StageState.OPEN, reason="", published=None)
     evaluated = await reopen_evaluations(connection, stage.key)
@@ -35,7 +35,7 @@ async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
 
 
 async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
-    """Of what was lost only as much as the plan drew: refills have made up for some of it."""
+    """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
     key = stage.key
     await forget_refills(connection, key, stage.explore_step)
     cancelled = await find_cancelled(connection, key, AssignmentKind.TRAIN)

@@ -1,4 +1,4 @@
-"""Batches by priority: which samples come first, and which are trained once more."""
+"""Batches by priority from a replay buffer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,20 +28,20 @@ USES = "replay/use_count"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A choice among what there is up to a place."""
+    """A choice among the samples up to a place."""
 
     stage: Stage
     choice: Choice
     before: Place | None
     is_enough: bool
-    """Whether the rows that are due are there."""
+    """True if all due rows are there."""
 
 
 def bounds(stage: Stage, step: int) -> Iterator[Place | None]:
-    """Places up to which a batch may look for samples, one after the other until there are enough.
+    """Yields places up to which a batch may take samples, to be tried until there are enough.
 
-    Where the order of rows is fixed, these are the explore steps that are due, and further ones
-    only if they came out short: what else has arrived by now must not matter.
+    In a stage with fixed order these are the due explore steps, and later ones only if the due ones
+    have too few rows: the batch must not depend on what else has arrived.
     """
     if not stage.is_ordered:
         yield None
@@ -57,7 +57,7 @@ async def look(
     before: Place | None,
     priorities: Priorities,
 ) -> Look:
-    """Choose among what may come into the batch of `step`; nothing but stale rows changes.
+    """Chooses among the candidates for the batch of `step`; changes nothing but stale rows.
 
     Raises: PriorityFailed.
     """
@@ -66,23 +66,23 @@ async def look(
     oldest = stage.plan.oldest_version(step)
     unused = await load_unused(connection, stage, before)
     used = await load_used(connection, stage)
-    stale = [one for one in used if one.version is not None and one.version < oldest]
-    gone = {one.experience_id for one in stale}
-    waiting = [*unused, *(one for one in used if one.experience_id not in gone)]
+    stale = [row for row in used if row.version is not None and row.version < oldest]
+    stale_ids = {row.experience_id for row in stale}
+    waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
     computed = await priorities.compute(
         settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
     )
     size = stage.plan.num_rollout_rows
     choice = choose(waiting, computed, settings, step=step, size=size)
     choice = replace(choice, retired=[*choice.retired, *stale])
-    there = len(choice.taken if stage.is_ordered else choice.unused)
-    return Look(stage, choice, before, is_enough=there >= max(planned_rows(stage, step), 1))
+    num_there = len(choice.taken if stage.is_ordered else choice.unused)
+    return Look(stage, choice, before, is_enough=num_there >= max(planned_rows(stage, step), 1))
 
 
 async def settle_choice(
     connection: AsyncConnection, stage: Stage, choice: Choice, step: int
 ) -> dict[str, float]:
-    """Let everything go where it was chosen to; answers the batch's figures."""
+    """Applies a choice to the database; returns metrics for the batch."""
     replay, key = _replay(stage), stage.key
     fresh = _ids(choice.unused)
     await set_states(connection, key, fresh, ExperienceState.BATCHED)
@@ -104,7 +104,7 @@ async def _leave_out(
     if not await any_metric_above_zero(connection, stage, NUM_DROPPED):
         text = f"{len(rows)} rows are left out: {reason}; all of them are counted in {NUM_DROPPED}"
         await log_event(connection, stage.key, Notice(text=text))
-    # They leave room for the next explore step.
+    # Rows left out free credit for the next explore step.
     await notify(connection, work_topic(stage.key))
 
 
@@ -116,7 +116,7 @@ def _why_dropped(replay: ResolvedReplay, step: int) -> str:
 
 
 def _figures(choice: Choice) -> dict[str, float]:
-    uses = [one.num_uses for one in choice.taken]
+    uses = [row.num_uses for row in choice.taken]
     return {
         NUM_REPLAYED: float(len(choice.replayed)),
         NUM_WAITING: float(choice.num_kept),
@@ -133,4 +133,4 @@ def _replay(stage: Stage) -> ResolvedReplay:
 
 
 def _ids(rows: Sequence[Waiting]) -> list[str]:
-    return [one.experience_id for one in rows]
+    return [row.experience_id for row in rows]

@@ -1,4 +1,4 @@
-"""Gives up the contents that a stage need not keep any more, a segment at a time."""
+"""Retires the contents that a stage no longer needs, by segment."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was given up."""
+    """Counts of what was retired."""
 
     num_segments: int = 0
     num_rows: int = 0
@@ -41,17 +41,17 @@ class _Seen:
 
 
 class BatchedSegments:
-    """Segments with samples of batches that are or may be trained again.
+    """A cache of the segments with samples of batches that are or may be trained again.
 
-    They are remembered, as a batch never changes: only those recorded since the last look are
-    looked at, until further ones are let go.
+    A recorded batch never changes, so only batches recorded since the last call are read. The cache
+    is rebuilt when older batches are no longer needed.
     """
 
     def __init__(self) -> None:
         self._seen: dict[StageKey, _Seen] = {}
 
     async def of(self, connection: AsyncConnection, stage: Stage) -> set[int]:
-        """All of them; takes as long as there is new to look at."""
+        """Returns all of them; the cost grows with the batches recorded since the last call."""
         let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
         seen = self._seen.get(stage.key)
         if seen is None or seen.let_go != let_go:
@@ -65,15 +65,15 @@ class BatchedSegments:
 async def retire_contents(
     connection: AsyncConnection, key: StageKey, batched: BatchedSegments
 ) -> Retired:
-    """Give up every old segment in which nothing is needed.
+    """Retires every old segment that holds nothing needed.
 
-    The stage's lock is held: whoever takes rows, or begins to train them again, comes before or
-    after. What is given up once is never needed again, so that it may be dropped any time later.
+    The stage's lock is held, so transactions that take rows or begin to retrain them run before or
+    after. A retired segment is never needed again, so it may be dropped at any later time.
     """
     before = await get_stage(connection, key)
     if before.plan.config.buffer.keep_steps is None:
         return Retired()
-    await batched.of(connection, before)  # most of the work, while nobody waits for the lock
+    await batched.of(connection, before)  # most of the work, done before taking the lock
     stage = await lock_stage(connection, key)
     old = await old_segments(connection, stage)
     unneeded = old and old - await needed_segments(connection, stage, batched)
@@ -93,11 +93,11 @@ async def retire_contents(
 async def needed_segments(
     connection: AsyncConnection, stage: Stage, batched: BatchedSegments
 ) -> set[int]:
-    """Segments with contents that somebody may still ask for.
+    """Returns segments with contents that may still be read.
 
-    They are samples that may come into a batch, in batches that are or may be trained again, of
-    evaluations that go on, of groups that get another chance when the stage is opened again, or
-    samples that wait to be replayed.
+    These hold samples that may enter a batch, samples of batches that are or may be trained again,
+    of running evaluations, of groups that are retried when the stage is reopened, and samples in
+    the replay pool.
     """
     key = stage.key
     return {
@@ -111,10 +111,10 @@ async def needed_segments(
 
 
 async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
-    """Those that another stage, not finished yet, takes from this one.
+    """Returns segments that another, unfinished stage reads from this one.
 
-    One that failed or was cancelled may go on: it trains its newest batches again then, and takes
-    other samples after them. Whoever trains recorded batches again has no others to take.
+    A stage that failed or was cancelled may be reopened: it then trains its newest batches again
+    and takes further samples after them. A stage that trains recorded batches takes no others.
     """
     found: set[int] = set()
     for other in await list_stopped(connection, stage.key):

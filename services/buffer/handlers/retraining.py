@@ -1,4 +1,4 @@
-"""Stages that train again on batches that another stage has recorded: same rows, same order."""
+"""Stages that train again on the recorded batches of another stage: same rows, same order."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -22,16 +22,16 @@ ALL_ITEMS = 2**31 - 1
 
 
 def source_key(tenant: str, stored: StoredBatches) -> StageKey:
-    """The stage that has recorded them."""
+    """Returns the key of the stage that recorded the batches."""
     return StageKey(tenant=tenant, experiment_id=stored.experiment_id, stage=stored.stage)
 
 
 async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBatches) -> Stage:
-    """The stage whose batches are to be trained on again.
+    """Returns the stage whose batches are to be trained on again.
 
-    Locked, so that nobody deletes what they hold before this transaction ends.
+    It is locked, so that their contents cannot be deleted before this transaction ends.
 
-    Raises: PreconditionFailed when one of them, or the checkpoint before them, is not there.
+    Raises: PreconditionFailed when a batch, or the checkpoint before the first, is missing.
     """
     key = source_key(tenant, stored)
     if await find_stage(connection, key) is None:
@@ -43,20 +43,20 @@ async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBa
             f"all of {stored.first_step}..{stored.last_step}"
         )
     await _check_start(connection, source, stored)
-    if gone := await count_deleted(connection, source, stored.first_step, stored.last_step):
+    if num_deleted := await count_deleted(connection, source, stored.first_step, stored.last_step):
         raise PreconditionFailed(
-            f"{gone} samples of the batches of steps {stored.first_step}..{stored.last_step} were "
-            "deleted: choose steps without them"
+            f"{num_deleted} samples of the batches of steps {stored.first_step}.."
+            f"{stored.last_step} were deleted: choose steps without them"
         )
     await _check_kept(connection, source, stored)
     return source
 
 
 async def _check_kept(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
-    gone, last = await count_retired(connection, source, stored.first_step, stored.last_step)
-    if gone:
+    num_retired, last = await count_retired(connection, source, stored.first_step, stored.last_step)
+    if num_retired:
         raise PreconditionFailed(
-            f"the contents of {gone} samples of the batches of steps {stored.first_step}.."
+            f"the contents of {num_retired} samples of the batches of steps {stored.first_step}.."
             f"{stored.last_step} were removed (`buffer.keep_steps: "
             f"{source.plan.config.buffer.keep_steps}`): choose steps from {last + 1} on"
         )
@@ -65,7 +65,7 @@ async def _check_kept(connection: AsyncConnection, source: Stage, stored: Stored
 async def _check_start(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
     if stored.first_step == 1 or await _start(connection, source, stored):
         return
-    kept = sorted(one.step + 1 for one in await kept_checkpoints(connection, source))
+    kept = sorted(checkpoint.step + 1 for checkpoint in await kept_checkpoints(connection, source))
     begin = ", ".join(str(step) for step in [1, *kept] if step <= source.recorded_step)
     raise PreconditionFailed(
         f"there is no checkpoint of step {stored.first_step - 1} to begin step "
@@ -76,13 +76,17 @@ async def _check_start(connection: AsyncConnection, source: Stage, stored: Store
 async def _start(
     connection: AsyncConnection, source: Stage, stored: StoredBatches
 ) -> list[Checkpoint]:
-    """The checkpoints that the first of the stored steps may begin from, newest life first."""
+    """Returns checkpoints that the first stored step may begin from, newest incarnation first."""
     before = stored.first_step - 1
-    return [one for one in await kept_checkpoints(connection, source) if one.step == before]
+    return [
+        checkpoint
+        for checkpoint in await kept_checkpoints(connection, source)
+        if checkpoint.step == before
+    ]
 
 
 async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
-    """What a stage is given that trains stored batches or evaluates checkpoints; else nothing."""
+    """Returns checkpoints for a stage that trains stored batches or evaluates checkpoints."""
     if stage.plan.benched is not None:
         return await benched_checkpoints(connection, stage)
     stored = stage.plan.stored_batches
@@ -93,7 +97,7 @@ async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> lis
 
 
 async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | End:
-    """The batch of `step` as it was recorded; the caller has the lock. Ends its transaction.
+    """Records a copy of the stored batch of `step` and commits; the caller holds the lock.
 
     Raises: PreconditionFailed for a step before the first.
     """
@@ -133,7 +137,7 @@ async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -
 
 
 async def compare_with_source(connection: AsyncConnection, stage: Stage, new: Version) -> None:
-    """Tell whether training again came to the weights that the batches had given before."""
+    """Logs whether training again produced the same weights as before."""
     stored = stage.plan.stored_batches
     if stored is None:
         return
@@ -141,7 +145,7 @@ async def compare_with_source(connection: AsyncConnection, stage: Stage, new: Ve
     before = await versions_of(connection, source, new.version)
     if not before:
         text = f"version {new.version} had never been published: there is nothing to compare with"
-    elif any(one.weights_sha256 == new.weights_sha256 for one in before):
+    elif any(version.weights_sha256 == new.weights_sha256 for version in before):
         text = f"version {new.version} has the same weights as before, bit for bit"
     else:
         text = f"version {new.version} has other weights than before"

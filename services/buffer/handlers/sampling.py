@@ -1,4 +1,4 @@
-"""What a batch is made of beside the newest rollouts: rows of data in it, stale rows out of it."""
+"""Composition of a batch beyond fresh rollouts: adds rows of data, leaves out stale rows."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ async def draw_data(
     step: int,
     count: int,
 ) -> list[BatchItem]:
-    """The rows of data that belong to a step: a function of its number alone."""
+    """Returns the rows of data that belong to a step: a function of its number alone."""
     taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
     first = (step - 1) * count
     drawn = await draw_rows(
@@ -39,7 +39,7 @@ async def draw_data(
 
 
 async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> list[BatchItem]:
-    """The rows of data that stand after the rollouts of a step's batch; empty without a mix."""
+    """Returns the rows of data that follow the rollouts in a batch; empty without a mix."""
     buffer = stage.plan.expert_buffer
     if buffer is None:
         return []
@@ -50,11 +50,11 @@ async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> l
 async def leave_out_stale(
     connection: AsyncConnection, stage: Stage, step: int, before: Place | None
 ) -> Stage:
-    """Take rows that are too old for `step` out of what is ready, and count them for its batch.
+    """Leaves out ready rows that are too old for `step`, and counts them for its batch.
 
-    A row that is too old now is so for every later step. Where the order of rows is fixed, those
-    behind the last row of the batch stay for the next one, so that no count depends on arrival;
-    with replay `before` sees to that.
+    A row that is too old now is too old for every later step. In a stage with fixed order, rows
+    after the last row of the batch stay for the next one, so that no count depends on the order of
+    arrival; with replay, `before` ensures that.
     """
     oldest = stage.plan.oldest_version(step)
     if oldest == 0 or step > stage.total_train_steps:
@@ -74,7 +74,7 @@ async def leave_out_stale(
         await log_event(connection, stage.key, Notice(text=text))
     stage = dataclasses.replace(stage, num_stale=stage.num_stale + count)
     await update_stage(connection, stage.key, num_stale=stage.num_stale)
-    # They leave room for the next explore step.
+    # Rows left out free credit for the next explore step.
     await notify(connection, work_topic(stage.key))
     return stage
 
@@ -88,7 +88,7 @@ def _why_stale(stage: Stage, step: int) -> str:
 
 
 def sampling_figures(stage: Stage) -> dict[str, float]:
-    """How many rows of a batch came from elsewhere, and how many were left out before it."""
+    """Returns the number of expert rows in a batch, and of stale rows left out before it."""
     figures = {}
     if stage.plan.num_expert_rows:
         figures[NUM_EXPERT] = float(stage.plan.num_expert_rows)
@@ -98,7 +98,7 @@ def sampling_figures(stage: Stage) -> dict[str, float]:
 
 
 def version_for_refill(stage: Stage) -> int:
-    """Weights that further tasks of an explore step are rolled out with, fresh enough to train."""
+    """Returns a weights version for more tasks of an explore step, fresh enough to train on."""
     if stage.plan.is_driven:
         return max(stage.step_version, stage.published or 0)
     required = stage.plan.required_version(stage.explore_step)

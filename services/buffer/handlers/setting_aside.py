@@ -1,6 +1,6 @@
-"""Takes samples out at a person's word: excluded ones stay to be looked at, deleted ones do not.
+"""Excludes, includes and deletes samples on a person's request.
 
-What was excluded may be included again.
+Excluded samples can still be viewed and included again; the content of deleted ones is gone.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from trinity.types import StageKey
 
 @dataclass(slots=True, kw_only=True)
 class Excluded:
-    """How many samples were excluded, and how many cannot be."""
+    """Numbers of samples that were excluded, and that are already batched."""
 
     num_excluded: int = 0
     num_batched: int = 0
@@ -42,7 +42,7 @@ class Excluded:
 
 @dataclass(slots=True, kw_only=True)
 class Included:
-    """How many samples were included again, and how many cannot be."""
+    """Numbers of samples that were included again, and that came too late."""
 
     num_included: int = 0
     num_too_late: int = 0
@@ -50,7 +50,7 @@ class Included:
 
 @dataclass(slots=True, kw_only=True)
 class Deleted:
-    """How many samples were deleted, and how many bytes they held."""
+    """Numbers of deleted samples and of the bytes they held."""
 
     num_deleted: int = 0
     num_bytes: int = 0
@@ -59,9 +59,9 @@ class Deleted:
 async def exclude_experiences(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
-    """Keep samples from being trained on, whatever the pipeline is doing with them.
+    """Excludes samples from training, whatever the pipeline is doing with them.
 
-    Those in a batch stay there, come into no further one, and keep why.
+    Samples in a batch stay there, enter no further batch, and keep the reason.
     """
     ids = [row.experience_id for row in rows]
     untrained = [row for row in rows if row.state in UNTRAINED]
@@ -74,13 +74,13 @@ async def exclude_experiences(
     await withdraw(connection, key, ids, reason)
     num_excluded = await exclude(connection, key, untrained, reason)
     await release_scopes(connection, key, {row.assignment_id for row in untrained})
-    # They leave room for further work, and a batch may have waited for their groups.
+    # Excluded samples free credit for more work, and a batch may have waited for their groups.
     await notify(connection, *stage_topics(key))
     return num_excluded
 
 
 def was_excluded(row: StoredExperience) -> bool:
-    """Whether a person took it out, of all batches or, once it was in some, of further ones."""
+    """Returns whether a person excluded it, from all batches or from further ones."""
     if row.state is ExperienceState.BATCHED:
         return row.reason != ""
     return row.state is ExperienceState.EXCLUDED
@@ -93,23 +93,25 @@ async def include_experiences(
     *,
     is_dry_run: bool,
 ) -> Included:
-    """Let samples that were excluded be trained on after all.
+    """Includes samples again that were excluded.
 
-    Advantages belong to a group: where others of it were shaped without a sample, it comes too
-    late, and so it does when the stage has ended, or its content need not be kept any more. Those
-    in a batch are there for other runs as long as they have their content.
+    Advantages belong to a group. A sample comes too late if the advantages of its group were
+    computed without it, if the stage has ended, or if its content was retired. Samples in a batch
+    become available to other runs again as long as their content is there.
     """
     if not is_dry_run:
         await revoke_claims(connection, key, {row.assignment_id for row in rows})
     stage = await lock_stage(connection, key)
-    there = await _with_content(connection, stage, rows)
-    again = [row.experience_id for row in there if row.state is ExperienceState.BATCHED]
-    found = await find_includable(connection, key, there) if stage.is_open else []
-    num_found = len(found) + len(again)
+    with_content = await _with_content(connection, stage, rows)
+    batched_ids = [
+        row.experience_id for row in with_content if row.state is ExperienceState.BATCHED
+    ]
+    found = await find_includable(connection, key, with_content) if stage.is_open else []
+    num_found = len(found) + len(batched_ids)
     included = Included(num_included=num_found, num_too_late=len(rows) - num_found)
     if is_dry_run or not num_found:
         return included
-    included.num_included = await take_back_batched(connection, stage, again)
+    included.num_included = await take_back_batched(connection, stage, batched_ids)
     included.num_included += await take_back(connection, stage, found)
     unshaped = {row.assignment_id for row in found if row.parent_id is None}
     await reopen_finished_scopes(connection, key, unshaped)
@@ -121,7 +123,7 @@ async def include_experiences(
 async def _with_content(
     connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Those that somebody could still train on."""
+    """Returns the rows whose content is still there."""
     retired = await retired_segments(connection, stage.key)
     return [row for row in rows if row.segment_id not in retired]
 
@@ -132,7 +134,10 @@ async def check_deletable(
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],
 ) -> None:
-    """Raises: PreconditionFailed when somebody may still need the content of one of them."""
+    """Checks that no content is still needed.
+
+    Raises: PreconditionFailed when the content of any of the samples may still be needed.
+    """
     stage = await get_stage(connection, key)
     if stage.state is not StageState.FINISHED and (
         needed := await needed_steps(connection, stage, rows)
@@ -161,20 +166,20 @@ async def delete_experiences(
     rows: Sequence[StoredExperience],
     reason: str,
 ) -> Deleted:
-    """Delete the content of samples; what they were, and why they went, stays known.
+    """Deletes the content of samples; their records stay, with the reason.
 
-    Raises: PreconditionFailed when somebody may still need it.
+    Raises: PreconditionFailed when it may still be needed.
     """
-    there = [row for row in rows if row.state is not ExperienceState.DELETED]
-    if not there:
+    present = [row for row in rows if row.state is not ExperienceState.DELETED]
+    if not present:
         return Deleted()
-    await revoke_claims(connection, key, {row.assignment_id for row in there})
+    await revoke_claims(connection, key, {row.assignment_id for row in present})
     await lock_stage(connection, key)
-    await check_deletable(connection, key, kind, there)
-    ids = await mark_deleted(connection, key, there, reason)
+    await check_deletable(connection, key, kind, present)
+    ids = await mark_deleted(connection, key, present, reason)
     await leave_pool(connection, key, ids)
     await forget_samples(connection, key.tenant, ids)
-    num_bytes = await delete_content(connection, key, there)
-    await release_scopes(connection, key, {row.assignment_id for row in there})
+    num_bytes = await delete_content(connection, key, present)
+    await release_scopes(connection, key, {row.assignment_id for row in present})
     await notify(connection, *stage_topics(key))
-    return Deleted(num_deleted=len(there), num_bytes=num_bytes)
+    return Deleted(num_deleted=len(present), num_bytes=num_bytes)

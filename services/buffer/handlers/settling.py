@@ -49,42 +49,42 @@ KEPT_AS = {
 
 
 class WantsStageAlone(Exception):
-    """What follows from these results changes their stage."""
+    """Raised when consequences of these results need an exclusive lock on their stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """What is to be stored of a stage's results."""
+    """Decisions on a stage's results, and what to store."""
 
     stage: Stage
     verdicts: Sequence[Verdict]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
     held: Held
-    """By the segment, with the samples."""
+    """Size of the segment including these samples."""
 
     @property
     def new(self) -> list[Verdict]:
-        """Of results that are stored."""
+        """Verdicts on results that are stored."""
         return [verdict for verdict in self.verdicts if verdict.state is not None]
 
     @property
     def ended(self) -> list[AssignmentView]:
         """Assignments whose runs have all ended."""
-        return [one for one in self.touched if _has_ended(one)]
+        return [view for view in self.touched if _has_ended(view)]
 
     @property
     def num_rows(self) -> int:
-        """Attempts and samples."""
-        return len(self.new) + sum(len(one.experiences) for one, _ in self.samples)
+        """Number of attempts and samples to store."""
+        return len(self.new) + sum(len(result.experiences) for result, _ in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class Settler:
-    """Settles a bunch of results in the caller's transaction.
+    """Stores batches of results in the caller's transaction.
 
-    Several do so at the same time, of one stage as well, unless they give results of the same
-    assignments. Whoever does anything else with the stage waits for them, and they for it.
+    Several transactions may do so concurrently, even for one stage, unless they have results of the
+    same assignments. All other operations on the stage are exclusive with them.
     """
 
     segment_max_rows: int
@@ -94,27 +94,27 @@ class Settler:
     async def settled(
         self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
     ) -> AsyncIterator[list[Verdict]]:
-        """Judge and store results; everything that follows from them happens with them.
+        """Judges and stores results together with everything that follows from them.
 
-        What the block adds, which must read no answers, ends the transaction.
+        The block may add statements but must not read their results. The commit follows it.
 
-        Raises: WantsStageAlone, for another transaction that `is_alone` with their stages.
+        Raises: WantsStageAlone when another transaction must do it with `is_alone`.
         """
         judged = await _judge_all(connection, results, is_alone=is_alone)
-        if not is_alone and any(self._asks_more(one) for one in judged):
+        if not is_alone and any(self._asks_more(part) for part in judged):
             raise WantsStageAlone
-        known = {one.stage.key for one in judged}
+        known = {part.stage.key for part in judged}
         verdicts = [_unknown(result) for result in results if result.key not in known]
-        verdicts += [verdict for one in judged for verdict in one.verdicts]
-        are_few = sum(one.num_rows for one in judged) <= FEW_ROWS
-        if not are_few:  # many rows are streamed
-            for one in judged:
-                await _store(connection, one)
+        verdicts += [verdict for part in judged for verdict in part.verdicts]
+        are_few = sum(part.num_rows for part in judged) <= FEW_ROWS
+        if not are_few:  # many rows are streamed with COPY
+            for part in judged:
+                await _store(connection, part)
         if is_alone:
             async with unanswered(connection):
                 await _settle(connection, judged, are_stored=not are_few)
-            for one in judged:
-                await self._go_on(connection, one)
+            for part in judged:
+                await self._go_on(connection, part)
             async with committing(connection):
                 yield verdicts
             return
@@ -126,7 +126,7 @@ class Settler:
         return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
 
     def _asks_more(self, judged: _Judged) -> bool:
-        """Whether what follows takes answers of the database."""
+        """Returns whether the consequences need to read results of the database."""
         return self._is_full(judged.held) or bool(_measured(judged.ended))
 
     async def _go_on(self, connection: AsyncConnection, judged: _Judged) -> None:
@@ -139,12 +139,12 @@ class Settler:
 async def _judge_all(
     connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
 ) -> list[_Judged]:
-    """Those of stages that there are."""
+    """Judges the results of existing stages."""
     by_stage: dict[StageKey, list[Result]] = defaultdict(list)
     for result in results:
         by_stage[result.key].append(result)
     judged = []
-    earlier: list[KnownAttempt] = []  # of the stages before
+    earlier: list[KnownAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
         before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
         if before is not None:
@@ -165,12 +165,12 @@ def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt
     new = [verdict for verdict in verdicts if verdict.state is not None]
     ids = {verdict.result.assignment_id: None for verdict in new}
     samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
-    sizes = [len(one.body) for result, _ in samples for one in result.experiences]
+    sizes = [len(experience.body) for result, _ in samples for experience in result.experiences]
     held = before.held
     return _Judged(
         stage=stage,
         verdicts=verdicts,
-        touched=[before.views[one] for one in ids],
+        touched=[before.views[assignment_id] for assignment_id in ids],
         samples=samples,
         held=Held(held.num_rows + len(sizes), held.num_bytes + sum(sizes)),
     )
@@ -179,16 +179,16 @@ def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt
 async def _settle(
     connection: AsyncConnection, judged: Sequence[_Judged], *, are_stored: bool
 ) -> None:
-    """Store attempts with their samples, if they are not yet, and what follows from them."""
-    for one in judged:
+    """Stores attempts with their samples, unless already stored, and their consequences."""
+    for part in judged:
         if not are_stored:
-            await _store(connection, one)
-        await _store_runs(connection, one)
-    # What results of other assignments wait for as well is taken last, in one order.
-    for one in judged:
-        await _grow(connection, one)
-    for one in judged:
-        await _close(connection, one.stage, one.ended)
+            await _store(connection, part)
+        await _store_runs(connection, part)
+    # Rows that results of other assignments lock too are locked last, in a fixed order.
+    for part in judged:
+        await _grow(connection, part)
+    for part in judged:
+        await _close(connection, part.stage, part.ended)
 
 
 async def _store(connection: AsyncConnection, judged: _Judged) -> None:
@@ -200,7 +200,7 @@ async def _store(connection: AsyncConnection, judged: _Judged) -> None:
 def _samples(
     stage: Stage, verdict: Verdict, views: Mapping[str, AssignmentView]
 ) -> Iterable[tuple[Result, ExperienceState]]:
-    """What is stored of a result, with its state."""
+    """Returns the parts of a result to store, with their states."""
     if not verdict.result.experiences:
         return ()
     state = _state_of(verdict, views[verdict.result.assignment_id])
@@ -208,25 +208,32 @@ def _samples(
 
 
 async def _grow(connection: AsyncConnection, judged: _Judged) -> None:
-    """Count what is stored."""
+    """Adds the stored samples to the size of the segment."""
     stage = judged.stage
-    sizes = [len(one.body) for result, _ in judged.samples for one in result.experiences]
+    sizes = [
+        len(experience.body) for result, _ in judged.samples for experience in result.experiences
+    ]
     if sizes:
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
 async def _store_runs(connection: AsyncConnection, judged: _Judged) -> None:
-    """Keep how the runs stand whose results counted."""
+    """Stores the state of the runs whose results counted."""
     places = {
         (verdict.result.assignment_id, verdict.result.run)
         for verdict in judged.new
         if verdict.state in (AttemptState.WON, AttemptState.FAILED)
     }
     by_id = {view.assignment_id: view for view in judged.touched}
-    changed = [(one, number, by_id[one].runs[number]) for one, number in sorted(places)]
+    changed = [
+        (assignment_id, number, by_id[assignment_id].runs[number])
+        for assignment_id, number in sorted(places)
+    ]
     key = judged.stage.key
     await update_runs(connection, key, changed)
-    await update_open_counts(connection, key, sorted({one for one, _ in places}))
+    await update_open_counts(
+        connection, key, sorted({assignment_id for assignment_id, _ in places})
+    )
 
 
 def _unknown(result: Result) -> Verdict:
@@ -244,7 +251,7 @@ def _state_of(verdict: Verdict, view: AssignmentView) -> ExperienceState:
 async def _close(
     connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
 ) -> None:
-    """End assignments all of whose runs have ended, and begin what waits for them."""
+    """Ends assignments whose runs have all ended, and starts what waits for them."""
     key = stage.key
     closed = [view for view in ended if _has_winner(view)]
     given_up = [view for view in ended if not _has_winner(view)]
@@ -261,14 +268,14 @@ async def _close(
     if stage.plan.config.buffer.await_feedback:
         await hold_scopes(connection, key, trained)
     if given_up:
-        # An explore step that is shaped as a whole may have waited for these alone.
+        # An explore step that is processed as a whole may have waited for these alone.
         await notify(connection, SCOPES_TOPIC, *stage_topics(key))
 
 
 async def _end_evaluations(
     connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
 ) -> None:
-    """Groups that closed are told of when the pipeline is done with them."""
+    """Closes complete evaluations; for train groups, the pipeline notifies when it is done."""
     measured = _measured(ended)
     for version, taskset in sorted(measured):
         await close_evaluation(connection, stage, version, taskset)
@@ -278,7 +285,7 @@ async def _end_evaluations(
 
 
 def _measured(ended: Iterable[AssignmentView]) -> set[tuple[int, str]]:
-    """Versions and tasksets of evaluations that some of these belong to."""
+    """Returns versions and tasksets of evaluations that some of these belong to."""
     return {(view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL}
 
 
@@ -311,7 +318,7 @@ async def _say_given_up(
 
 
 def _given_up(num_tasks: int) -> str:
-    """How many there were, before the one whose reason is told."""
+    """Returns the count of tasks, to precede the example whose reason is given."""
     if num_tasks == 1:
         return "1 task was given up, as all of its runs failed:"
     return f"{num_tasks} tasks were given up, as all of their runs failed; one of them,"

@@ -1,4 +1,4 @@
-"""What follows where a batch lacks rows: further tasks, a wait with its reason, or an end."""
+"""Handles a batch that lacks rows: draws more tasks, waits with a reason, or ends the stage."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -29,7 +29,7 @@ from services.buffer.store.scopes import count_unfinished_scopes
 async def go_without(
     connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
 ) -> Wait | End:
-    """What follows where no batch can be composed now."""
+    """Acts on a decision against composing a batch now."""
     match decision:
         case Refill(num_tasks, refill_round):
             drawn = await _refill(connection, stage, num_tasks, refill_round)
@@ -48,7 +48,7 @@ async def go_without(
 
 
 async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
-    """What there is for the batch of a step, and what is still to come."""
+    """Returns the rows that are ready for a step's batch, and the work that may add more."""
     unfinished = ""
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
     if work:
@@ -65,7 +65,7 @@ async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_ro
 
 
 def _next_step(stage: Stage, step: int) -> str:
-    """Why the next explore step has not begun, if the steps before `step` are enough for it."""
+    """Returns why the next explore step has not begun, if steps before `step` suffice for it."""
     if not can_open_after(stage, step - 1):
         return ""
     number = stage.explore_step + 1
@@ -76,7 +76,7 @@ def _next_step(stage: Stage, step: int) -> str:
 
 
 async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
-    """What became of the rows that a step lacks, as an end of the sentence that says so."""
+    """Returns why rows are missing, as a clause to append to the reason."""
     filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
     failure = filtered or await commonest_failure(connection, stage.key)
     why = f"; most often: {failure}" if failure else ""
@@ -88,9 +88,9 @@ async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
 async def _refill(
     connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
 ) -> int:
-    """Draw as many further tasks as make up for those that are missing; answers how many."""
+    """Draws tasks to make up for missing ones; returns how many."""
     num_tasks = num_missing
-    if not stage.num_stale:  # else rows were lost by their age, as further ones are not
+    if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
         lost = await losses(connection, stage)
         num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
     refills = await count_refills(connection, stage.key, stage.explore_step)

@@ -1,4 +1,4 @@
-"""Whether a stage can train on what another one, maybe of another run, has stored."""
+"""Stages that train on stored experiences of another stage, possibly of another run."""
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,11 +14,11 @@ from trinity.errors import PreconditionFailed, UserError
 
 
 async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
-    """Rows that a stage takes which trains on stored experiences.
+    """Returns the number of rows for a stage that trains on stored experiences.
 
-    Their stage is locked, so that nobody removes what they hold before this transaction ends.
+    Their stage is locked, so that their contents cannot be removed before this transaction ends.
 
-    Raises: PreconditionFailed when they are not there, give no batch, or have other advantages.
+    Raises: PreconditionFailed when they are missing, too few for a batch, or have other advantages.
     """
     stored = _stored(stage)
     _check_ended(stage, await find_stage(connection, stage.samples_key), stored)
@@ -38,7 +38,7 @@ def _stored(stage: Stage) -> StoredRollouts:
 
 
 def _check_ended(stage: Stage, source: Stage | None, stored: StoredRollouts) -> None:
-    """An explorer of the same run must be done; another run may have been stopped."""
+    """Checks that the source is finished; a stage of another run may have been stopped instead."""
     what = f"stage {stage.key.stage} trains on what {stored.words} has stored"
     if not stored.run:
         if source is None or source.state is not StageState.FINISHED:
@@ -50,8 +50,7 @@ def _check_ended(stage: Stage, source: Stage | None, stored: StoredRollouts) -> 
         )
     elif source.is_open:
         raise PreconditionFailed(
-            f"{what}, which still goes on: let it come to its end, or stop it in order, and start "
-            "again"
+            f"{what}, which is still running: let it finish, or stop it gracefully, and start again"
         )
 
 
@@ -59,16 +58,16 @@ def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> 
     size = stage.plan.train_batch_size
     if num_rows >= size:
         return
-    gone = f" with contents (those of {num_gone} more were removed, {_kept(source)})"
+    removed = f" with contents (those of {num_gone} more were removed, {_kept(source)})"
     raise PreconditionFailed(
-        f"{_stored(stage).words} has stored {num_rows} experiences{gone if num_gone else ''}, a "
+        f"{_stored(stage).words} has stored {num_rows} experiences{removed if num_gone else ''}, a "
         f"batch of stage {stage.key.stage} takes {size}: explore more steps, or lower "
         "`buffer.train_batch_size`"
     )
 
 
 async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
-    """Tell whose rows a stage has of another run, and what it lacks of them."""
+    """Logs the number of rows taken from another run, and of those whose contents are gone."""
     stored = stage.plan.stored_rollouts
     if stored is None or not stored.run or stage.plan.stored_batches is not None:
         return

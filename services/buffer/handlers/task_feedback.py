@@ -1,8 +1,8 @@
-"""Tells a selector what came of the tasks it drew.
+"""Gives a selector the results of the tasks it drew.
 
-What it hears is fixed by the batches, not by time: a draw that rolls out the weights of train step
-t knows the groups up to the last one in batch t. Whoever dies in between, the next draw of the same
-explore step knows the same, and so takes the same tasks.
+The feedback is fixed by the batches, not by time: a draw that rolls out the weights of train step t
+knows the groups up to the last one in batch t. After any crash, the next draw of the same explore
+step knows the same groups and so takes the same tasks.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def current_beliefs(
     *,
     version: int,
 ) -> Beliefs:
-    """What is believed for draws that roll out `version`; the caller holds the stage's lock."""
+    """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
     beliefs = await load_beliefs(connection, stage.key, taskset)
     last = await last_place_of_batch(connection, stage, version)
     if last is None:
@@ -48,7 +48,7 @@ async def current_beliefs(
 
 
 def _pass_rates(groups: Sequence[RolledOut]) -> list[dict[int, float]]:
-    """The pass rate of each task, an explore step each: its mean reward, cut to 0..1."""
+    """Returns for each explore step the pass rate by task: its mean reward, clipped to 0..1."""
     rewards: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         if group.rewards:

@@ -1,4 +1,4 @@
-"""The trainer's life: incarnations, versions, step reports, checkpoints, its end."""
+"""Trainer operations: incarnations, versions, step reports, checkpoints, and the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where a new incarnation goes on."""
+    """The state from which a new incarnation resumes."""
 
     incarnation: int
     line: int
@@ -54,7 +54,10 @@ class Beginning:
 
 
 def check_incarnation(stage: Stage, incarnation: int) -> None:
-    """Raises: Superseded when a newer trainer has taken over."""
+    """Checks that the incarnation is the current one.
+
+    Raises: Superseded when a newer trainer has taken over.
+    """
     if incarnation < stage.incarnation:
         raise Superseded(
             f"incarnation {incarnation} of the trainer was replaced by {stage.incarnation}"
@@ -64,7 +67,7 @@ def check_incarnation(stage: Stage, incarnation: int) -> None:
 
 
 async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int) -> Stage:
-    """The stage, locked, if it is this incarnation's.
+    """Locks and returns the stage if this incarnation owns it.
 
     Raises: Superseded when a newer one exists.
     """
@@ -76,7 +79,7 @@ async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int)
 async def begin_incarnation(
     connection: AsyncConnection, key: StageKey, trainer_id: str
 ) -> Beginning:
-    """Fence off the life before; no lease is granted until the new one has published weights.
+    """Fences off the previous incarnation; no lease is granted until the new one has published.
 
     Raises: PreconditionFailed when the stage was cancelled or has failed.
     """
@@ -101,7 +104,7 @@ async def begin_incarnation(
 
 
 async def record_version(connection: AsyncConnection, key: StageKey, new: Version) -> Sequence[int]:
-    """Let leases that need these weights be granted; answers the versions to keep."""
+    """Records published weights, so that work can be leased; returns the versions to keep."""
     stage = await lock_for(connection, key, new.incarnation)
     if new.version > stage.recorded_step:
         raise InvalidRequest(
@@ -123,7 +126,7 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
 async def _check_weights(
     connection: AsyncConnection, stage: Stage, new: Version, before: Sequence[Version]
 ) -> None:
-    """The same version of one incarnation has one content; of a later one it should have."""
+    """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
         if old.weights_sha256 == new.weights_sha256:
             return
@@ -145,7 +148,7 @@ async def report_step(
     metrics: dict[str, float],
     rows: Sequence[Feedback],
 ) -> Sequence[int]:
-    """Record that a step is trained, and commit; answers the versions to keep."""
+    """Records that a step is trained, and commits; returns the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)
     check_incarnation(stage, incarnation)
     if head is None:
@@ -168,15 +171,19 @@ async def report_step(
 async def commit_checkpoint(
     connection: AsyncConnection, key: StageKey, new: Checkpoint
 ) -> Sequence[Checkpoint]:
-    """Make a checkpoint the one to resume from; answers those whose files may go."""
+    """Makes a checkpoint the one to resume from; returns those whose files may be deleted."""
     stage = await lock_for(connection, key, new.incarnation)
     if new.step > stage.recorded_step:
         raise InvalidRequest(f"step {new.step} has no batch")
     await insert_checkpoint(connection, stage, new)
     num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
     if num_kept:
-        # The new one stays: those of later steps were passed over by the life that wrote it.
-        others = [one for one in await kept_checkpoints(connection, stage) if one != new]
+        # The new one stays: the incarnation that wrote it did not resume from later steps' ones.
+        others = [
+            checkpoint
+            for checkpoint in await kept_checkpoints(connection, stage)
+            if checkpoint != new
+        ]
         for old in others[num_kept - 1 :]:
             await drop_checkpoint(connection, stage, old)
     await notify(connection, RETENTION_TOPIC)
@@ -186,7 +193,7 @@ async def commit_checkpoint(
 async def finish_training(
     connection: AsyncConnection, key: StageKey, incarnation: int, step: int
 ) -> None:
-    """End the training; the last weights are measured unless they were.
+    """Ends the training; the last weights are evaluated unless they already were.
 
     Raises: InvalidRequest when their version is not recorded.
     """

@@ -1,7 +1,7 @@
-"""Stores tasks that clients send, so that a retry finds what is there.
+"""Stores tasks that clients upload; retries are idempotent.
 
-An upload counts its rows. Whoever sends it again, from the first row, adds only those beyond the
-count; two that send the same at the same time store each row once.
+An upload counts its rows. A retry sends all rows from the first, and only those beyond the count
+are added. Two clients that send the same upload concurrently store each row once.
 """
 
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ class UploadKey:
 
 
 async def begin_upload(connection: AsyncConnection, key: UploadKey) -> Upload:
-    """The upload as it stands; an unfinished one of another request is taken over.
+    """Returns the current upload; the unfinished one of another request is replaced.
 
-    Raises: PreconditionFailed when the taskset takes no rows any more; InvalidRequest when the
-    request's id was used for another taskset.
+    Raises: PreconditionFailed when the taskset accepts no more rows; InvalidRequest when the
+    request id was used for another taskset.
     """
     await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue)
     found = await _locked(connection, key)
@@ -78,7 +78,7 @@ async def _start_over(connection: AsyncConnection, key: UploadKey, found: Taskse
 async def store_rows(
     connection: AsyncConnection, key: UploadKey, first: int, bodies: Sequence[str]
 ) -> None:
-    """Store rows of an upload; `first` counts its accepted rows from 0.
+    """Stores rows of an upload; `first` is the number of accepted rows before them.
 
     Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile.
     """
@@ -101,7 +101,7 @@ async def store_rows(
 async def end_upload(
     connection: AsyncConnection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
 ) -> Upload:
-    """All rows have come; a taskset that is no queue is complete with them."""
+    """Completes the upload, and its taskset too unless that is a queue."""
     found, upload = await _held(connection, key)
     if not upload.is_complete:
         await complete_upload(
@@ -131,7 +131,7 @@ async def _locked(connection: AsyncConnection, key: UploadKey) -> Taskset:
 
 
 async def close_queue(connection: AsyncConnection, tenant: str, found: Taskset) -> None:
-    """A queue gets no more tasks; stages that draw from it end with those that it has."""
+    """Closes a queue; stages that draw from it end with the tasks it has."""
     await update_taskset(connection, tenant, found.taskset_id, is_complete=True)
     await notify(connection, tasksets_topic(tenant))
     await _wake(connection, tenant, found.taskset_id)

@@ -1,28 +1,28 @@
-"""Sentences that say what somebody waits for."""
+"""Texts for the reasons why a caller waits."""
 
 from services.buffer.store.runs import OpenWork
 
 
 def describe_rollouts(work: OpenWork) -> str:
-    """Open training work of an explore step."""
+    """Describes open training work of an explore step."""
     return f"explore step {work.explore_step}: {_describe(work)}"
 
 
 def describe_evaluation(work: OpenWork) -> str:
-    """Open work of an evaluation."""
+    """Describes open work of an evaluation."""
     return f"evaluation of version {work.explore_step}: {_describe(work)}"
 
 
 def describe_needed_version(work: OpenWork, published: int) -> str:
-    """Open training work whose weights the newest trainer has not published yet."""
+    """Describes training work whose weights the newest trainer has not published yet."""
     return (
         f"explore step {work.explore_step} needs weights version {work.required_version}, "
-        f"this life of the trainer has published version {published}"
+        f"this incarnation of the trainer has published version {published}"
     )
 
 
 def describe_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> str:
-    """Groups that are complete and not in batches yet."""
+    """Describes groups that are complete but not in batches yet."""
     if num_awaiting == num_groups:
         return (
             f"explore step {explore_step}: {num_groups} groups wait for rewards that come later "

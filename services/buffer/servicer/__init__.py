@@ -1,4 +1,4 @@
-"""The buffer's calls: from the wire to the handlers and back."""
+"""RPC methods of the buffer: convert requests, call the handlers, convert responses."""
 
 from services.buffer.servicer.commits import CommitCalls
 from services.buffer.servicer.leases import LeaseCalls
@@ -13,8 +13,8 @@ from services.buffer.servicer.training import TrainerCalls
 class BufferServicer(
     StageCalls, TasksetCalls, LeaseCalls, CommitCalls, TrainerCalls, ProgressCalls
 ):
-    """All calls of trinity.api.v1.BufferService."""
+    """Implements trinity.api.v1.BufferService."""
 
 
 class QueryServicer(LookingCalls, SteeringCalls):
-    """All calls of trinity.api.v1.QueryService."""
+    """Implements trinity.api.v1.QueryService."""

@@ -1,4 +1,4 @@
-"""Calls of those who look after tasksets."""
+"""RPC methods that manage tasksets."""
 
 from dataclasses import dataclass
 
@@ -30,26 +30,26 @@ MAX_ROW_NUMBER = 10**12
 
 @dataclass(frozen=True, slots=True)
 class TasksetServicer:
-    """All calls of trinity.api.v1.TasksetService."""
+    """Implements trinity.api.v1.TasksetService."""
 
     database: Database
 
     async def ListTasksets(
         self, request: pb.ListTasksetsRequest, _: Context
     ) -> pb.ListTasksetsResponse:
-        """One page, the newest first."""
+        """Returns one page of tasksets, newest first."""
         tenant = subject_part_of(request.tenant, "tenant")
         size = _within(request.page_size, 0, MAX_PAGE, "page_size") or USUAL_PAGE
         offset = _offset_of(request.page_token)
         async with self.database.transaction() as connection:
             found = await list_tasksets(connection, tenant, limit=size + 1, offset=offset)
         return pb.ListTasksetsResponse(
-            tasksets=[_to_proto(one) for one in found[:size]],
+            tasksets=[_to_proto(taskset) for taskset in found[:size]],
             next_page_token=str(offset + size) if len(found) > size else "",
         )
 
     async def GetTaskset(self, request: pb.GetTasksetRequest, _: Context) -> pb.GetTasksetResponse:
-        """One taskset, with some of its rows."""
+        """Returns one taskset, with some of its rows."""
         tenant = subject_part_of(request.tenant, "tenant")
         first = _within(request.first_row, 0, MAX_ROW_NUMBER, "first_row")
         count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
@@ -66,7 +66,7 @@ class TasksetServicer:
     async def DeleteTaskset(
         self, request: pb.DeleteTasksetRequest, _: Context
     ) -> pb.DeleteTasksetResponse:
-        """Delete what no stage needs."""
+        """Deletes a taskset that no stage needs."""
         tenant = subject_part_of(request.tenant, "tenant")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset, for_update=True)
@@ -76,7 +76,7 @@ class TasksetServicer:
         return pb.DeleteTasksetResponse(num_rows=found.num_rows)
 
     async def CloseQueue(self, request: pb.CloseQueueRequest, _: Context) -> pb.CloseQueueResponse:
-        """Say that a queue gets no more tasks."""
+        """Closes a queue: no more tasks will be added."""
         tenant = subject_part_of(request.tenant, "tenant")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset, for_update=True)
@@ -107,26 +107,26 @@ def _offset_of(token: str) -> int:
     if not token:
         return 0
     if not (token.isascii() and token.isdigit() and int(token[:20]) <= MAX_OFFSET):
-        raise InvalidRequest(f"page_token {token[:60]!r} comes from no answer")
+        raise InvalidRequest(f"page_token {token[:60]!r} was not returned with a page")
     return int(token)
 
 
-def _state(one: Described) -> pb.Taskset.State:
-    if one.is_complete:
+def _state(taskset: Described) -> pb.Taskset.State:
+    if taskset.is_complete:
         return pb.Taskset.STATE_COMPLETE
-    return pb.Taskset.STATE_OPEN if one.is_queue else pb.Taskset.STATE_INCOMPLETE
+    return pb.Taskset.STATE_OPEN if taskset.is_queue else pb.Taskset.STATE_INCOMPLETE
 
 
-def _to_proto(one: Described) -> pb.Taskset:
+def _to_proto(taskset: Described) -> pb.Taskset:
     return pb.Taskset(
-        id=one.taskset_id,
-        name=one.name,
-        source=one.source,
-        state=_state(one),
-        num_rows=one.num_rows,
-        num_refused=one.num_refused,
-        created_millis=int(one.created_at.timestamp() * 1000),
-        num_stages=one.num_stages,
-        is_queue=one.is_queue,
-        pipeline=None if one.pipeline is None else pipeline_to_proto(one.pipeline),
+        id=taskset.taskset_id,
+        name=taskset.name,
+        source=taskset.source,
+        state=_state(taskset),
+        num_rows=taskset.num_rows,
+        num_refused=taskset.num_refused,
+        created_millis=int(taskset.created_at.timestamp() * 1000),
+        num_stages=taskset.num_stages,
+        is_queue=taskset.is_queue,
+        pipeline=None if taskset.pipeline is None else pipeline_to_proto(taskset.pipeline),
     )

@@ -1,4 +1,4 @@
-"""Calls of explorers about what they have sent."""
+"""RPC methods for producers: blob uploads and commit reports."""
 
 import hashlib
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ class CommitCalls(Parts):
     async def UploadBlob(
         self, requests: AsyncIterator[pb.UploadBlobRequest], _: Context
     ) -> pb.UploadBlobResponse:
-        """Store content that is too large for a message, once its hash is verified."""
+        """Stores content that is too large for a message, after verifying its hash."""
         async with self.uploads.receive(requests) as upload:
             if hashlib.sha256(upload.body).digest() != upload.sha256:
                 raise InvalidRequest("the content does not have this SHA-256")
@@ -50,7 +50,7 @@ class CommitCalls(Parts):
     async def WatchCommits(
         self, request: pb.WatchCommitsRequest, _: Context
     ) -> AsyncIterator[pb.WatchCommitsResponse]:
-        """Tell a producer the fates it does not know, then each new one."""
+        """Streams the commit states that a producer asks for, then each new one."""
         producer = uuid_of(request.producer, "producer")
         sequences = few_of(request.sequences, "sequences", MAX_SEQUENCES)
         seen: int | None = None
@@ -64,12 +64,12 @@ class CommitCalls(Parts):
                 yield _message(reports)
 
     async def _newest(self, producer: str) -> int:
-        """Read before what is known: what is committed in between is told twice, never not."""
+        """Returns the newest report; read first, so that a commit in between is never missed."""
         async with self.database.autocommit() as connection:
             return await newest_report(connection, producer)
 
     async def _known(self, producer: str, sequences: Sequence[int]) -> AsyncIterator[list[Report]]:
-        """What is known now, in parts; one empty part if it is nothing."""
+        """Yields the reports known now, in parts; one empty part if there are none."""
         last, told = 0, REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
             async with self.database.autocommit() as connection:
@@ -81,7 +81,7 @@ class CommitCalls(Parts):
             told, last = len(reports), reports[-1].sequence if reports else last
 
     async def _after(self, producer: str, number: int) -> AsyncIterator[list[Report]]:
-        """What was committed since, in parts."""
+        """Yields reports after a number, in parts."""
         told = REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
             async with self.database.autocommit() as connection:

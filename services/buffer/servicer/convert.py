@@ -1,4 +1,4 @@
-"""What requests say, checked and in the domain's words."""
+"""Validates fields of requests, and converts between protobuf and domain values."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,18 @@ T = TypeVar("T")
 
 SHA256_BYTES = 32
 MAX_NAME_BYTES = 500
-"""Of a tenant, a stage or a taskset: three of them fit into one entry of an index."""
+"""Limit for names of tenants, stages and tasksets: three of them fit into one index entry."""
 MAX_TEXT_LENGTH = 4_000
 MAX_LISTED = 10_000
-"""Leases, rows or metrics in one request."""
+"""Most leases, rows or metrics in one request."""
 NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
 
 
 def key_of(message: pb.StageKey) -> StageKey:
-    """Raises: InvalidRequest when the key is incomplete."""
+    """Validates a stage key.
+
+    Raises: InvalidRequest when the key is incomplete.
+    """
     return StageKey(
         tenant=subject_part_of(message.tenant, "key.tenant"),
         experiment_id=uuid_of(message.experiment_id, "key.experiment_id"),
@@ -34,14 +37,20 @@ def key_of(message: pb.StageKey) -> StageKey:
 
 
 def subject_part_of(text: str, name: str) -> str:
-    """Raises: InvalidRequest when it is too long or no part of a broker's subject."""
+    """Validates a token of a broker subject.
+
+    Raises: InvalidRequest when it is too long or has a character that subjects cannot hold.
+    """
     if not NOT_IN_SUBJECTS.isdisjoint(name_of(text, name)):
         raise InvalidRequest(f"the {name} {text!r} holds a character that a subject cannot")
     return text
 
 
 def name_of(text: str, name: str) -> str:
-    """Raises: InvalidRequest when it is empty, too long or nothing that a database can hold."""
+    """Validates a name.
+
+    Raises: InvalidRequest when it is empty, too long, or cannot be stored in the database.
+    """
     if not text:
         raise InvalidRequest(f"the {name} is missing")
     if len(text.encode()) > MAX_NAME_BYTES:
@@ -50,19 +59,25 @@ def name_of(text: str, name: str) -> str:
 
 
 def text_of(text: str, name: str) -> str:
-    """Raises: InvalidRequest when a database could not hold it."""
+    """Validates a text.
+
+    Raises: InvalidRequest when it cannot be stored in the database.
+    """
     if "\x00" in text:
         raise InvalidRequest(f"the {name} holds a null character")
     return text
 
 
 def sentence_of(text: str) -> str:
-    """A text for people, cut and cleaned: it may be all that explains an end."""
+    """Truncates and cleans a reason instead of rejecting it: it may be the only explanation."""
     return text.replace("\x00", "")[:MAX_TEXT_LENGTH]
 
 
 def uuid_of(text: str, name: str) -> str:
-    """Raises: InvalidRequest when it is no UUID."""
+    """Returns the canonical form of a UUID.
+
+    Raises: InvalidRequest when it is not a UUID.
+    """
     if CANONICAL_UUID.fullmatch(text):
         return text
     try:
@@ -72,40 +87,58 @@ def uuid_of(text: str, name: str) -> str:
 
 
 def uuids_of(texts: Sequence[str], name: str) -> Sequence[str]:
-    """Raises: InvalidRequest when one of them is no UUID."""
+    """Returns the canonical forms of UUIDs.
+
+    Raises: InvalidRequest when any of them is not a UUID.
+    """
     return texts if are_canonical(texts) else [uuid_of(text, name) for text in texts]
 
 
 def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
-    """Raises: TooLarge when there are too many."""
+    """Validates the number of items.
+
+    Raises: TooLarge when there are too many.
+    """
     if len(items) > most:
         raise TooLarge(f"{name}: at most {most} are taken at once, there are {len(items)}")
     return items
 
 
 def hash_of(value: bytes, name: str) -> bytes:
-    """Raises: InvalidRequest when it has not the length of a SHA-256."""
+    """Validates a hash.
+
+    Raises: InvalidRequest when it does not have the length of a SHA-256.
+    """
     if len(value) != SHA256_BYTES:
         raise InvalidRequest(f"{name} has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
     return value
 
 
 def wait_of(seconds: float) -> float:
-    """Raises: InvalidRequest when a wait is negative or too long."""
+    """Validates the duration of a long poll.
+
+    Raises: InvalidRequest when it is negative or too long.
+    """
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidRequest(f"wait_seconds {seconds} is outside 0..{MAX_WAIT_SECONDS:.0f}")
     return seconds
 
 
 def lease_seconds_of(seconds: float) -> float:
-    """Raises: InvalidRequest when a lease would not last, or last more than a day."""
+    """Validates the duration of a lease.
+
+    Raises: InvalidRequest when it is not positive or more than a day.
+    """
     if not 0 < seconds <= 86_400:
         raise InvalidRequest(f"lease_seconds {seconds} is outside 0..86400")
     return seconds
 
 
 def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Raises: TooLarge when there are too many, InvalidRequest when a name is too long."""
+    """Validates metrics.
+
+    Raises: TooLarge when there are too many, InvalidRequest when a name is too long.
+    """
     if len(metrics) > MAX_LISTED:
         raise TooLarge(f"metrics: at most {MAX_LISTED} are taken, there are {len(metrics)}")
     if any(len(name.encode()) > MAX_NAME_BYTES for name in metrics):
@@ -114,9 +147,9 @@ def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
-    """Lease tokens by assignment.
+    """Returns lease tokens by assignment.
 
-    Raises: TooLarge when there are too many, InvalidRequest for what has not the form of a lease.
+    Raises: TooLarge when there are too many, InvalidRequest when an id or a token is not a UUID.
     """
     few = few_of(leases, "leases")
     ids = uuids_of([lease.assignment_id for lease in few], "leases.assignment_id")
@@ -125,7 +158,10 @@ def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
 
 
 def version_of(message: pb.PublishedVersion) -> Version:
-    """Raises: InvalidRequest when it cannot be."""
+    """Converts a published version.
+
+    Raises: InvalidRequest when it is negative or its hash has the wrong length.
+    """
     if message.version < 0:
         raise InvalidRequest(f"version.version {message.version} is negative")
     return Version(
@@ -136,7 +172,10 @@ def version_of(message: pb.PublishedVersion) -> Version:
 
 
 def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
-    """Raises: InvalidRequest when it cannot be."""
+    """Converts a checkpoint.
+
+    Raises: InvalidRequest when its step, path or hash is invalid.
+    """
     if message.step < 0 or not message.path or len(message.path) > MAX_TEXT_LENGTH:
         raise InvalidRequest(
             f"checkpoint needs a step from 0 on, and a path of at most {MAX_TEXT_LENGTH} characters"
@@ -149,25 +188,27 @@ def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
     )
 
 
-def checkpoint_to_proto(one: Checkpoint) -> pb.Checkpoint:
-    """The same checkpoint on the wire."""
+def checkpoint_to_proto(checkpoint: Checkpoint) -> pb.Checkpoint:
+    """Converts a checkpoint to protobuf."""
     return pb.Checkpoint(
-        step=one.step,
-        incarnation=one.incarnation,
-        path=one.path,
-        manifest_sha256=one.manifest_sha256,
+        step=checkpoint.step,
+        incarnation=checkpoint.incarnation,
+        path=checkpoint.path,
+        manifest_sha256=checkpoint.manifest_sha256,
     )
 
 
-def version_to_proto(one: Version) -> pb.PublishedVersion:
-    """The same weights on the wire."""
+def version_to_proto(version: Version) -> pb.PublishedVersion:
+    """Converts a version to protobuf."""
     return pb.PublishedVersion(
-        version=one.version, incarnation=one.incarnation, weights_sha256=one.weights_sha256
+        version=version.version,
+        incarnation=version.incarnation,
+        weights_sha256=version.weights_sha256,
     )
 
 
 def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:
-    """What a task pipeline left out, what most often first."""
+    """Converts the counts of a task pipeline, most frequent reasons first."""
     reasons = sorted(counts.left_out.items(), key=lambda item: (-item[1], item[0]))
     return taskset_pb2.TaskPipelineCounts(
         num_read=counts.num_read,

@@ -1,4 +1,4 @@
-"""Calls of explorers about work."""
+"""RPC methods for explorers: leases of assignments."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -40,18 +40,18 @@ ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_C
 
 @dataclass(frozen=True, slots=True)
 class LeaseLook:
-    """What one look for work gave."""
+    """The result of one poll for work."""
 
     answer: LeaseAnswer
 
     @property
     def is_final(self) -> bool:
-        """Whether there is something to tell."""
+        """True if the answer is not a wait."""
         return not isinstance(self.answer, Waiting)
 
     @property
     def look_again_seconds(self) -> float | None:
-        """When a lease of another explorer may run out; never at once, or the wait were a spin."""
+        """Delay until another explorer's lease may expire; bounded below to avoid a busy loop."""
         if not isinstance(self.answer, Waiting) or self.answer.look_again_seconds is None:
             return None
         return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
@@ -63,7 +63,7 @@ class LeaseCalls(Parts):
     async def LeaseAssignments(
         self, request: pb.LeaseAssignmentsRequest, _: Context
     ) -> pb.LeaseAssignmentsResponse:
-        """Hand out work, waiting for some."""
+        """Leases work, waiting until there is some."""
         if request.max_assignments < 1:
             raise InvalidRequest("max_assignments must be 1 or more")
         wanted = LeaseRequest(
@@ -81,17 +81,17 @@ class LeaseCalls(Parts):
             begun_ns = tracing.now_ns()
             async with self.database.transaction() as connection:
                 answer = await lease(connection, wanted)
-            wanted = replace(wanted, held=None)  # what was lost is free now
+            wanted = replace(wanted, held=None)  # lost leases were freed by the first poll
             return LeaseLook(answer)
 
         topic = work_topic(wanted.key)
         answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
-        return _response(answer, wanted.lease_seconds, lambda one: leased(one, begun_ns))
+        return _response(answer, wanted.lease_seconds, lambda grant: leased(grant, begun_ns))
 
     async def RenewLeases(
         self, request: pb.RenewLeasesRequest, _: Context
     ) -> pb.RenewLeasesResponse:
-        """Extend leases; those lost to others are named."""
+        """Extends leases; returns the ones that were lost."""
         key, tokens = key_of(request.key), tokens_of(request.leases)
         seconds = lease_seconds_of(request.lease_seconds)
         explorer_id = uuid_of(request.explorer_id, "explorer_id")
@@ -99,14 +99,16 @@ class LeaseCalls(Parts):
             await get_stage(connection, key)
             held = await renew_leases(connection, key, explorer_id, tokens, seconds)
         return pb.RenewLeasesResponse(
-            lost_assignment_ids=[one for one in tokens if one not in held],
+            lost_assignment_ids=[
+                assignment_id for assignment_id in tokens if assignment_id not in held
+            ],
             remaining_seconds=seconds,
         )
 
     async def ReleaseLeases(
         self, request: pb.ReleaseLeasesRequest, _: Context
     ) -> pb.ReleaseLeasesResponse:
-        """Let others have the work."""
+        """Releases leases, so that other explorers can take the work."""
         key, tokens = key_of(request.key), tokens_of(request.leases)
         explorer_id = uuid_of(request.explorer_id, "explorer_id")
         async with self.database.transaction() as connection:
@@ -136,7 +138,7 @@ def _response(
 
 
 def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) -> None:
-    """Made in place: a message that is put into another one is copied with all its bytes."""
+    """Adds an assignment in place: assigning a message to a field would copy all its bytes."""
     response.assignments.add(
         id=grant.assignment_id,
         kind=KINDS[grant.kind],

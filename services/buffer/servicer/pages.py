@@ -1,4 +1,4 @@
-"""Pages of samples, each read in a transaction of its own and no larger than a message."""
+"""Pages of samples, each read in its own transaction and small enough for a message."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Some samples in order, with their contents where they are wanted and there."""
+    """Consecutive samples, with their contents if requested and still there."""
 
     rows: Sequence[StoredExperience]
     bodies: dict[str, bytes]
     end: Cursor
-    """Where to go on: after the last of them, or of those that were looked at."""
+    """The place to continue from: after the last sample, or the last one examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Reads what a filter lets through, however much that is, with little in memory."""
+    """Reads all samples that match a filter, with bounded memory."""
 
     database: Database
     key: StageKey
@@ -37,7 +37,7 @@ class Pages:
     latest_first: bool = False
 
     async def parts(self, after: Cursor | None = None) -> AsyncIterator[Part]:
-        """In order, from a place on."""
+        """Yields the samples in order, starting after a place."""
         while True:
             async with self.database.transaction() as connection:
                 page = await list_page(connection, self._look(after))
@@ -66,8 +66,8 @@ class Pages:
             sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
         if self.wanted.text:
             rows = [row for row in rows if row.experience_id in sizes]
-        for some in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):
-            yield await self._read(some, sizes)
+        for part in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):
+            yield await self._read(part, sizes)
 
     async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
         ids = [row.experience_id for row in rows if row.experience_id in sizes]
@@ -75,21 +75,25 @@ class Pages:
             bodies = await find_bodies(connection, self.key, ids)
         end = rows[-1].cursor
         if self.wanted.text:
-            own = {one: body for one, body in bodies.items() if says(body, self.wanted.text)}
+            own = {
+                experience_id: body
+                for experience_id, body in bodies.items()
+                if says(body, self.wanted.text)
+            }
             rows = [row for row in rows if row.experience_id in own]
         return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
 
 
 def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
-    """Rows in order, in parts whose contents a message may hold."""
-    some: list[Row] = []
+    """Splits rows in order into parts whose contents fit into a message."""
+    part: list[Row] = []
     num_bytes = 0
     for row in rows:
         size = size_of(row)
-        if some and num_bytes + size > BYTES_A_PAGE:
-            yield some
-            some, num_bytes = [], 0
-        some.append(row)
+        if part and num_bytes + size > BYTES_A_PAGE:
+            yield part
+            part, num_bytes = [], 0
+        part.append(row)
         num_bytes += size
-    if some:
-        yield some
+    if part:
+        yield part

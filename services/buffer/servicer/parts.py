@@ -1,4 +1,4 @@
-"""What the calls of the buffer work with."""
+"""Collaborators shared by the RPC methods of the buffer."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -20,7 +20,7 @@ Context: TypeAlias = grpc.aio.ServicerContext
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Base of the groups of calls, which together are the servicer."""
+    """Base of the classes of RPC methods that together make up the servicer."""
 
     database: Database
     poller: Poller

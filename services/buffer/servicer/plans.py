@@ -1,4 +1,4 @@
-"""A stage's plan as it comes in, checked for what would harm the buffer."""
+"""Validates incoming stage plans against values that would harm the buffer."""
 
 from collections.abc import Iterator
 
@@ -14,15 +14,18 @@ from trinity.errors import InvalidRequest, TooLarge, UserError
 
 MAX_PLAN_LENGTH = 1024 * 1024
 MAX_PATH_BYTES = 1_000
-"""The identity of a taskset's files stands in an index."""
+"""The identity of a taskset's files is part of an index."""
 MAX_ROWS = 1_000_000
-"""Of one explore step or one batch, which are made in one piece."""
+"""Most rows of one explore step or one batch, which are built in one piece."""
 MAX_TIMES = 10_000
-"""Runs of a task, and tries at a run."""
+"""Most runs of a task, and most attempts at a run."""
 
 
 def plan_of(text: str) -> StagePlan:
-    """Raises: InvalidRequest naming what is wrong with it."""
+    """Parses and validates a plan.
+
+    Raises: InvalidRequest that says what is wrong with it, TooLarge when it is too long.
+    """
     if len(text) > MAX_PLAN_LENGTH:
         raise TooLarge(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
     try:
@@ -57,40 +60,41 @@ def _check_tasksets(plan: StagePlan) -> None:
     brings_tasks = plan.mode != "bench" and plan.stored_rollouts is None
     if (plan.has_rollouts and brings_tasks) != bool(plan.tasksets):
         raise InvalidRequest("plan_json: a stage has a taskset exactly when it has an explorer")
-    names = [one.name for one in needed_tasksets(plan)]
+    names = [taskset.name for taskset in needed_tasksets(plan)]
     if len(set(names)) < len(names):
         raise InvalidRequest("plan_json: two tasksets have the same name")
     for taskset in plan.tasksets:
         _check_selector(taskset, len(plan.tasksets))
-    for one in needed_tasksets(plan):
-        name_of(one.name, "plan_json: the name of a taskset")
-        for part in (one.path or "", one.split, one.subset_name or ""):
+    for needed in needed_tasksets(plan):
+        name_of(needed.name, "plan_json: the name of a taskset")
+        for part in (needed.path or "", needed.split, needed.subset_name or ""):
             if len(text_of(part, "plan_json: the path of a taskset").encode()) > MAX_PATH_BYTES:
                 raise InvalidRequest(
-                    f"plan_json: the path of taskset {one.name} has more than "
+                    f"plan_json: the path of taskset {needed.name} has more than "
                     f"{MAX_PATH_BYTES} bytes"
                 )
 
 
-def _check_selector(one: ResolvedTaskset, num_tasksets: int) -> None:
-    """What the configuration promises, whoever made the plan."""
-    selector = one.selector
+def _check_selector(taskset: ResolvedTaskset, num_tasksets: int) -> None:
+    """Checks again what the configuration guarantees: a client may have written the plan itself."""
+    selector = taskset.selector
     learns = selector.selector_type == "difficulty_based"
     num_keys = len(selector.feature_keys)
     if learns != (selector.difficulty is not None) or (learns and num_keys != ANCHORS):
         raise InvalidRequest(
-            f"plan_json: taskset {one.name}: difficulty_based needs its arguments and two features"
+            f"plan_json: taskset {taskset.name}: difficulty_based needs its arguments and "
+            "two features"
         )
     if selector.selector_type == "offline_easy2hard" and not num_keys:
-        raise InvalidRequest(f"plan_json: taskset {one.name}: offline_easy2hard needs features")
-    if one.storage_type == "queue" and num_tasksets > 1:
-        raise InvalidRequest(f"plan_json: taskset {one.name}: a queue stands alone")
+        raise InvalidRequest(f"plan_json: taskset {taskset.name}: offline_easy2hard needs features")
+    if taskset.storage_type == "queue" and num_tasksets > 1:
+        raise InvalidRequest(f"plan_json: taskset {taskset.name}: a queue stands alone")
     for key in selector.feature_keys:
-        name_of(key, f"plan_json: a feature of taskset {one.name}")
+        name_of(key, f"plan_json: a feature of taskset {taskset.name}")
 
 
 def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
-    """Counts that the buffer works with, each with the least and the most that it takes."""
+    """Yields counts that the buffer works with, each with its allowed minimum and maximum."""
     buffer, sync = plan.config.buffer, plan.config.synchronizer
     yield "train_batch_size", plan.train_batch_size, 1, MAX_ROWS
     has_experts = plan.expert_buffer is not None

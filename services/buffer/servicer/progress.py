@@ -25,7 +25,7 @@ class ProgressCalls(Parts):
     async def WatchProgress(
         self, request: pb.WatchProgressRequest, _: Context
     ) -> AsyncIterator[pb.WatchProgressResponse]:
-        """Tell what happened, then what happens."""
+        """Streams past events, then new ones."""
         tenant = name_of(request.tenant, "tenant")
         experiment_id = uuid_of(request.experiment_id, "experiment_id")
         seen = request.after_event
@@ -38,16 +38,18 @@ class ProgressCalls(Parts):
                 if not events:
                     break
                 seen = events[-1].number
-                yield pb.WatchProgressResponse(events=[_event(one) for one in events])
+                yield pb.WatchProgressResponse(events=[_event(event) for event in events])
 
 
-def _event(one: LoggedEvent) -> pb.ProgressEvent:
-    body = dict(one.body)
+def _event(logged: LoggedEvent) -> pb.ProgressEvent:
+    body = dict(logged.body)
     metrics = body.get("metrics")
     if isinstance(metrics, dict):
         body["metrics"] = decode_numbers(metrics)  # type: ignore[arg-type, assignment]
-    body.pop("experience_ids", None)  # by which the buffer finds texts that are to go
-    message = MESSAGES[one.kind](**body)
-    event = pb.ProgressEvent(number=one.number, stage=one.stage, unix_millis=one.unix_millis)
-    getattr(event, one.kind).CopyFrom(message)
+    body.pop("experience_ids", None)  # internal: finds texts to delete
+    message = MESSAGES[logged.kind](**body)
+    event = pb.ProgressEvent(
+        number=logged.number, stage=logged.stage, unix_millis=logged.unix_millis
+    )
+    getattr(event, logged.kind).CopyFrom(message)
     return event

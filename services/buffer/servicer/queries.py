@@ -1,4 +1,4 @@
-"""The calls of QueryService: what is stored, and which samples moved which step."""
+"""RPC methods of QueryService that read: stored samples, and the samples of each train step."""
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ from trinity.types import StageKey
 
 HEX_DIGITS = frozenset("0123456789abcdef")
 NUM_DIGITS = 32
-"""Of a UUID."""
+"""Number of hex digits of a UUID."""
 ITEMS_A_MESSAGE = 256
 UNLIMITED = 2**62
 
@@ -55,29 +55,29 @@ class LookingCalls:
     async def ListStages(
         self, request: query_pb2.ListStagesRequest, _: Context
     ) -> query_pb2.ListStagesResponse:
-        """Name the stages and what they hold."""
+        """Lists the stages with counts of their samples."""
         tenant = name_of(request.tenant, "tenant") if request.tenant else ""
         experiment = request.experiment_id
         wanted = uuid_of(experiment, "experiment_id") if experiment else ""
         async with self.database.transaction() as connection:
             stages = await stored_stages(connection, tenant, wanted)
-        return query_pb2.ListStagesResponse(stages=[await self._stage(one) for one in stages])
+        return query_pb2.ListStagesResponse(stages=[await self._stage(stage) for stage in stages])
 
-    async def _stage(self, one: StoredStage) -> query_pb2.StoredStage:
+    async def _stage(self, stored: StoredStage) -> query_pb2.StoredStage:
         async with self.database.transaction() as connection:
-            counts = await count_by_reason(connection, one.key)
+            counts = await count_by_reason(connection, stored.key)
         return query_pb2.StoredStage(
-            key=stage_key_to_proto(one.key),
-            state=one.state,
-            trained_step=one.trained_step,
-            recorded_step=one.recorded_step,
+            key=stage_key_to_proto(stored.key),
+            state=stored.state,
+            trained_step=stored.trained_step,
+            recorded_step=stored.recorded_step,
             counts=[count_to_proto(count) for count in counts],
         )
 
     async def ListExperiences(
         self, request: query_pb2.ListExperiencesRequest, _: Context
     ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
-        """Stream what the filter lets through."""
+        """Streams the samples that match the filter."""
         key, wanted = key_of(request.key), filter_of(request.filter)
         if request.limit < 0:
             raise InvalidRequest(f"limit is {request.limit}: 0 is for all")
@@ -90,11 +90,11 @@ class LookingCalls:
             with_content=request.with_content,
             latest_first=request.latest_first,
         )
-        left = request.limit or UNLIMITED
+        num_left = request.limit or UNLIMITED
         async for part in pages.parts(cursor_of(request.cursor)):
-            yield await self._page(stage, part, left)
-            left -= len(part.rows)
-            if left <= 0:
+            yield await self._page(stage, part, num_left)
+            num_left -= len(part.rows)
+            if num_left <= 0:
                 return
 
     async def _page(self, stage: Stage, part: Part, most: int) -> query_pb2.ListExperiencesResponse:
@@ -120,20 +120,20 @@ class LookingCalls:
     async def GetExperience(
         self, request: query_pb2.GetExperienceRequest, _: Context
     ) -> query_pb2.GetExperienceResponse:
-        """Give one sample, whole."""
+        """Returns one sample with its content."""
         key = key_of(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
             own_id = await _only(connection, key, request.experience_id)
-            one = (await load_experiences(connection, key, [own_id]))[own_id]
+            sample = (await load_experiences(connection, key, [own_id]))[own_id]
             body = (await find_bodies(connection, key, [own_id])).get(own_id)
-            removed = (await _removed(connection, stage, [one])).get(own_id, "")
+            removed = (await _removed(connection, stage, [sample])).get(own_id, "")
             uses = await load_uses(connection, key, [own_id])
             seconds, metrics = await load_attempt(
-                connection, key, one.assignment_id, one.cursor.run, one.attempt
+                connection, key, sample.assignment_id, sample.cursor.run, sample.attempt
             )
         return query_pb2.GetExperienceResponse(
-            experience=record_to_proto(key.stage, one, uses.get(own_id, []), body, removed),
+            experience=record_to_proto(key.stage, sample, uses.get(own_id, []), body, removed),
             run_seconds=seconds,
             run_metrics=metrics,
         )
@@ -141,7 +141,7 @@ class LookingCalls:
     async def GetStep(
         self, request: query_pb2.GetStepRequest, _: Context
     ) -> AsyncIterator[query_pb2.GetStepResponse]:
-        """Tell what a train step was made of."""
+        """Streams the composition of a train step."""
         key = key_of(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
@@ -160,7 +160,7 @@ class LookingCalls:
     async def _step_rows(
         self, stage: Stage, step: int, first: int
     ) -> AsyncIterator[Sequence[query_pb2.StepRow]]:
-        """The rows of a step from `first` on, as many as one look finds, in parts."""
+        """Yields up to `ITEMS_A_MESSAGE` rows of a step from `first` on, in parts."""
         async with self.database.transaction() as connection:
             items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
             sizes = await _sizes(connection, stage, items)
@@ -168,28 +168,31 @@ class LookingCalls:
         def size_of(item: Item) -> int:
             return 0 if item.data_row is None else sizes.get(item.data_row, 0)
 
-        for some in by_size(items, size_of):
+        for part in by_size(items, size_of):
             async with self.database.transaction() as connection:
-                rows = await _rows(connection, stage, some)
+                rows = await _rows(connection, stage, part)
             yield rows
 
 
 def digits_of(prefix: str, name: str) -> str:
-    """The digits of a UUID's beginning, which has its dashes where a UUID has them, or none.
+    """Returns the hex digits of a UUID prefix, given without dashes or with the usual ones.
 
-    Raises: InvalidRequest when no UUID begins like this.
+    Raises: InvalidRequest when it is not the prefix of a UUID.
     """
-    given = prefix.lower()
-    digits = given.replace("-", "")
+    lowered = prefix.lower()
+    digits = lowered.replace("-", "")
     if 0 < len(digits) <= NUM_DIGITS and HEX_DIGITS.issuperset(digits):
         with_dashes = str(uuid.UUID(digits.ljust(NUM_DIGITS, "0")))
-        if given == digits or with_dashes.startswith(given):
+        if lowered == digits or with_dashes.startswith(lowered):
             return digits
     raise InvalidRequest(f"{name} {prefix[:60]!r} is not a UUID or the beginning of one")
 
 
 async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
-    """Raises: InvalidRequest when the digits name several samples, NotFound when none."""
+    """Returns the id of the only sample with the prefix.
+
+    Raises: InvalidRequest when several samples match, NotFound when none does.
+    """
     found = await find_by_prefix(connection, key, digits_of(prefix, "experience_id"), limit=2)
     if len(found) > 1:
         raise InvalidRequest(f"several samples begin with {prefix}: give more digits")
@@ -201,12 +204,14 @@ async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
 async def _removed(
     connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> dict[str, str]:
-    """Why the contents of some samples are gone although nobody deleted them."""
+    """Returns reasons, by experience, for contents that retention removed."""
     retired = await retired_segments(connection, stage.key)
     kept = stage.plan.config.buffer.keep_steps
     text = f"removed as older than all that is kept (`buffer.keep_steps: {kept}`)"
-    gone = [one for one in rows if one.segment_id in retired]
-    return {one.experience_id: text for one in gone if one.state is not ExperienceState.DELETED}
+    retired_rows = [row for row in rows if row.segment_id in retired]
+    return {
+        row.experience_id: text for row in retired_rows if row.state is not ExperienceState.DELETED
+    }
 
 
 async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
@@ -225,11 +230,11 @@ async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> 
         trained=[
             buffer_pb2.StepTrained(
                 step=batch.step,
-                incarnation=one.incarnation,
-                metrics=one.metrics,
+                incarnation=report.incarnation,
+                metrics=report.metrics,
                 replayed=number > 0,
             )
-            for number, one in enumerate(trained)
+            for number, report in enumerate(trained)
         ],
         weights_before=version_to_proto(before) if before else None,
         weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
@@ -239,8 +244,8 @@ async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> 
 async def _sizes(
     connection: AsyncConnection, stage: Stage, items: Sequence[Item]
 ) -> dict[tuple[str, int], int]:
-    """Bytes of the rows of data among these; what is told of an experience is small."""
-    drawn = [place for one in items if (place := one.data_row)]
+    """Returns the sizes of data rows in bytes; records of experiences are small."""
+    drawn = [place for item in items if (place := item.data_row)]
     return await sizes_of_tasks(connection, stage.key.tenant, drawn)
 
 
@@ -249,14 +254,14 @@ async def _rows(
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)
-    drawn = [place for one in items if (place := one.data_row)]
+    drawn = [place for item in items if (place := item.data_row)]
     text_of = await load_tasks(connection, stage.key.tenant, drawn)
     rows = []
     for item in items:
         row = query_pb2.StepRow(use=use_to_proto(item.use), row_index=item.row_index or 0)
         if item.experience_id is not None:
-            one = found[item.experience_id]
-            row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, one, [], None))
+            sample = found[item.experience_id]
+            row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, sample, [], None))
         elif place := item.data_row:
             row.row_json = text_of[place]
         rows.append(row)

@@ -1,4 +1,4 @@
-"""Stored samples on the wire, and filters and cursors as they come from it."""
+"""Converts stored samples to protobuf, and filters, cursors and feedback from it."""
 
 import base64
 import dataclasses
@@ -21,7 +21,7 @@ from trinity.types import FinishReason
 
 MAX_FILTER_TEXT = 1_000
 MOST = 2**62
-"""Larger than any number of ours, and small enough for the database."""
+"""Larger than any number in use, and small enough for the database."""
 STATES = {
     state: cast(
         query_pb2.ExperienceState, query_pb2.ExperienceState.Value(f"EXPERIENCE_STATE_{state.name}")
@@ -46,8 +46,11 @@ OPTIONAL_NUMBERS = (
 
 
 def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
-    """Raises: InvalidRequest naming the condition that cannot be."""
-    if message.kind not in KINDS or any(one not in STATE_OF for one in message.states):
+    """Converts a filter.
+
+    Raises: InvalidRequest that names the invalid condition, TooLarge when its text is too long.
+    """
+    if message.kind not in KINDS or any(state not in STATE_OF for state in message.states):
         raise InvalidRequest("filter: there is no such kind or state")
     numbers = {name: getattr(message, name) for name in OPTIONAL_NUMBERS if message.HasField(name)}
     for name, value in numbers.items():
@@ -58,29 +61,34 @@ def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
     ids = few_of(message.experience_ids, "filter.experience_ids")
     return Filter(
         kind=KINDS[message.kind],
-        states=tuple(STATE_OF[one] for one in message.states),
+        states=tuple(STATE_OF[state] for state in message.states),
         taskset=name_of(message.taskset, "filter.taskset") if message.taskset else "",
         text=text_of(message.text, "filter.text"),
-        experience_ids=tuple(uuid_of(one, "filter.experience_ids") for one in ids),
+        experience_ids=tuple(
+            uuid_of(experience_id, "filter.experience_ids") for experience_id in ids
+        ),
         finish_reason=FINISH_REASON_NAMES.get(message.finish_reason, ""),
         **numbers,
     )
 
 
 def cursor_to_text(cursor: Cursor) -> str:
-    """What a client gives back to go on; it means nothing to anybody else."""
+    """Encodes a cursor as an opaque text that a client passes back to continue."""
     fields = json.dumps(dataclasses.astuple(cursor))
     return base64.urlsafe_b64encode(fields.encode()).decode()
 
 
 def cursor_of(text: str) -> Cursor | None:
-    """Raises: InvalidRequest when it is none of ours."""
+    """Decodes a cursor; None if empty.
+
+    Raises: InvalidRequest when it was not made by `cursor_to_text`.
+    """
     if not text:
         return None
     try:
         place = json.loads(base64.urlsafe_b64decode(text.encode()))
         *numbers, suffix, revision, experience_id = place
-        explore_step, position, run, step = (_number(one) for one in numbers)
+        explore_step, position, run, step = (_number(number) for number in numbers)
         return Cursor(
             explore_step=explore_step,
             position=position,
@@ -101,7 +109,7 @@ def _number(value: object) -> int:
 
 
 def use_to_proto(use: Use) -> query_pb2.BatchUse:
-    """The same place in a batch on the wire."""
+    """Converts a use in a batch to protobuf."""
     return query_pb2.BatchUse(
         line=use.line,
         step=use.step,
@@ -114,37 +122,37 @@ def use_to_proto(use: Use) -> query_pb2.BatchUse:
 
 
 def record_to_proto(
-    stage: str, one: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
+    stage: str, row: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
-    """A stored sample on the wire, with its content if there is any, or why there is none."""
-    place = one.cursor
+    """Converts a stored sample to protobuf, with its content or the reason why it is removed."""
+    place = row.cursor
     record = query_pb2.ExperienceRecord(
-        id=one.experience_id,
-        parent_id=one.parent_id or "",
+        id=row.experience_id,
+        parent_id=row.parent_id or "",
         eid=experience_pb2.Eid(
             stage=stage,
             explore_step=place.explore_step,
             position=place.position,
             run=place.run,
-            attempt=one.attempt,
+            attempt=row.attempt,
             step=place.step,
             suffix=place.suffix,
         ),
-        assignment_id=one.assignment_id,
-        taskset=one.taskset,
-        task_index=one.task_index,
-        state=STATES[one.state],
-        reason=one.reason,
-        reward=one.reward,
-        advantage=one.advantage,
-        version_min=one.version_min,
-        version_max=one.version_max,
-        num_tokens=one.num_tokens,
-        response_length=one.response_length,
-        finish_reason=FINISH_REASONS[FinishReason(one.finish_reason)],
+        assignment_id=row.assignment_id,
+        taskset=row.taskset,
+        task_index=row.task_index,
+        state=STATES[row.state],
+        reason=row.reason,
+        reward=row.reward,
+        advantage=row.advantage,
+        version_min=row.version_min,
+        version_max=row.version_max,
+        num_tokens=row.num_tokens,
+        response_length=row.response_length,
+        finish_reason=FINISH_REASONS[FinishReason(row.finish_reason)],
         revision=place.revision,
-        metrics=one.metrics,
-        unix_millis=int(one.created_at.timestamp() * 1000),
+        metrics=row.metrics,
+        unix_millis=int(row.created_at.timestamp() * 1000),
         uses=[use_to_proto(use) for use in uses],
         content_removed="" if body is not None else removed,
     )
@@ -154,12 +162,15 @@ def record_to_proto(
 
 
 def count_to_proto(count: Count) -> query_pb2.StateCount:
-    """The same count on the wire."""
+    """Converts a count to protobuf."""
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
 
 
 def feedback_of(message: query_pb2.Feedback) -> Feedback:
-    """Raises: InvalidRequest when it cannot be."""
+    """Converts feedback.
+
+    Raises: InvalidRequest when the id is not a UUID or a number is not finite.
+    """
     numbers = [message.reward, *message.reward_parts.values()]
     if not all(map(math.isfinite, numbers)):
         raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
@@ -171,7 +182,7 @@ def feedback_of(message: query_pb2.Feedback) -> Feedback:
 
 
 def with_reward(body: bytes, feedback: Feedback) -> bytes:
-    """A stored sample with its reward."""
+    """Returns the serialized sample with the reward set."""
     message = experience_pb2.Experience.FromString(body)
     message.reward = feedback.reward
     message.reward_parts.update(feedback.reward_parts)
@@ -181,7 +192,7 @@ def with_reward(body: bytes, feedback: Feedback) -> bytes:
 
 
 def says(body: bytes, text: str) -> bool:
-    """Whether the text stands in the prompt or in the response of a stored sample."""
+    """Returns whether a prompt or response of a stored sample contains the text."""
     message = experience_pb2.Experience.FromString(body)
     sides = (message.sequence, message.pair.chosen, message.pair.rejected)
     return any(text in side.prompt_text or text in side.response_text for side in sides)

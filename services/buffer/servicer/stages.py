@@ -1,4 +1,4 @@
-"""Calls about stages."""
+"""RPC methods about stages."""
 
 import asyncio
 from dataclasses import dataclass
@@ -41,21 +41,21 @@ from trinity.errors import PreconditionFailed, Unavailable
 
 Opened = pb.OpenStageResponse
 READ_SECONDS = 5.0
-"""How long a call waits for tasksets that are being read or awaited."""
+"""Time that a call waits for tasksets that are being read or awaited."""
 BROKER_SECONDS = 1.0
 UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TasksetLook:
-    """What one look at the tasksets of a stage gave."""
+    """The result of one poll for the tasksets of a stage."""
 
     answer: Resolved
     look_again_seconds: float | None = None
 
     @property
     def is_final(self) -> bool:
-        """Whether all are stored."""
+        """True if all tasksets are stored."""
         return not self.answer.awaited
 
 
@@ -63,13 +63,13 @@ class StageCalls(Parts):
     """OpenStage, CancelStage, GetBufferStatus."""
 
     async def OpenStage(self, request: pb.OpenStageRequest, _: Context) -> pb.OpenStageResponse:
-        """Enter the stage once its tasksets are stored; small files are by the time we answer."""
+        """Opens the stage once its tasksets are stored; waits briefly, enough for small files."""
         key = key_of(request.key)
         plan = plan_of(request.plan_json)
         needed = needed_tasksets(plan)
         async with self.database.transaction() as connection:
             known = await stage_tasksets(connection, key)
-        missing = [one for one in needed if one.name not in known]
+        missing = [taskset for taskset in needed if taskset.name not in known]
 
         async def look() -> TasksetLook:
             found = await self.library.resolve(key.tenant, key.experiment_id, missing)
@@ -81,9 +81,12 @@ class StageCalls(Parts):
         if resolved.awaited:
             reason = "; ".join(resolved.awaited)
             return Opened(state=Opened.STATE_READING, reason=reason)
-        # Not before: it begins the process of users' functions anew, and who waits calls often.
+        # Not earlier: it restarts the process of users' functions, and waiting clients call often.
         await self._check_parts(plan)
-        tasksets = [*(known[one.name] for one in needed if one.name in known), *resolved.stored]
+        tasksets = [
+            *(known[taskset.name] for taskset in needed if taskset.name in known),
+            *resolved.stored,
+        ]
         async with self.database.transaction() as connection:
             stage = await open_stage(connection, key, request.plan_json, request.seed, tasksets)
         return Opened(
@@ -94,7 +97,7 @@ class StageCalls(Parts):
         )
 
     async def _check_parts(self, plan: StagePlan) -> None:
-        """What the pipeline will call must be there before anything is rolled out."""
+        """Checks that all functions of the pipeline can be loaded before any rollout."""
         try:
             await self.functions.load(Chain.of(plan).steps)
         except FunctionFailed as error:
@@ -111,7 +114,7 @@ class StageCalls(Parts):
     async def CancelStage(
         self, request: pb.CancelStageRequest, _: Context
     ) -> pb.CancelStageResponse:
-        """End a stage early; one that has ended stays as it is."""
+        """Ends a stage early; one that has already ended stays as it is."""
         reason = sentence_of(request.reason) or "cancelled without a reason"
         async with self.database.transaction() as connection:
             stage = await lock_stage(connection, key_of(request.key))
@@ -123,7 +126,7 @@ class StageCalls(Parts):
     async def GetBufferStatus(
         self, request: pb.GetBufferStatusRequest, _: Context
     ) -> pb.GetBufferStatusResponse:
-        """Describe what is open."""
+        """Describes all unfinished stages."""
         experiment = request.experiment_id
         wanted = uuid_of(experiment, "experiment_id") if experiment else ""
         tenant = name_of(request.tenant, "tenant") if request.tenant else ""
@@ -135,7 +138,7 @@ class StageCalls(Parts):
             )
 
     async def _num_stream_pending(self) -> int:
-        """A broker that hangs must not keep the rest from whoever asks why nothing goes on."""
+        """Returns the pending messages, with a timeout: a hung broker must not hide other state."""
         try:
             async with asyncio.timeout(BROKER_SECONDS):
                 return await self.stream.num_pending()
@@ -169,11 +172,11 @@ async def _describe(
         replay=await _replay(connection, stage),
         task_pipelines=[
             pb.TaskPipelineStatus(
-                taskset=one.taskset,
-                num_rows=one.num_rows,
-                counts=pipeline_to_proto(one.counts),
+                taskset=pipeline.taskset,
+                num_rows=pipeline.num_rows,
+                counts=pipeline_to_proto(pipeline.counts),
             )
-            for one in await stage_pipelines(connection, stage.key)
+            for pipeline in await stage_pipelines(connection, stage.key)
         ],
     )
 

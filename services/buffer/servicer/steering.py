@@ -1,4 +1,4 @@
-"""Calls that take samples out, and the one that tells whether what is left is like the whole."""
+"""RPC methods for data curation: exclude, include, delete, feedback, distribution shift."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +33,7 @@ from trinity.types import StageKey
 
 MAX_REASONS = 10
 FEEDBACK_AT_ONCE = 100
-"""Whole samples in one transaction."""
+"""Most samples in one transaction, each read and written whole."""
 Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 
@@ -46,7 +46,7 @@ class SteeringCalls:
     async def ExcludeExperiences(
         self, request: pb.ExcludeExperiencesRequest, _: Context
     ) -> pb.ExcludeExperiencesResponse:
-        """Keep samples from being trained on."""
+        """Excludes samples from training."""
         key, wanted, reason = _asked(request)
         done = Excluded()
         async for part in self._parts(key, wanted):
@@ -63,7 +63,7 @@ class SteeringCalls:
     async def IncludeExperiences(
         self, request: pb.IncludeExperiencesRequest, _: Context
     ) -> pb.IncludeExperiencesResponse:
-        """Let excluded samples be trained on after all."""
+        """Includes excluded samples again."""
         key, wanted = _named(request)
         if wanted.states not in ((), (ExperienceState.EXCLUDED,)):
             raise InvalidRequest("filter: only excluded samples can be included: give no state")
@@ -75,9 +75,11 @@ class SteeringCalls:
             if not rows:
                 continue
             async with self.database.transaction() as connection:
-                some = await include_experiences(connection, key, rows, is_dry_run=request.dry_run)
-            done.num_included += some.num_included
-            done.num_too_late += some.num_too_late
+                counts = await include_experiences(
+                    connection, key, rows, is_dry_run=request.dry_run
+                )
+            done.num_included += counts.num_included
+            done.num_too_late += counts.num_too_late
         return pb.IncludeExperiencesResponse(
             num_included=done.num_included, num_too_late=done.num_too_late
         )
@@ -85,24 +87,24 @@ class SteeringCalls:
     async def DeleteExperiences(
         self, request: pb.DeleteExperiencesRequest, _: Context
     ) -> pb.DeleteExperiencesResponse:
-        """Delete the content of samples, of all that are named or of none."""
+        """Deletes the content of samples: of all that match, or of none."""
         key, wanted, reason = _asked(request)
         found = Deleted()
         async for part in self._parts(key, wanted):
-            there = [row for row in part.rows if row.state is not ExperienceState.DELETED]
-            if not there:
+            rows = [row for row in part.rows if row.state is not ExperienceState.DELETED]
+            if not rows:
                 continue
-            found.num_deleted += len(there)
+            found.num_deleted += len(rows)
             async with self.database.transaction() as connection:
-                await check_deletable(connection, key, wanted.kind, there)
+                await check_deletable(connection, key, wanted.kind, rows)
         if request.dry_run:
             return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
         done = Deleted()
         async for part in self._parts(key, wanted):
             async with self.database.transaction() as connection:
-                some = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
-            done.num_deleted += some.num_deleted
-            done.num_bytes += some.num_bytes
+                counts = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
+            done.num_deleted += counts.num_deleted
+            done.num_bytes += counts.num_bytes
         return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
 
     async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[Part]:
@@ -116,17 +118,17 @@ class SteeringCalls:
     async def GiveFeedback(
         self, request: pb.GiveFeedbackRequest, _: Context
     ) -> pb.GiveFeedbackResponse:
-        """Set rewards that samples wait for."""
+        """Sets rewards that samples wait for."""
         key = key_of(request.key)
-        feedback = [feedback_of(one) for one in few_of(request.feedback, "feedback")]
+        feedback = [feedback_of(message) for message in few_of(request.feedback, "feedback")]
         done = Given()
         for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
             async with self.database.transaction() as connection:
-                some = feedback[first : first + FEEDBACK_AT_ONCE]
-                given = await give_feedback(connection, key, some, with_reward)
-            done.num_set += given.num_set
-            done.num_known += given.num_known
-            done.refused += given.refused
+                chunk = feedback[first : first + FEEDBACK_AT_ONCE]
+                result = await give_feedback(connection, key, chunk, with_reward)
+            done.num_set += result.num_set
+            done.num_known += result.num_known
+            done.refused += result.refused
         return pb.GiveFeedbackResponse(
             num_set=done.num_set,
             num_known=done.num_known,
@@ -139,7 +141,7 @@ class SteeringCalls:
     async def GetPopulation(
         self, request: pb.GetPopulationRequest, _: Context
     ) -> pb.GetPopulationResponse:
-        """Compare what was generated with what was trained on."""
+        """Compares the generated samples with the trained ones."""
         key = key_of(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
@@ -148,7 +150,10 @@ class SteeringCalls:
 
 
 def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
-    """Raises: InvalidRequest when nothing is named, or no reason given."""
+    """Returns key, filter and reason.
+
+    Raises: InvalidRequest when the filter or the reason is empty.
+    """
     key, wanted = _named(request)
     reason = sentence_of(request.reason)
     if not reason:
@@ -157,7 +162,10 @@ def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
 
 
 def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, Filter]:
-    """Raises: InvalidRequest when nothing is named: that would be everything."""
+    """Returns key and filter.
+
+    Raises: InvalidRequest when the filter is empty, because it would match everything.
+    """
     wanted = filter_of(request.filter)
     if wanted.is_empty:
         raise InvalidRequest("filter: give at least one condition; without any it names everything")
@@ -186,7 +194,7 @@ def _population(found: Population) -> pb.GetPopulationResponse:
 
 
 def _left_out(samples: Sequence[Generated]) -> list[Count]:
-    counted = Counter((one.state, one.reason) for one in samples if not one.is_trained)
+    counted = Counter((sample.state, sample.reason) for sample in samples if not sample.is_trained)
     return [
         Count(state=ExperienceState(state), reason=reason, number=number)
         for (state, reason), number in counted.most_common(MAX_REASONS)

@@ -1,4 +1,4 @@
-"""Tasksets that a client streams."""
+"""RPC method for tasksets that a client streams."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
 
 ROWS_AT_ONCE = 500
-"""Parsed in one go; other calls have their turn in between."""
+"""Number of rows to parse before yielding to other calls."""
 
 
 class TasksetCalls(Parts):
@@ -21,7 +21,7 @@ class TasksetCalls(Parts):
     async def SubmitTaskset(
         self, requests: AsyncIterator[pb.SubmitTasksetRequest], _: Context
     ) -> pb.SubmitTasksetResponse:
-        """Store what a client streams, in chunks, so that a retry finds what is there."""
+        """Stores a streamed taskset in chunks; retries continue after the stored rows."""
         key = await _key_of(requests)
         async with self.database.transaction() as connection:
             upload = await begin_upload(connection, key)
@@ -36,7 +36,7 @@ class TasksetCalls(Parts):
     async def _take_in(
         self, key: UploadKey, intake: Intake, requests: AsyncIterator[pb.SubmitTasksetRequest]
     ) -> None:
-        """Up to the end that the client names: a stream that is cut off just stops, as if whole."""
+        """Reads rows until the explicit `end`, because an aborted stream looks complete."""
         async for request in requests:
             if request.num_before != intake.num_seen:
                 raise InvalidRequest(
@@ -90,6 +90,6 @@ def _response(upload: Upload) -> pb.SubmitTasksetResponse:
     return pb.SubmitTasksetResponse(
         taskset_id=upload.taskset_id,
         num_stored=upload.num_stored,
-        refused=[pb.RefusedRow(index=one.index, reason=one.reason) for one in upload.refused],
+        refused=[pb.RefusedRow(index=row.index, reason=row.reason) for row in upload.refused],
         num_refused=upload.num_refused,
     )

@@ -1,4 +1,4 @@
-"""Calls of the trainer."""
+"""RPC methods for the trainer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -37,9 +37,9 @@ from trinity.errors import InvalidRequest
 from trinity.types import StageKey
 
 FIRST_ROWS = 64
-"""Read before it is known how large rows are."""
+"""Number of rows to read before the size of rows is known."""
 BYTES_A_PART = 1024 * 1024
-"""The trainer reads a part while the next is on its way."""
+"""Target size of a part; the trainer reads one while the next is loaded."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
 Answer = BatchHead | Wait | End | VersionWanted
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
@@ -47,19 +47,19 @@ HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STA
 
 @dataclass(frozen=True, slots=True)
 class BatchLook:
-    """What one look for a batch gave."""
+    """The result of one poll for a batch."""
 
     answer: tuple[Stage, Answer]
 
     @property
     def look_again_seconds(self) -> float | None:
-        """When to look again although nothing was heard."""
+        """Delay after which to look again even without a notification."""
         answer = self.answer[1]
         return answer.look_again_seconds if isinstance(answer, Wait) else None
 
     @property
     def is_final(self) -> bool:
-        """Whether there is something to tell."""
+        """True if the answer is not a wait."""
         return not isinstance(self.answer[1], Wait)
 
 
@@ -69,7 +69,7 @@ class TrainerCalls(Parts):
     async def BeginIncarnation(
         self, request: pb.BeginIncarnationRequest, _: Context
     ) -> pb.BeginIncarnationResponse:
-        """Start a new life of the trainer."""
+        """Starts a new incarnation of the trainer."""
         trainer_id = uuid_of(request.trainer_id, "trainer_id")
         async with self.database.transaction() as connection:
             begun = await begin_incarnation(connection, key_of(request.key), trainer_id)
@@ -77,7 +77,7 @@ class TrainerCalls(Parts):
         return pb.BeginIncarnationResponse(
             incarnation=begun.incarnation,
             line=begun.line,
-            checkpoints=[checkpoint_to_proto(one) for one in begun.checkpoints],
+            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in begun.checkpoints],
             recorded_step=begun.recorded_step,
             newest_version=None if newest is None else version_to_proto(newest),
             finished_step=begun.finished_step,
@@ -86,7 +86,7 @@ class TrainerCalls(Parts):
     async def RecordVersion(
         self, request: pb.RecordVersionRequest, _: Context
     ) -> pb.RecordVersionResponse:
-        """Take note of published weights."""
+        """Records published weights."""
         async with self.database.transaction() as connection:
             pinned = await record_version(
                 connection, key_of(request.key), version_of(request.version)
@@ -96,7 +96,7 @@ class TrainerCalls(Parts):
     async def GetBatch(
         self, request: pb.GetBatchRequest, _: Context
     ) -> AsyncIterator[pb.GetBatchResponse]:
-        """Give a step's batch, waiting for it; every rank may ask for itself."""
+        """Streams a step's batch, waiting for it; every rank may call it."""
         key, wait_seconds = key_of(request.key), wait_of(request.wait_seconds)
         if request.step < 1:
             raise InvalidRequest("the first step is 1")
@@ -115,11 +115,11 @@ class TrainerCalls(Parts):
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
             async for rows in self._rows(stage, answer):
-                for some in _by_size(rows):
-                    yield _message(some)
+                for part in _by_size(rows):
+                    yield _message(part)
 
     async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
-        """All rows in order, in parts; while one is sent, the next is read."""
+        """Yields all rows in order, in parts; the next part is loaded while one is sent."""
         parts = self._parts(stage, head)
         reading = asyncio.ensure_future(anext(parts, None))
         try:
@@ -131,7 +131,7 @@ class TrainerCalls(Parts):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _parts(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
-        """About as many bytes at a time as a part may have, and one row at least."""
+        """Yields parts of about `BYTES_A_PART` bytes, and at least one row."""
         first, count, num_bytes = 0, FIRST_ROWS, 0
         while first < head.num_rows:
             async with self.database.autocommit() as connection:
@@ -145,7 +145,7 @@ class TrainerCalls(Parts):
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int, *, is_first: bool
     ) -> tuple[Stage, Answer]:
-        """At first without a lock: most batches are there before they are asked for."""
+        """Finds or composes a batch; the first look takes no lock: most batches exist by then."""
         async with self.database.transaction() as connection:
             if is_first and (found := await _find(connection, key, incarnation, step)):
                 return found
@@ -156,7 +156,7 @@ class TrainerCalls(Parts):
             return stage, head or await self.composer.compose(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
-        """Take note of a trained step."""
+        """Records a trained step."""
         rows = [
             Feedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
             for row in few_of(request.rows, "rows", MAX_ROWS)
@@ -176,19 +176,19 @@ class TrainerCalls(Parts):
     async def CommitCheckpoint(
         self, request: pb.CommitCheckpointRequest, _: Context
     ) -> pb.CommitCheckpointResponse:
-        """Make a checkpoint the one to resume from."""
+        """Makes a checkpoint the one to resume from."""
         async with self.database.transaction() as connection:
             removable = await commit_checkpoint(
                 connection, key_of(request.key), checkpoint_of(request.checkpoint)
             )
         return pb.CommitCheckpointResponse(
-            removable=[checkpoint_to_proto(one) for one in removable]
+            removable=[checkpoint_to_proto(checkpoint) for checkpoint in removable]
         )
 
     async def FinishTraining(
         self, request: pb.FinishTrainingRequest, _: Context
     ) -> pb.FinishTrainingResponse:
-        """End the training of a stage."""
+        """Ends the training of a stage."""
         async with self.database.transaction() as connection:
             await finish_training(
                 connection, key_of(request.key), request.incarnation, request.step
@@ -231,17 +231,17 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
 
 
 def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
-    """Rows in order, in parts that a message may hold."""
-    some: list[LoadedRow] = []
+    """Splits rows in order into parts that fit into a message."""
+    part: list[LoadedRow] = []
     num_bytes = 0
     for row in rows:
         num_bytes += _size(row)
-        if some and num_bytes > BYTES_A_MESSAGE:
-            yield some
-            some, num_bytes = [], _size(row)
-        some.append(row)
-    if some:
-        yield some
+        if part and num_bytes > BYTES_A_MESSAGE:
+            yield part
+            part, num_bytes = [], _size(row)
+        part.append(row)
+    if part:
+        yield part
 
 
 def _size(row: LoadedRow) -> int:
@@ -249,7 +249,7 @@ def _size(row: LoadedRow) -> int:
 
 
 def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
-    """Made in place: a message that is put into another one is copied with all its bytes."""
+    """Builds a message in place: assigning messages to fields would copy all their bytes."""
     response = pb.GetBatchResponse()
     for row in rows:
         message = response.rows.rows.add(

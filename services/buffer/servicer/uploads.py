@@ -1,4 +1,4 @@
-"""Content that clients stream, in memory until it is stored."""
+"""Streamed uploads of content, held in memory until it is stored."""
 
 import asyncio
 import contextlib
@@ -12,14 +12,14 @@ from trinity.rpc.limits import CHUNK_BYTES
 
 MAX_BLOB_BYTES = 64 * 1024 * 1024
 MAX_UPLOADS_BYTES = 4 * MAX_BLOB_BYTES
-"""Of all uploads together; who comes when it is full tries again."""
+"""Limit for all uploads together; when it is reached, clients retry."""
 UPLOAD_SECONDS = 120.0
-"""An upload that takes longer keeps others from theirs."""
+"""Time limit of an upload, because it takes room from others."""
 
 
 @dataclass(slots=True)
 class Upload:
-    """Content as it came; whether it has this hash is not known yet."""
+    """Received content; its hash is not verified yet."""
 
     tenant: str
     sha256: bytes
@@ -27,7 +27,7 @@ class Upload:
 
 
 class UploadRoom:
-    """What all uploads together may hold: each takes room as its chunks come and gives it back.
+    """A memory budget for all uploads: each takes room as its chunks arrive, and returns it.
 
     async with room.receive(requests) as upload:
         await store(upload.tenant, upload.sha256, upload.body)
@@ -38,10 +38,10 @@ class UploadRoom:
 
     @contextlib.asynccontextmanager
     async def receive(self, requests: AsyncIterator[pb.UploadBlobRequest]) -> AsyncIterator[Upload]:
-        """The whole content.
+        """Receives the whole content.
 
-        Raises: InvalidRequest for what is no upload, TooLarge for what may not be stored,
-        Unavailable when there is no room.
+        Raises: InvalidRequest for an invalid or slow upload, TooLarge when it is too large to
+        store, Unavailable when there is no room.
         """
         body = bytearray()
         try:

@@ -119,7 +119,7 @@ async def test_a_run_that_goes_on_is_not_trained_on(
     buffer: Buffer, taker: Buffer, tmp_path: Path
 ) -> None:
     source = await trained(buffer, rollout_plan(tmp_path))
-    await refused(taker, source.taken(), f"of run {OTHER_RUN} has stored, which still goes on")
+    await refused(taker, source.taken(), f"of run {OTHER_RUN} has stored, which is still running")
 
 
 async def test_no_run_takes_from_another_tenants(source: Source, taker: Buffer) -> None:

@@ -142,7 +142,7 @@ def test_what_is_not_a_finite_number_fails_its_group_alone() -> None:
         (Advantages(np.zeros(1)), r"shape \(1,\) for 2 rewards"),
         (Advantages(np.zeros(2), left_out=np.zeros(1, np.bool_)), "must have 2 entries"),
         (Advantages(np.zeros(2), metrics={"x": np.zeros(3)}), "metrics must have 1 entries"),
-        (Advantages(np.zeros(2), copies_of=np.array([1, -1])), "no place left free"),
+        (Advantages(np.zeros(2), copies_of=np.array([1, -1])), "places not left out"),
         (
             Advantages(np.zeros(2), left_out=np.ones(2, np.bool_), copies_of=np.array([1, -1])),
             "left out themselves",
