@@ -1,1 +1,1 @@
-"""The synchronizer service: experiments, weight versions, who is alive and who waits for whom."""
+"""The synchronizer service: experiments, weight versions, live members and what they wait for."""

@@ -1,4 +1,4 @@
-"""Runs the synchronizer: `python -m services.synchronizer`, or with `migrate` only its schema."""
+"""Runs the synchronizer (`python -m services.synchronizer`), or only migrates its schema."""
 
 import asyncio
 import sys
@@ -26,12 +26,12 @@ MIGRATIONS = Migrations(
 
 
 async def migrate(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
-    """Bring the schema to the newest revision."""
+    """Migrates the schema to the newest revision."""
     await _prepare(settings, stop, MIGRATIONS.upgrade)
 
 
 async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
-    """Serve until `stop`; open streams end first, so that the drain does not wait for them."""
+    """Serves until `stop`; open streams end first, so that the drain does not wait for them."""
     ready_schema = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
     if not await _prepare(settings, stop, ready_schema):
         return
@@ -42,19 +42,21 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         pool_size=settings.postgres_pool_size,
         idle_transaction_seconds=settings.idle_transaction_seconds,
     )
-    hasty = async_engine(dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"})
-    probed = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
+    async_commit = async_engine(
+        dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"}
+    )
+    probe = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            operations = Operations(Database(engine, hasty))
+            operations = Operations(Database(engine, async_commit))
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
-                await report_health(probed, server.health, stop)
+                await report_health(probe, server.health, stop)
                 watching.close()
     finally:
-        for one in (engine, hasty, probed):
-            await one.dispose()
+        for opened in (engine, async_commit, probe):
+            await opened.dispose()
 
 
 def _servicer(operations: Operations, watching: Watching) -> Servicer:
@@ -68,7 +70,7 @@ def _servicer(operations: Operations, watching: Watching) -> Servicer:
 async def _prepare(
     settings: SynchronizerSettings, stop: asyncio.Event, ready_schema: Callable[[str], None]
 ) -> bool:
-    """Wait for the database and see to its schema; false when told to stop instead."""
+    """Waits for the database and prepares its schema; False if stopped before."""
     dsn = settings.postgres_dsn.get_secret_value()
     if not await wait_until_up(dsn, settings.postgres_wait_seconds, stop):
         return False
@@ -77,7 +79,7 @@ async def _prepare(
 
 
 def main() -> int:
-    """Run the command that the arguments name."""
+    """Runs the command that the arguments name."""
     match sys.argv[1:]:
         case []:
             return run_service("synchronizer", SynchronizerSettings, run)

@@ -1,4 +1,4 @@
-"""What experiments are and how they move: pure rules, each from one state to the next."""
+"""Experiments and their life cycle, as pure functions from one state to the next."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, Superse
 
 
 class ExperimentState(StrEnum):
-    """Where an experiment stands."""
+    """Life cycle of an experiment."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -17,7 +17,7 @@ class ExperimentState(StrEnum):
 
 
 class StageState(StrEnum):
-    """Where a stage stands; FAILED is also the stage during which its experiment was cancelled."""
+    """Life cycle of a stage; FAILED also if its experiment was cancelled while it ran."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class StageState(StrEnum):
 
 
 class Role(StrEnum):
-    """What a member does."""
+    """Role of a member."""
 
     EXPLORER = "explorer"
     TRAINER = "trainer"
@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 
 class VersionKind(StrEnum):
-    """What a version's files hold."""
+    """Kind of the files of a version."""
 
     FULL = "full"
     LORA = "lora"
@@ -43,7 +43,7 @@ class VersionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """Published weights of a stage; `path` ends with a manifest of that hash."""
+    """Published weights of a stage; the manifest in `path` has the hash `manifest_sha256`."""
 
     stage: str
     version: int
@@ -55,11 +55,11 @@ class Version:
     weights_sha256: bytes
     parent_version: int
     offer_address: str = ""
-    """Where its trainer gives it from memory to memory; empty where it does not."""
+    """Address at which its trainer transfers it from memory to memory; empty without an offer."""
     offer_group: str = ""
 
     def has_content_of(self, other: "Version") -> bool:
-        """Whether both are the same bytes."""
+        """Returns True if both versions have the same content hashes."""
         return (self.manifest_sha256, self.weights_sha256) == (
             other.manifest_sha256,
             other.weights_sha256,
@@ -68,7 +68,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionName:
-    """Which weights, without what they are."""
+    """The key of a version, without its content."""
 
     stage: str
     version: int
@@ -77,7 +77,7 @@ class VersionName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
-    """What a plan says of a stage, as far as the synchronizer cares."""
+    """The part of a stage's plan that the synchronizer uses."""
 
     name: str
     roles: tuple[Role, ...]
@@ -85,7 +85,7 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage; it ends when every one of `roles` is in `finished_roles`."""
+    """One stage; it ends when all of `roles` are in `finished_roles`."""
 
     name: str
     state: StageState = StageState.PENDING
@@ -95,11 +95,11 @@ class Stage:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody has anything left to do."""
+        """True if no role has anything left to do."""
         return self.state is StageState.FINISHED or set(self.roles) <= set(self.finished_roles)
 
     def with_finished_role(self, role: Role, final_version: Version | None) -> "Stage":
-        """Record that a role has done its part; the trainer's says what the stage ended with."""
+        """Records that a role has finished; the trainer names the final version of the stage."""
         if self.state is StageState.PENDING:
             raise PreconditionFailed(f"stage {self.name} has not started")
         if role not in self.roles:
@@ -129,17 +129,17 @@ class Experiment:
 
     @classmethod
     def started(cls, tenant: str, label: str, plan: tuple[PlannedStage, ...]) -> "Experiment":
-        """A new experiment whose first stage runs."""
+        """Creates an experiment whose first stage runs."""
         stages = tuple(Stage(name=stage.name, roles=stage.roles) for stage in plan)
         return cls(id=uuid.uuid4(), tenant=tenant, label=label, stages=stages)._advanced()
 
     @property
     def running_stage(self) -> Stage | None:
-        """The stage at work, if there is one."""
+        """The running stage, if there is one."""
         return next((s for s in self.stages if s.state is StageState.RUNNING), None)
 
     def stage(self, name: str) -> Stage:
-        """Find a stage.
+        """Returns a stage by name.
 
         Raises: NotFound.
         """
@@ -149,7 +149,7 @@ class Experiment:
         raise NotFound(f"experiment {self.label} has no stage {name!r}")
 
     def resumed(self, plan: tuple[PlannedStage, ...]) -> "Experiment":
-        """Go on where it ended, by a plan of the same stages; a finished one stays finished.
+        """Resumes by a plan with the same stages; a finished experiment stays finished.
 
         Raises: PreconditionFailed when the stages have other names.
         """
@@ -176,12 +176,12 @@ class Experiment:
     def with_finished_role(
         self, name: str, role: Role, final_version: Version | None
     ) -> "Experiment":
-        """Record that a role has done its part, also after the end, for whoever resumes."""
+        """Records that a role has finished; also after the end, for a later resume."""
         changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
         return changed._advanced() if self.state is ExperimentState.RUNNING else changed
 
     def failed(self, name: str, reason: str, start_count: int | None = None) -> "Experiment":
-        """End with a reason, unless it has ended, was started anew or the stage is finished."""
+        """Fails with a reason, unless it has ended, was restarted or the stage is finished."""
         stage = self.stage(name)
         if start_count not in (None, self.start_count):
             return self
@@ -190,7 +190,7 @@ class Experiment:
         return self._ended(ExperimentState.FAILED, reason)
 
     def cancelled(self, reason: str) -> "Experiment":
-        """End on a person's wish, unless it has ended."""
+        """Cancels at a user's request, unless it has ended."""
         if self.state is not ExperimentState.RUNNING:
             return self
         return self._ended(ExperimentState.CANCELLED, reason)
@@ -207,7 +207,7 @@ class Experiment:
         return replace(self, stages=stages)
 
     def _advanced(self) -> "Experiment":
-        """Finish what is done and run the first stage that is not."""
+        """Finishes stages that are done and starts the first that is not."""
         stages = list(self.stages)
         for index, stage in enumerate(stages):
             if not stage.is_done:
@@ -218,10 +218,10 @@ class Experiment:
 
 
 def check_publication(new: Version, same: Version | None, newest: tuple[int, int] | None) -> None:
-    """Refuse weights of a trainer that has a successor, or that contradict what is published.
+    """Refuses weights of a superseded trainer, or that contradict published ones.
 
-    `same` is what stands under the new one's numbers; `newest` the highest incarnation of the
-    stage with its highest version.
+    `same` is the version published under the same numbers; `newest` is the highest incarnation of
+    the stage with its highest version.
     """
     if newest is not None and new.incarnation < newest[0]:
         raise Superseded(

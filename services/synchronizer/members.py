@@ -1,4 +1,4 @@
-"""Who lives, what it uses and what it waits for."""
+"""Members: live processes, the versions they use and what they wait for."""
 
 import uuid
 from dataclasses import dataclass, replace
@@ -7,17 +7,17 @@ from services.synchronizer.domain import Role
 
 HEARTBEAT_SECONDS = 2.0
 LIVE_SECONDS = 10.0
-"""A member silent for longer pins nothing."""
+"""A member that has been silent for longer pins no versions."""
 REMEMBERED_SECONDS = 600.0
-"""A member silent for longer is forgotten."""
+"""A member that has been silent for longer is deleted."""
 GONE = "gone"
-"""Activity of a member that says goodbye."""
+"""Activity of a member that shuts down."""
 _SHORTEST_DEADLINE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Something a member waits for; a deadline of 0 is none."""
+    """Something that a member waits for; 0 seconds means no deadline."""
 
     owner: str
     waits_for: str
@@ -26,7 +26,7 @@ class Wait:
     deadline_seconds: float
 
     def aged(self, seconds: float) -> "Wait":
-        """The wait some time after it was reported."""
+        """Returns the wait as it is so many seconds after it was reported."""
         deadline = self.deadline_seconds
         if deadline > 0:
             deadline = max(deadline - seconds, _SHORTEST_DEADLINE_SECONDS)

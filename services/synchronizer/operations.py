@@ -1,4 +1,4 @@
-"""What the synchronizer can do; each operation is one transaction, so any replica may do it."""
+"""The operations of the synchronizer; each is one transaction, so any replica can run it."""
 
 import time
 import uuid
@@ -23,12 +23,12 @@ from services.synchronizer.store.database import Database, notify
 
 MAX_EXPERIMENTS_LISTED = 100
 FORGET_SECONDS = 60.0
-"""How often this process looks for members that are to be forgotten."""
+"""Interval at which this process deletes members that have been silent for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """An experiment, and whether it existed before."""
+    """An experiment that was created or resumed."""
 
     experiment: Experiment
     resumed: bool
@@ -52,14 +52,14 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemState:
-    """Experiments and who was heard of lately."""
+    """Experiments, and the members that sent heartbeats recently."""
 
     experiments: tuple[Experiment, ...]
     members: tuple[Member, ...]
 
 
 class Operations:
-    """Changes and reads of the synchronizer's state; every one may raise Unavailable."""
+    """Changes and reads the synchronizer's state; every method may raise Unavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -74,9 +74,9 @@ class Operations:
         *,
         keeps_running: bool = False,
     ) -> Created:
-        """Start an experiment, or let the one of that label go on.
+        """Starts an experiment, or resumes the one with that label.
 
-        With `keeps_running` one that runs by the same plan is left as it is.
+        With `keeps_running`, one that runs by the same plan is left as it is.
 
         Raises: PreconditionFailed when the known one has other stages, or when another
         experiment writes to the same directory.
@@ -98,19 +98,25 @@ class Operations:
             return Created(experiment=resumed, resumed=True)
 
     async def get(self, experiment_id: uuid.UUID) -> Planned:
-        """Raises: NotFound."""
+        """Returns an experiment with its plan.
+
+        Raises: NotFound.
+        """
         async with self._database.reading() as connection:
             experiment = await experiments.get(connection, experiment_id)
             plan_json = await experiments.plan_of(connection, experiment_id)
             return Planned(experiment=experiment, plan_json=plan_json)
 
     async def running(self, tenant: str) -> tuple[Experiment, ...]:
-        """Experiments that run, oldest first; an empty tenant is all of them."""
+        """Returns the running experiments, oldest first; an empty tenant means all tenants."""
         async with self._database.reading() as connection:
             return await experiments.running(connection, tenant)
 
     async def watched(self, experiment_id: uuid.UUID) -> Watched:
-        """Raises: NotFound."""
+        """Returns an experiment with the versions of its running stage.
+
+        Raises: NotFound.
+        """
         async with self._database.reading() as connection:
             experiment = await experiments.get(connection, experiment_id)
             stage = experiment.running_stage
@@ -120,7 +126,7 @@ class Operations:
             return Watched(experiment=experiment, versions=available)
 
     async def publish(self, experiment_id: uuid.UUID, version: Version) -> tuple[int, ...]:
-        """Announce weights; answers the versions of their stage that live members use.
+        """Publishes weights; returns the versions of their stage that live members use.
 
         Raises: NotFound, PreconditionFailed, Superseded.
         """
@@ -132,7 +138,7 @@ class Operations:
             return await members.pinned_versions(connection, experiment_id, version.stage)
 
     async def retire(self, experiment_id: uuid.UUID, gone: tuple[VersionName, ...]) -> None:
-        """Record that the files of versions are gone.
+        """Records that the files of versions are gone.
 
         Raises: NotFound.
         """
@@ -144,7 +150,7 @@ class Operations:
     async def finish_role(
         self, experiment_id: uuid.UUID, stage: str, role: Role, final_version: Version | None
     ) -> StageState:
-        """Record that a role has done its part of a stage; the last one starts the next stage.
+        """Records that a role has finished a stage; the last role starts the next stage.
 
         Raises: NotFound, PreconditionFailed, Superseded.
         """
@@ -160,23 +166,23 @@ class Operations:
     async def fail(
         self, experiment_id: uuid.UUID, stage: str, reason: str, start_count: int | None
     ) -> None:
-        """End an experiment with a reason; the first one stays, and a start that is over is none.
+        """Fails an experiment; the first reason stays, and an outdated `start_count` is ignored.
 
         Raises: NotFound.
         """
         await self._change(experiment_id, lambda known: known.failed(stage, reason, start_count))
 
     async def cancel(self, experiment_id: uuid.UUID, reason: str) -> None:
-        """End an experiment on a person's wish.
+        """Cancels an experiment at a user's request.
 
         Raises: NotFound.
         """
         await self._change(experiment_id, lambda known: known.cancelled(reason))
 
     async def heard(self, member: Member, tenant: str = "") -> bool:
-        """Record a member's description of itself, or its goodbye.
+        """Records the heartbeat of a member, or its shutdown.
 
-        False where it takes the id of a member of another role or, for a tenant, of another's.
+        False if the id belongs to a member of another role or, with a tenant, of another tenant.
         """
         async with self._database.noting() as connection:
             if member.activity == GONE:
@@ -188,7 +194,7 @@ class Operations:
             return await members.heard(connection, member, tenant)
 
     async def tenant_of(self, experiment_id: str) -> str | None:
-        """Whose experiment it is; None when there is none of this id."""
+        """Returns the tenant of an experiment; None without an experiment of this id."""
         try:
             known = uuid.UUID(experiment_id)
         except ValueError:
@@ -199,9 +205,9 @@ class Operations:
     async def state(
         self, experiment_id: uuid.UUID | None, *, tenant: str = "", label: str = ""
     ) -> SystemState:
-        """Describe one experiment or the newest ones, a tenant's or everybody's, and their members.
+        """Returns one experiment or the newest ones, of a tenant or of all, and their members.
 
-        With a label only experiments that are called so.
+        With a label, only experiments with that label.
 
         Raises: NotFound.
         """
@@ -224,7 +230,7 @@ class Operations:
 
 
 async def _runs_by(connection: AsyncConnection, known: Experiment, plan_json: str) -> bool:
-    """Whether it runs, by this plan; asked under its lock, so that of two who ask none is wrong."""
+    """Returns True if it runs by this plan; requires its lock, against concurrent resumes."""
     if known.state is not ExperimentState.RUNNING:
         return False
     return is_same_plan(plan_json, await experiments.plan_of(connection, known.id))

@@ -28,7 +28,7 @@ class _Place(BaseModel):
 
 
 def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
-    """Read the stages of a plan; whatever else it holds is for the other services.
+    """Parses the stages of a plan; its other parts are for the other services.
 
     Raises: InvalidRequest.
     """
@@ -48,17 +48,17 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
 
 
 def is_same_plan(one: str, other: str) -> bool:
-    """Whether two plans say the same; how they are written does not matter."""
+    """Returns True if two plans are the same JSON value; formatting does not matter."""
     return bool(json.loads(one) == json.loads(other))
 
 
 def without_secrets(plan_json: str) -> str:
-    """The plan with `***` in place of its keys and passwords."""
+    """Returns the plan with `***` in place of its keys and passwords."""
     return json.dumps(hidden("", json.loads(plan_json)))
 
 
 def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> None:
-    """Refuse a run that would write where another experiment's does.
+    """Refuses a run that would write to the directory of another experiment.
 
     Raises: PreconditionFailed.
     """
@@ -72,6 +72,6 @@ def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> N
 
 
 def directory_of(plan_json: str) -> str:
-    """Where a run leaves its files; empty where its plan does not say."""
+    """Returns the directory of a run's files; empty if its plan does not name one."""
     directory = _Place.model_validate_json(plan_json).job_dir
     return os.path.normpath(directory) if directory and isinstance(directory, str) else ""

@@ -1,4 +1,4 @@
-"""The synchronizer's calls: requests are checked, an operation done, its outcome answered."""
+"""The synchronizer's RPCs: check the request, run an operation, return its result."""
 
 import logging
 import uuid
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynchronizerService"].full_name
 EVERY_EXPERIMENT = ""
 ACTING_SCOPES = {Scope.EXPLORER, Scope.TRAINER}
-"""Who acts on a plan needs its keys and passwords, and weights; who looks at it does not."""
+"""Callers with these scopes get keys, passwords and transfer offers; others do not need them."""
 MAX_VERSIONS = 10_000
 
 
 class SynchronizerServicer(SynchronizerServiceServicer):
-    """Answers calls; see the proto for what each promises."""
+    """Answers RPCs; the proto documents the guarantees of each."""
 
     def __init__(self, *, operations: Operations, watching: Watching) -> None:
         self._operations = operations
@@ -84,7 +84,9 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         )
         acts = _acts_on_plans()
         async for watched in states:
-            versions = [wire.version_to_proto(one, tells_offer=acts) for one in watched.versions]
+            versions = [
+                wire.version_to_proto(version, tells_offer=acts) for version in watched.versions
+            ]
             experiment = wire.experiment_to_proto(watched.experiment)
             yield pb.WatchExperimentResponse(experiment=experiment, versions=versions)
 

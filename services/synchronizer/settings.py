@@ -8,7 +8,7 @@ from trinity.settings import ServiceSettings
 
 
 class SynchronizerSettings(ServiceSettings):
-    """What `TRINITY_SYNCHRONIZER_*` variables say."""
+    """Settings from `TRINITY_SYNCHRONIZER_*` variables."""
 
     model_config = SettingsConfigDict(env_prefix="TRINITY_SYNCHRONIZER_")
 
@@ -16,15 +16,15 @@ class SynchronizerSettings(ServiceSettings):
     """Database of the experiments: postgresql://user:password@host:port/database."""
 
     postgres_wait_seconds: float = Field(default=30.0, ge=0)
-    """How long to wait at the start for a database that does not answer."""
+    """How long to wait at the start for a database that does not respond."""
 
     postgres_pool_size: int = Field(default=5, ge=1)
-    """Connections that are kept to the database, besides three: for notifications, heartbeats and
-    to ask whether it answers. As many more may come for a moment."""
+    """Connections kept to the database, besides three: for notifications, heartbeats and the health
+    check. As many more may be opened temporarily."""
 
     idle_transaction_seconds: float = Field(default=IDLE_TRANSACTION_SECONDS, gt=0)
-    """How long a transaction may say nothing to the database, as that of a frozen replica, before
-    the database ends it and frees what it has locked."""
+    """How long a transaction may be idle, as that of a frozen replica, before the database ends it
+    and releases its locks."""
 
     migrate_on_start: bool = False
-    """Bring the schema to the newest revision first; otherwise an older one is refused."""
+    """Migrate the schema to the newest revision at the start; otherwise an older one is refused."""

@@ -1,4 +1,4 @@
-"""The synchronizer's tables; `migrations` makes them."""
+"""The synchronizer's tables; `migrations` creates them."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg

@@ -1,4 +1,4 @@
-"""Checks on what requests hold; every refusal names the field."""
+"""Checks of request fields; every error names the field."""
 
 import math
 import uuid
@@ -11,7 +11,7 @@ SHA256_BYTES = 32
 
 
 def identifier(value: str, field: str) -> uuid.UUID:
-    """A UUID in its usual form."""
+    """Parses a UUID."""
     try:
         return uuid.UUID(value)
     except ValueError as error:
@@ -19,12 +19,12 @@ def identifier(value: str, field: str) -> uuid.UUID:
 
 
 def optional_identifier(value: str, field: str) -> uuid.UUID | None:
-    """A UUID, or nothing for an empty text."""
+    """Parses a UUID; None for an empty text."""
     return identifier(value, field) if value else None
 
 
 def text(value: str, field: str, max_length: int, *, may_be_empty: bool = False) -> str:
-    """A text that the database takes, also two of them in one index, which counts bytes."""
+    """Checks a text for Postgres: no NUL, and few enough bytes that two fit into an index entry."""
     if not value and not may_be_empty:
         raise InvalidRequest(f"{field}: is missing")
     if (num_bytes := len(value.encode())) > max_length:
@@ -35,26 +35,26 @@ def text(value: str, field: str, max_length: int, *, may_be_empty: bool = False)
 
 
 def sentence(value: str) -> str:
-    """A text for people: cut and cleaned rather than refused, as it may explain a failure."""
+    """Truncates and cleans a text for people; not refused, since it may explain a failure."""
     return value.replace("\0", "")[:MAX_TEXT_LENGTH]
 
 
 def at_least(value: int, minimum: int, field: str) -> int:
-    """A whole number that is not too small."""
+    """Checks an integer against a minimum."""
     if value < minimum:
         raise InvalidRequest(f"{field}: is {value}, must be at least {minimum}")
     return value
 
 
 def seconds(value: float, field: str) -> float:
-    """A duration."""
+    """Checks a duration."""
     if not math.isfinite(value) or value < 0:
         raise InvalidRequest(f"{field}: is {value}, must be a duration")
     return value
 
 
 def sha256(value: bytes, field: str) -> bytes:
-    """A SHA-256 digest."""
+    """Checks a SHA-256 digest."""
     if len(value) != SHA256_BYTES:
         raise InvalidRequest(f"{field}: has {len(value)} bytes, a SHA-256 has {SHA256_BYTES}")
     return value

@@ -1,4 +1,4 @@
-"""Streams of what is now: a reader is called at the start and after each change, never queued."""
+"""Streams of the current state, read at the start and after each change; changes do not queue."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,9 +14,9 @@ _RETRY_SECONDS = 1.0
 
 
 class Watching:
-    """Open streams, which end together with an error when the service stops.
+    """Open streams, which all end with an error when the service stops.
 
-    A stream holds no more than the state it sent last: a slow client skips what it missed.
+    A stream keeps only the state that it sent last: a slow client skips intermediate states.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -24,16 +24,16 @@ class Watching:
         self._closed = False
 
     def close(self) -> None:
-        """End every stream; clients reopen theirs elsewhere."""
+        """Ends every stream; clients reopen theirs at another replica."""
         self._closed = True
         self._listener.wake_all()
 
     async def states(
         self, topic: str, read: Callable[[], Awaitable[StateT]]
     ) -> AsyncGenerator[StateT, None]:
-        """Yield the state now and after each change that shows in it.
+        """Yields the current state, and the new one after each change of it.
 
-        Raises: Unavailable when the database is away at the start, or when the service stops.
+        Raises: Unavailable when the database is unreachable at the start, or the service stops.
         """
         with self._listener.subscribe(topic) as changes:
             last = await read()

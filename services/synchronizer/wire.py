@@ -1,4 +1,4 @@
-"""Protobuf messages from and to the domain; requests are checked on the way in."""
+"""Conversion of protobuf messages from and to the domain, with checks of requests."""
 
 from enum import StrEnum
 from typing import TypeVar
@@ -56,12 +56,12 @@ def _named(number: int, names: dict[NameT, NumberT], field: str) -> NameT:
 
 
 def role_from_proto(number: int, field: str = "role") -> Role:
-    """Read a role."""
+    """Converts a role."""
     return _named(number, ROLES, field)
 
 
 def version_from_proto(message: pb.Version, field: str = "version") -> Version:
-    """Read announced weights."""
+    """Converts published weights."""
     return Version(
         stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
         version=check.at_least(message.version, 0, f"{field}.version"),
@@ -82,7 +82,7 @@ def _short(value: str, field: str) -> str:
 
 
 def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
-    """Read which weights are meant."""
+    """Converts the key of a version."""
     return VersionName(
         stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
         version=check.at_least(message.version, 0, f"{field}.version"),
@@ -91,7 +91,7 @@ def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
 
 
 def version_to_proto(version: Version, *, tells_offer: bool) -> pb.Version:
-    """Write published weights, with where they are given from memory only to who takes them."""
+    """Converts published weights; `tells_offer` includes the address of their transfer offer."""
     return pb.Version(
         stage=version.stage,
         version=version.version,
@@ -113,7 +113,7 @@ def _offer_to_proto(version: Version) -> pb.TransferOffer | None:
 
 
 def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
-    """Write an experiment."""
+    """Converts an experiment."""
     return pb.Experiment(
         id=str(experiment.id),
         tenant=experiment.tenant,
@@ -137,7 +137,7 @@ def _stage_to_proto(stage: Stage) -> pb.Stage:
 
 
 def member_from_proto(message: pb.Member) -> Member:
-    """Read how a member describes itself."""
+    """Converts the heartbeat of a member."""
     if len(message.waits) > MAX_WAITS or len(message.pinned_versions) > MAX_PINNED_VERSIONS:
         raise InvalidRequest("member: has too many waits or pinned versions")
     return Member(
@@ -166,7 +166,7 @@ def _wait_from_proto(message: pb.Wait) -> Wait:
 
 
 def member_to_proto(member: Member) -> pb.Member:
-    """Write a member."""
+    """Converts a member."""
     return pb.Member(
         id=str(member.id),
         role=ROLES[member.role],

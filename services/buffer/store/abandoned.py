@@ -1,4 +1,4 @@
-"""Statements on tasksets that nobody refers to, and nobody will."""
+"""Statements on tasksets that nothing refers to any more."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.store.tables import NOW, stage_taskset, taskset, taskset_upload
 
 ABANDONED = timedelta(days=7)
-"""How long an upload may stand still, or what was read from files be without a stage."""
+"""Time after which a stalled upload, or rows of files that no stage uses, may be deleted."""
 T = taskset.c
 
 
@@ -33,10 +33,10 @@ class Abandoned:
 
 
 async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
-    """One of them, which no stage can take before the transaction ends.
+    """Locks and returns one such taskset; no stage can take it before the transaction ends.
 
-    An upload that never came to its end, or rows of files, which can be read again. What a client
-    brought whole stays until somebody deletes it.
+    It is an unfinished upload, or rows of files, which can be read again. A complete upload of a
+    client stays until a user deletes it.
     """
     is_cut_off = sa.and_(T.name.is_not(None), ~T.is_complete, ~T.is_queue, ~_IS_COMING)
     old = T.created_at < NOW - ABANDONED
@@ -49,7 +49,7 @@ async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    # Before the lock was ours a stage may have taken it, or its client gone on; now they cannot.
+    # A stage may have taken it, or its client resumed, before the lock was held: check again.
     own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
     is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
     if (await connection.execute(is_wanted)).scalar_one():

@@ -32,7 +32,7 @@ ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewAssignment:
-    """One draw of one task."""
+    """An assignment to insert: one draw of one task."""
 
     kind: AssignmentKind
     taskset: str
@@ -43,11 +43,11 @@ class NewAssignment:
     required_version: int
     repeat_times: int
     awaits_feedback: bool = False
-    """Whether the selector that drew it learns from what comes of it."""
+    """True if the selector that drew it learns from its rewards."""
 
 
 def assignment_id(key: StageKey, kind: AssignmentKind, explore_step: int, position: int) -> str:
-    """The id that the same draw always gets."""
+    """Returns the id of a draw; the same draw always gets the same id."""
     name = f"{key.tenant}/{key.experiment_id}/{key.stage}/{kind}/{explore_step}/{position}"
     return name_uuid(ASSIGNMENT_NAMESPACE, name)
 
@@ -72,24 +72,24 @@ _INSERT_RUNS = sa.insert(run).from_select(
 async def insert_assignments(
     connection: AsyncConnection, key: StageKey, new: Sequence[NewAssignment]
 ) -> None:
-    """Enter assignments with all their runs."""
+    """Inserts assignments with all their runs."""
     rows = [
         {
             **key_columns(key),
-            "assignment_id": assignment_id(key, one.kind, one.explore_step, one.position),
-            "kind": one.kind,
-            "taskset": one.taskset,
-            "task_index": one.task_index,
-            "explore_step": one.explore_step,
-            "position": one.position,
-            "refill_round": one.refill_round,
-            "required_version": one.required_version,
-            "repeat_times": one.repeat_times,
-            "num_open_runs": one.repeat_times,
-            "awaits_feedback": one.awaits_feedback,
+            "assignment_id": assignment_id(key, draw.kind, draw.explore_step, draw.position),
+            "kind": draw.kind,
+            "taskset": draw.taskset,
+            "task_index": draw.task_index,
+            "explore_step": draw.explore_step,
+            "position": draw.position,
+            "refill_round": draw.refill_round,
+            "required_version": draw.required_version,
+            "repeat_times": draw.repeat_times,
+            "num_open_runs": draw.repeat_times,
+            "awaits_feedback": draw.awaits_feedback,
             "state": AssignmentState.PENDING,
         }
-        for one in new
+        for draw in new
     ]
     async with unanswered(connection):
         await insert_rows(connection, assignment, rows)
@@ -116,7 +116,7 @@ async def end_assignments(
     state: AssignmentState,
     reason: str,
 ) -> None:
-    """Take assignments out of work."""
+    """Moves assignments to a final state."""
     if ids:
         values = given(key, ids=ids, new_state=state, new_reason=reason)
         await execute(connection, _END, values)
@@ -125,7 +125,7 @@ async def end_assignments(
 async def cancel_open(
     connection: AsyncConnection, key: StageKey, reason: str, kinds: Iterable[AssignmentKind]
 ) -> int:
-    """Take all open work of these kinds away from whoever holds it; answers how much it was."""
+    """Cancels all open assignments of these kinds, leased ones too; returns their number."""
     statement = (
         sa.update(assignment)
         .where(
@@ -140,16 +140,16 @@ async def cancel_open(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refills:
-    """How far an explore step was refilled."""
+    """Refills of an explore step so far."""
 
     num_rounds: int
     next_position: int
     num_tasks: int
-    """Further tasks, over all rounds."""
+    """Tasks added by refills, over all rounds."""
 
 
 async def count_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> Refills:
-    """Rounds of refill that an explore step had, and the position after its last assignment."""
+    """Counts the refills of an explore step, and finds the position after its last assignment."""
     statement = sa.select(
         sa.func.coalesce(sa.func.max(assignment.c.refill_round), 0).label("rounds"),
         sa.func.coalesce(sa.func.max(assignment.c.position) + 1, 0).label("next_position"),
@@ -164,7 +164,7 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
 
 
 async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> int:
-    """The earliest explore step of these assignments."""
+    """Returns the earliest explore step of these assignments."""
     statement = sa.select(sa.func.min(assignment.c.explore_step)).where(
         of_stage(assignment, key), among(assignment.c.assignment_id, ids)
     )
@@ -172,7 +172,7 @@ async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Se
 
 
 async def count_open(connection: AsyncConnection, key: StageKey) -> dict[AssignmentState, int]:
-    """Assignments of a stage that may still be worked on, by their state."""
+    """Counts the open assignments of a stage by state."""
     statement = (
         sa.select(assignment.c.state, sa.func.count())
         .where(in_stage(assignment, key), assignment.c.is_open)

@@ -1,4 +1,4 @@
-"""Statements on batches: composed once, never changed."""
+"""Statements on batches, which are composed once and never changed."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ class LoadedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What the trainer learned about a row."""
+    """Values that the trainer measured for a row."""
 
     position: int
     mean_ratio: float
@@ -82,14 +82,14 @@ _FIND = sa.select(batch).where(
 
 
 async def find_batch(connection: AsyncConnection, key: StageKey, step: int) -> BatchHead | None:
-    """The batch of a step, if it is composed."""
+    """Returns the batch of a step, or None if it is not composed yet."""
     return _head_of(await fetch(connection, _FIND, given(key, given_step=step)))
 
 
 async def find_with_stage(
     connection: AsyncConnection, key: StageKey, step: int, *, locks: bool
 ) -> tuple[Stage, BatchHead | None]:
-    """The stage, locked if asked for, and the batch of a step, if it is composed.
+    """Returns the stage, locked on request, and the batch of a step, if it is composed.
 
     Raises: NotFound when the stage was never opened.
     """
@@ -113,7 +113,7 @@ def _head_of(rows: Sequence[Row]) -> BatchHead | None:
 
 
 async def insert_head(connection: AsyncConnection, stage: Stage, head: BatchHead) -> None:
-    """Record a batch, whose rows follow in the same transaction."""
+    """Inserts a batch; its rows follow in the same transaction."""
     values = {
         **_place_of(stage, head),
         "incarnation": head.incarnation,
@@ -127,7 +127,7 @@ async def insert_head(connection: AsyncConnection, stage: Stage, head: BatchHead
 async def insert_items(
     connection: AsyncConnection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
 ) -> None:
-    """Record a batch's rows in order."""
+    """Inserts the rows of a batch in order."""
     own = _place_of(stage, head)
     rows = [
         {
@@ -150,20 +150,20 @@ def _place_of(stage: Stage, head: BatchHead) -> dict[str, object]:
 
 
 async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:
-    """Whether a batch of the stage counted any of what this metric counts."""
+    """Returns True if this metric is above zero in any batch of the stage."""
     counted = sa.exists().where(in_stage(batch, stage.key), batch.c.metrics[name].as_float() > 0)
     return bool((await connection.execute(sa.select(counted))).scalar_one())
 
 
 async def sum_metric(connection: AsyncConnection, stage: Stage, name: str) -> float:
-    """What the batches of the stage counted of this together."""
+    """Returns the sum of a metric over the batches of the line."""
     counted = sa.func.coalesce(sa.func.sum(batch.c.metrics[name].as_float()), 0.0)
     found = sa.select(counted).where(in_stage(batch, stage.key), batch.c.line == stage.line)
     return float((await connection.execute(found)).scalar_one())
 
 
 _ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
-# Looked up one by one: a join might compare every row with every experience.
+# A lateral lookup per row: a join might compare every row with every experience.
 _SAMPLE = (
     sa.select(*PLACE)
     .where(has_content("samples"), experience.c.experience_id == batch_item.c.experience_id)
@@ -187,7 +187,7 @@ _ITEMS = (
 async def load_rows(
     connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:
-    """Rows of a batch from position `first` on, in order, with their content."""
+    """Returns rows of a batch from position `first` on, in order, with their content."""
     place = given(stage.key, given_line=stage.line, given_step=step)
     place |= given_as("samples", stage.samples_key)
     items = await fetch(connection, _ITEMS, {**place, "first": first, "end": first + count})
@@ -195,7 +195,7 @@ async def load_rows(
     kept = [item for item in items if item.segment_id is not None]
     found = await bodies_at(connection, stage.samples_key, kept)
     body_of = dict(zip(sampled, in_order_of(sampled, found, stage.samples_key), strict=True))
-    drawn = [(one.taskset_id, one.row_index) for one in items if one.taskset_id is not None]
+    drawn = [(item.taskset_id, item.row_index) for item in items if item.taskset_id is not None]
     task_of = await load_tasks(connection, stage.key.tenant, drawn)
     return [
         LoadedRow(
@@ -213,14 +213,14 @@ async def load_rows(
 async def load_tasks(
     connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], str]:
-    """Rows of data by their taskset and index."""
+    """Returns data rows by their taskset and index."""
     return await _of_tasks(connection, tenant, places, task.c.body)
 
 
 async def sizes_of_tasks(
     connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
-    """Bytes of rows of data, which are not read for it."""
+    """Returns the sizes of data rows in bytes, without reading the rows."""
     return await _of_tasks(connection, tenant, places, sa.func.octet_length(task.c.body))
 
 
@@ -230,7 +230,7 @@ async def _of_tasks(
     places: Iterable[tuple[str, int]],
     value: sa.ColumnElement[Value],
 ) -> dict[tuple[str, int], Value]:
-    """Something about each of these rows of data."""
+    """Returns the value of an expression for each of these data rows."""
     wanted: dict[str, set[int]] = defaultdict(set)
     for taskset_id, index in places:
         wanted[taskset_id].add(index)
@@ -252,7 +252,7 @@ async def insert_report(
     step: int,
     metrics: dict[str, float],
 ) -> bool:
-    """Record that the stage's newest incarnation trained a step; false when that is known."""
+    """Records that the newest incarnation trained a step; False if that is already recorded."""
     statement = (
         insert(step_report)
         .values(
@@ -269,7 +269,7 @@ async def insert_report(
 
 
 async def was_trained_before(connection: AsyncConnection, stage: Stage, step: int) -> bool:
-    """Whether an earlier incarnation trained this step."""
+    """Returns True if an earlier incarnation trained this step."""
     statement = sa.select(step_report.c.step).where(
         in_stage(step_report, stage.key),
         step_report.c.line == stage.line,
@@ -282,14 +282,14 @@ async def was_trained_before(connection: AsyncConnection, stage: Stage, step: in
 async def store_feedback(
     connection: AsyncConnection, stage: Stage, head: BatchHead, rows: Sequence[Feedback]
 ) -> None:
-    """Keep what was learned about each row of a batch."""
+    """Stores the trainer's values for the rows of a batch."""
     known = {row.position: row for row in rows if 0 <= row.position < head.num_rows}
     if not known:
         return
     ordered = [known.get(position) for position in range(head.num_rows)]
     ratios = _floats([row.mean_ratio if row else None for row in ordered])
     advantages = _floats([row.advantage if row else None for row in ordered])
-    # A row finds its own by its place: a join might compare every one with every other.
+    # A row indexes the array by its position: a join might compare every row with every other.
     place = batch_item.c.position + 1
     statement = (
         sa.update(batch_item)

@@ -1,4 +1,4 @@
-"""Statements on tasksets as a person looks after them."""
+"""Statements for users who list, read and delete tasksets."""
 
 import uuid
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from services.buffer.store.task_pipelines import PipelineCounts
 from services.buffer.store.tasks import delete_tasks, own_taskset
 
 KEPT_KINDS = (TasksetKind.DATA, TasksetKind.EXPERT)
-"""Their rows stand in batches, which can be trained again."""
+"""Tasksets whose rows are part of batches, which can be trained again."""
 MAX_READ_BYTES = 1024 * 1024
-"""Of rows that are read together; a single one may have more."""
+"""Limit for rows that are read together; a single larger row is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A taskset with what people ask about it."""
+    """A taskset with the numbers that its description shows."""
 
     taskset_id: str
     name: str
@@ -43,7 +43,7 @@ class Described:
     num_stages: int
     created_at: datetime
     pipeline: PipelineCounts | None = None
-    """What a task pipeline left out of it."""
+    """Rows that a task pipeline left out; None without a task pipeline."""
 
 
 def _described(tenant: str) -> sa.Select[Any]:
@@ -83,7 +83,7 @@ def _from_row(row: sa.Row[Any]) -> Described:
 async def list_tasksets(
     connection: AsyncConnection, tenant: str, *, limit: int, offset: int
 ) -> list[Described]:
-    """Tasksets of a tenant, the newest first."""
+    """Returns tasksets of a tenant, newest first."""
     order = (taskset.c.created_at.desc(), taskset.c.taskset_id)
     statement = _described(tenant).order_by(*order).limit(limit).offset(offset)
     return [_from_row(row) for row in await connection.execute(statement)]
@@ -92,7 +92,7 @@ async def list_tasksets(
 async def find_described(
     connection: AsyncConnection, tenant: str, name_or_id: str, *, for_update: bool = False
 ) -> Described | None:
-    """A taskset by its name or its UUID."""
+    """Returns a taskset by its name or UUID."""
     wanted = taskset.c.name == name_or_id
     if (own_id := _uuid(name_or_id)) is not None:
         wanted = sa.or_(wanted, taskset.c.taskset_id == own_id)
@@ -113,7 +113,7 @@ def _uuid(text: str) -> str | None:
 async def rows_of(
     connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> Sequence[str]:
-    """Rows of a taskset in order: `count`, or fewer that are in memory together; one at least."""
+    """Returns at most `count` rows in order, within `MAX_READ_BYTES` but at least one."""
     num_bytes = sa.func.sum(sa.func.octet_length(task.c.body)).over(order_by=task.c.index)
     sized = (
         sa.select(task.c.index, task.c.body, num_bytes.label("num_bytes"))
@@ -134,7 +134,7 @@ async def rows_of(
 
 
 async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -> str:
-    """Who still needs a taskset, as an end of a sentence; empty when nobody does."""
+    """Names a stage that still needs a taskset, as the end of a sentence; empty without one."""
     same = sa.and_(*(stage.c[name] == stage_taskset.c[name] for name in STAGE_KEY))
     statement = (
         sa.select(stage.c.stage, stage.c.experiment_id, stage.c.state)
@@ -157,7 +157,7 @@ async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -
 
 
 async def delete_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
-    """Delete a taskset and all that belongs to it."""
+    """Deletes a taskset and everything that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
     for table in (task_feature, task_origin, taskset_upload):
         await connection.execute(

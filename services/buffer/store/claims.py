@@ -1,4 +1,4 @@
-"""Statements on claims: who works on which scopes of the pipeline, and until when."""
+"""Statements on claims: the workers that hold pipeline scopes, and until when."""
 
 import json
 import uuid
@@ -37,7 +37,7 @@ C = pipeline_scope.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to work on a scope until it runs out or another claim takes its place."""
+    """The right to work on a scope until it expires or another claim replaces it."""
 
     key: StageKey
     assignment_id: str
@@ -47,8 +47,8 @@ class Claim:
     attempts: int
 
 
-# Locks scopes that nobody works on; of those that somebody is about to change it takes none:
-# waiting for them under the stage's lock, which their holder may be waiting for, would block both.
+# Locks free scopes and skips locked ones: their holder may be waiting for the stage's lock, and
+# waiting for them under that lock would be a deadlock.
 _FREE = (
     sa.select(C.assignment_id)
     .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
@@ -60,7 +60,7 @@ _THESE_FREE = _FREE.where(among_given(C.assignment_id))
 async def claim_groups(
     connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
-    """Take groups of a stage that nobody works on; other workers pass over those taken.
+    """Claims free groups of a stage, oldest first; other workers skip them from then on.
 
     One statement, which needs no transaction around it.
     """
@@ -72,9 +72,9 @@ async def claim_groups(
 async def claim_step(
     connection: AsyncConnection, key: StageKey, *, claim_seconds: float
 ) -> list[Claim]:
-    """Take all groups of the first explore step none of whose assignments is open.
+    """Claims all groups of the first explore step that has no open assignment.
 
-    All or none: who looks at part of an explore step would see another one each time.
+    All or none: a worker that got a part of the step would get a different part each time.
     """
     if not await _ended_groups(connection, key):
         return []
@@ -91,7 +91,7 @@ async def claim_step(
 
 
 async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]:
-    """All unfinished groups of the first explore step that can be taken as a whole, if any."""
+    """Returns all unfinished groups of the first step that can be claimed as a whole, if any."""
     statement = (
         sa.select(C.explore_step, C.assignment_id, IS_FREE.label("is_free"))
         .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
@@ -120,7 +120,7 @@ _CLAIM = (
         state=ScopeState.CLAIMED,
         claim_token=sa.bindparam("token"),
         claimed_until=_UNTIL,
-        # Who held a claim that ran out has died or was away: nothing was wrong with the group.
+        # A claim expires when its worker died or stalled: that is not the fault of the group.
         attempts=C.attempts + sa.case((C.state == ScopeState.OPEN, 1), else_=0),
     )
     .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
@@ -172,7 +172,7 @@ _RENEW = (
 async def renew_claims(
     connection: AsyncConnection, claims: Sequence[Claim], claim_seconds: float
 ) -> None:
-    """Hold claims longer; those that are over or another's stay as they are."""
+    """Extends claims; those that have ended or that another worker holds are left as they are."""
     tokens = list({claim.token for claim in claims})
     await execute(connection, _RENEW, {"tokens": tokens, "seconds": claim_seconds})
 
@@ -205,9 +205,9 @@ async def end_claims(
     *,
     is_counted: bool = True,
 ) -> set[str]:
-    """Leave scopes of one stage in this state; answers those whose claim was still ours.
+    """Moves claimed scopes of one stage to a state; returns those whose claim was still held.
 
-    A claim under which nothing was tried is not counted as an attempt.
+    With `is_counted=False` the claim is not counted as an attempt, since nothing was tried.
     """
     held: set[str] = set()
     for token, own in _by_token(claims).items():
@@ -243,7 +243,7 @@ _FINISH = (
 async def finish_claims(
     connection: AsyncConnection, done: Mapping[Claim, Mapping[str, float]]
 ) -> set[str]:
-    """Note that groups of one stage are shaped, with their figures; answers as `end_claims`."""
+    """Marks groups of one stage as done, with their metrics; returns the same as `end_claims`."""
     held: set[str] = set()
     for token, own in _by_token(done).items():
         figures = [json.dumps(encode_numbers(done[claim])) for claim in own]

@@ -17,11 +17,11 @@ from trinity.types import StageKey
 C, S = experience.c, segment.c
 
 PLACE = (C.segment_id, C.payload_id, C.shaped_reward, C.is_masked)
-"""Where the content of an experience is, and what became of it."""
+"""Columns that locate the content of an experience, and its changes by operators."""
 
 
 def has_content(whose: str = "given") -> sa.ColumnElement[bool]:
-    """Whether the content of an experience of a given stage is kept, if it was not deleted."""
+    """Condition: the content is in a segment that is not retired; it may still be deleted."""
     retired = sa.select(S.segment_id).where(
         in_given_stage(segment, whose), S.retired_at.is_not(None)
     )
@@ -34,7 +34,7 @@ _PLACES = sa.select(C.experience_id, *PLACE).where(among_given(C.experience_id),
 async def load_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> list[bytes]:
-    """Wire bytes of experiences as operators left them, in the order of `ids`.
+    """Returns wire bytes of experiences as operators left them, in the order of `ids`.
 
     Raises: PreconditionFailed when some of them are gone.
     """
@@ -42,29 +42,29 @@ async def load_bodies(
 
 
 def in_order_of(ids: Sequence[str], found: Mapping[str, bytes], key: StageKey) -> list[bytes]:
-    """The contents of these experiences.
+    """Returns the contents of these experiences, in the order of `ids`.
 
     Raises: PreconditionFailed when some of them are gone.
     """
-    if missing := sum(one not in found for one in ids):
+    if missing := sum(own_id not in found for own_id in ids):
         raise PreconditionFailed(
             f"the contents of {missing} samples of stage {key.stage} are gone: they were deleted, "
             "or removed as older than all that is kept (`buffer.keep_steps`)"
         )
-    return [found[one] for one in ids]
+    return [found[own_id] for own_id in ids]
 
 
 async def find_bodies(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> dict[str, bytes]:
-    """Wire bytes of those experiences that still have them, by id, as operators left them."""
+    """Returns wire bytes by id, as operators left them, of experiences that still have them."""
     return await bodies_at(connection, key, await fetch(connection, _PLACES, given(key, ids=ids)))
 
 
 async def bodies_at(
     connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
 ) -> dict[str, bytes]:
-    """The same of experiences whose `PLACE` is known."""
+    """Does the same for rows with the `PLACE` columns."""
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})

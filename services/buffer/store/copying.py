@@ -1,4 +1,4 @@
-"""New rows of a table. Many are streamed: neither the driver nor Postgres makes text of them."""
+"""Bulk inserts: many rows are streamed with binary COPY, without a detour over text."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,13 +13,13 @@ from services.buffer.store.database import Row
 from services.buffer.store.prepared import driver_of, execute, is_unanswered
 
 FEW_ROWS = 8
-"""For so few no stream is begun, which takes ways to the database of its own."""
+"""Up to so many rows COPY is not worth it: it takes round trips of its own."""
 Adapter = Callable[[object], object]
 
 
 @lru_cache(maxsize=8192)
 def _bytes_of(uuid_text: object) -> object:
-    """As they are sent; the driver would make an object of each first."""
+    """Returns the bytes of an id as they are sent; the driver would build a UUID object first."""
     return None if uuid_text is None else bytes.fromhex(str(uuid_text).replace("-", ""))
 
 
@@ -27,7 +27,7 @@ def _json_of(value: object) -> object:
     return None if value is None else Jsonb(value)
 
 
-# Types that the driver writes, by those of columns; ids are texts everywhere else.
+# The driver's type for each column type; ids are texts everywhere else.
 _TYPE_NAMES: dict[type[object], str] = {
     sa.Text: "text",
     sa.Uuid: "bytea",
@@ -41,9 +41,10 @@ _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 
 async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Add rows of the same columns to a table, in their order; none is fine.
+    """Adds rows with the same columns to a table, in their order; none is fine.
 
-    They are streamed, or within `unanswered`, where that cannot be, inserted one by one.
+    They are streamed with COPY; within `unanswered`, where COPY is not possible, each is inserted
+    by its own statement.
     """
     if not rows:
         return
@@ -79,7 +80,7 @@ async def _copy(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row
 def _forms(
     table: sa.Table, names: tuple[str, ...]
 ) -> tuple[Sequence[str], Sequence[tuple[int, Adapter]]]:
-    """The driver's type of each column, and which values it needs in another form."""
+    """Returns the driver's type of each column, and adapters for the values that need one."""
     kinds = [type(table.c[name].type) for name in names]
     adapters = [(i, _ADAPTERS[kind]) for i, kind in enumerate(kinds) if kind in _ADAPTERS]
     return [_TYPE_NAMES[kind] for kind in kinds], adapters

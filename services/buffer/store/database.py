@@ -1,4 +1,4 @@
-"""Transactions on the buffer's schema, and the helpers that all statements share."""
+"""Transactions on the buffer's schema, and helpers shared by all statements."""
 
 import contextlib
 import json
@@ -24,9 +24,9 @@ Row = Mapping[str, object]
 
 
 class Database:
-    """Opens transactions once its schema is known to be there.
+    """Opens transactions, once the schema has been checked.
 
-    A database that does not answer, or is not opened yet, raises errors.Unavailable.
+    Raises errors.Unavailable when the database does not answer or `open` was not called yet.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -34,12 +34,12 @@ class Database:
         self._is_open = False
 
     def open(self) -> None:
-        """Say that the schema is as this program expects it."""
+        """Allows transactions: the schema is the one that this program expects."""
         self._is_open = True
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Commit at the block's end, roll back on an error."""
+        """Opens a transaction that commits when the block ends and rolls back on an error."""
         if not self._is_open:
             raise Unavailable("the buffer is starting: the database is not ready yet")
         with map_database_errors():
@@ -48,10 +48,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """Each statement is a transaction of its own: where it must be, is alone, or only reads.
+        """Opens a connection with autocommit: for single statements, and for blocks that only read.
 
-        A transaction would see no more: each of its statements sees what is committed by then. Its
-        COMMIT takes a way to the database and back.
+        A transaction would not add consistency: under READ COMMITTED each statement sees what is
+        committed by then. And its COMMIT takes a round trip.
         """
         if not self._is_open:
             raise Unavailable("the buffer is starting: the database is not ready yet")
@@ -62,7 +62,7 @@ class Database:
 
 @lru_cache(maxsize=1024)
 def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
-    """Rows of one stage."""
+    """Condition: rows of one stage."""
     return sa.and_(
         table.c.tenant == key.tenant,
         table.c.experiment_id == key.experiment_id,
@@ -71,27 +71,27 @@ def in_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
 
 
 def in_given_stage(table: sa.Table, whose: str = "given") -> sa.ColumnElement[bool]:
-    """Rows of the stage that `given` names: for statements that are built once and run often."""
+    """Condition: rows of the stage in the parameters that `given` makes; for cached statements."""
     return sa.and_(*(table.c[name] == sa.bindparam(f"{whose}_{name}") for name in STAGE_KEY))
 
 
 def of_stage(table: sa.Table, key: StageKey) -> sa.ColumnElement[bool]:
-    """Whether rows that are looked up by their ids are of this stage.
+    """Condition: rows of this stage, as a filter on rows that are looked up by their ids.
 
-    Written so that no index serves it: Postgres would take a stage that is newer than its
-    statistics for one of few rows, and read all of them to find those with the ids.
+    Written so that no index can serve it. With an index, the planner would assume that a stage
+    newer than its statistics has few rows, and scan all of them to find those with the ids.
     """
     values = (sa.literal(value, table.c[name].type) for name, value in key_columns(key).items())
     return _place_of(table) == sa.func.concat_ws("/", *values)
 
 
 def of_given_stage(table: sa.Table, whose: str = "given") -> sa.ColumnElement[bool]:
-    """The same of the stage that `given` names."""
+    """Condition: the same as `of_stage`, for the stage in the parameters that `given` makes."""
     return _place_of(table) == given_place(table, whose)
 
 
 def given_place(table: sa.Table, whose: str = "given") -> sa.Function[str]:
-    """The key, as one text, of the stage that `given` names; the columns have the table's types."""
+    """The stage's key from the parameters as one text, with the types of the table's columns."""
     kinds = ((f"{whose}_{name}", table.c[name].type) for name in STAGE_KEY)
     return sa.func.concat_ws("/", *(sa.bindparam(name, type_=kind) for name, kind in kinds))
 
@@ -101,22 +101,22 @@ def _place_of(table: sa.Table) -> sa.Function[str]:
 
 
 def given(key: StageKey, **values: object) -> dict[str, object]:
-    """Parameters of a statement on a given stage."""
+    """Returns the parameters of a statement built with `in_given_stage` or `of_given_stage`."""
     return given_as("given", key) | values
 
 
 def given_as(whose: str, key: StageKey) -> dict[str, object]:
-    """The same of another stage that the statement is on, under a name of its own."""
+    """Returns the parameters for a stage key under another prefix, for statements on two stages."""
     return {f"{whose}_{name}": value for name, value in key_columns(key).items()}
 
 
 def among_given(column: sa.Column[str], name: str = "ids") -> sa.ColumnElement[bool]:
-    """Rows with one of the ids in the parameter of this name."""
+    """Condition: rows with one of the ids in the parameter of this name."""
     return column == sa.any_(sa.bindparam(name, type_=UUIDS))
 
 
 def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
-    """Rows with one of these ids, as one parameter however many there are.
+    """Condition: rows with one of these ids, sent as one array parameter.
 
     Tables of a new experiment grow faster than the planner's statistics: a join of two of them
     may compare every row with every other. So statements look rows up by ids, one table at a time.
@@ -125,22 +125,22 @@ def among(column: sa.Column[str], ids: Iterable[str]) -> sa.ColumnElement[bool]:
 
 
 def among_numbers(column: sa.Column[int], numbers: Iterable[int]) -> sa.ColumnElement[bool]:
-    """Rows with one of these numbers."""
+    """Condition: rows with one of these numbers."""
     return column == sa.any_(sa.cast(list(numbers), BIGINTS))
 
 
 def one_of(column: sa.Column[str], states: Iterable[StrEnum]) -> sa.ColumnElement[bool]:
-    """Rows in one of these states; spelt out, since partial indexes are chosen by it."""
+    """Condition: rows in one of these states, as literals: partial indexes are matched by them."""
     return column.in_([sa.literal_column(f"'{state.value}'") for state in states])
 
 
 def key_columns(key: StageKey) -> dict[str, object]:
-    """The stage's key as values to insert."""
+    """Returns the stage's key as values to insert."""
     return {"tenant": key.tenant, "experiment_id": key.experiment_id, "stage": key.stage}
 
 
 def key_from_row(row: sa.Row[Any]) -> StageKey:
-    """The stage's key of a row that holds its three columns."""
+    """Returns the stage's key from a row with its three columns."""
     return StageKey(tenant=row.tenant, experiment_id=row.experiment_id, stage=row.stage)
 
 
@@ -151,7 +151,7 @@ async def insert_rows(
     *,
     ignore_existing: bool = False,
 ) -> None:
-    """Insert many rows of the same columns in one statement; none is fine."""
+    """Inserts rows with the same columns in one statement; none is fine."""
     if not rows:
         return
     insert_these = insert_new_of if ignore_existing else insert_of
@@ -160,9 +160,9 @@ async def insert_rows(
 
 @lru_cache
 def insert_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
-    """Insert the rows of the parameter `rows`, made by `rows_as_json`, in their order.
+    """Builds an insert of the rows in the parameter `rows`, made by `rows_as_json`, in order.
 
-    Postgres reads JSON faster than the driver writes an array of every column.
+    Postgres parses JSON faster than the driver writes an array for each column.
     """
     columns = ", ".join(f'"{name}"' for name in names)
     chosen = sa.text(
@@ -173,17 +173,17 @@ def insert_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
 
 @lru_cache
 def insert_new_of(table: sa.Table, names: tuple[str, ...]) -> Insert:
-    """The same of those that are not there."""
+    """Builds the same insert, ignoring rows that exist."""
     return insert_of(table, names).on_conflict_do_nothing()
 
 
 def rows_as_json(rows: Sequence[Row]) -> str:
-    """Rows as one parameter."""
+    """Returns rows as one JSON parameter."""
     try:
         return json.dumps(rows, default=_hex, allow_nan=False)
-    except ValueError:  # numbers that JSON has no way to write; as texts Postgres knows them
+    except ValueError:  # NaN and infinity are not JSON, but Postgres reads them as texts
         return json.dumps(
-            [{name: _finite(one) for name, one in row.items()} for row in rows], default=_hex
+            [{name: _finite(value) for name, value in row.items()} for row in rows], default=_hex
         )
 
 
@@ -193,13 +193,13 @@ def _finite(value: object) -> object:
 
 
 def _hex(value: object) -> str:
-    """The only kind of value that JSON does not know is bytes."""
+    """Encodes bytes, the only kind of value here that JSON does not know."""
     assert isinstance(value, bytes)
     return f"\\x{value.hex()}"
 
 
 async def notify(connection: AsyncConnection, *topics: str) -> None:
-    """Wake whoever waits for these topics, in any replica, when the transaction commits."""
+    """Wakes waiters on these topics, in all replicas, when the transaction commits."""
     names = {f"topic_{place}": topic for place, topic in enumerate(topics)}
     await execute(connection, _notify(len(topics)), names)
 
@@ -211,42 +211,42 @@ def _notify(num_topics: int) -> sa.Select[Any]:
 
 
 def work_topic(key: StageKey) -> str:
-    """Changes when more of a stage's work may be leased."""
+    """Topic: more of a stage's work may be leased."""
     return f"work/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
 def batch_topic(key: StageKey) -> str:
-    """Changes when a stage's next batch may be composed, or is."""
+    """Topic: a stage's next batch can be composed, or is."""
     return f"batch/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
 def stage_topics(key: StageKey) -> tuple[str, str]:
-    """Both of them: something about the stage itself has changed."""
+    """Both topics of a stage: the stage itself has changed."""
     return work_topic(key), batch_topic(key)
 
 
 def tasksets_topic(tenant: str) -> str:
-    """Changes when another taskset of a tenant is complete."""
+    """Topic: another taskset of a tenant is complete."""
     return f"tasksets/{tenant}"
 
 
 def progress_topic(tenant: str, experiment_id: str) -> str:
-    """Changes with every event of an experiment."""
+    """Topic: an event of an experiment was logged."""
     return f"progress/{tenant}/{experiment_id}"
 
 
 def producer_topic(producer: str) -> str:
-    """Changes when results of a producer are committed or rejected."""
+    """Topic: results of a producer were committed or rejected."""
     return f"producer/{producer}"
 
 
 SCOPES_TOPIC = "scopes"
 RETENTION_TOPIC = "retention"
-"""Changes when old contents may have lost the last one who could need them."""
+"""Topic: old contents may not be needed any more."""
 
 
 def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
-    """For a JSON column, which has no way to write numbers that are not finite."""
+    """Prepares numbers for a JSON column: numbers that are not finite become texts."""
     return {
         name.replace("\x00", ""): value if math.isfinite(value) else str(value)
         for name, value in numbers.items()
@@ -254,5 +254,5 @@ def encode_numbers(numbers: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def decode_numbers(stored: Mapping[str, float | str]) -> dict[str, float]:
-    """What `encode_numbers` wrote."""
+    """Reverses `encode_numbers`."""
     return {name: float(value) for name, value in stored.items()}

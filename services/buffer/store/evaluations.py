@@ -21,7 +21,7 @@ from trinity.types import StageKey
 async def insert_evaluation(
     connection: AsyncConnection, key: StageKey, version: int, taskset: str, num_tasks: int
 ) -> bool:
-    """Open the evaluation of a version on a taskset; false when it was opened before."""
+    """Opens the evaluation of a version on a taskset; False if it was opened before."""
     statement = (
         insert(evaluation)
         .values(
@@ -39,7 +39,7 @@ async def insert_evaluation(
 
 
 async def open_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
-    """Versions that open evaluations are pinned to."""
+    """Returns the versions that open evaluations are pinned to."""
     statement = (
         sa.select(evaluation.c.version)
         .distinct()
@@ -50,7 +50,7 @@ async def open_versions(connection: AsyncConnection, key: StageKey) -> list[int]
 
 
 async def done_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
-    """Versions whose evaluations have figures, all of them."""
+    """Returns the versions whose evaluations are all done."""
     has_figures = sa.func.bool_and(evaluation.c.state == EvaluationState.DONE)
     statement = (
         sa.select(evaluation.c.version)
@@ -64,7 +64,7 @@ async def done_versions(connection: AsyncConnection, key: StageKey) -> list[int]
 async def count_unfinished(
     connection: AsyncConnection, key: StageKey, version: int, taskset: str
 ) -> int:
-    """Assignments of an evaluation that have not ended."""
+    """Counts the open assignments of an evaluation."""
     statement = (
         sa.select(sa.func.count())
         .select_from(assignment)
@@ -82,7 +82,7 @@ async def count_unfinished(
 async def evaluated_assignments(
     connection: AsyncConnection, key: StageKey, version: int, taskset: str
 ) -> list[str]:
-    """Assignments of an evaluation, in order."""
+    """Returns the ids of the assignments of an evaluation, in order."""
     statement = (
         sa.select(assignment.c.assignment_id)
         .where(
@@ -99,7 +99,7 @@ async def evaluated_assignments(
 async def count_failed_runs(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> int:
-    """Runs of these assignments that were given up."""
+    """Counts the runs of these assignments that were given up."""
     statement = (
         sa.select(sa.func.count())
         .select_from(run)
@@ -122,7 +122,7 @@ async def finish_evaluation(
     num_failed: int,
     figures: Sequence[MetricSummary],
 ) -> float:
-    """Record the figures; answers the seconds it took."""
+    """Stores the metrics of an evaluation; returns its duration in seconds."""
     statement = (
         sa.update(evaluation)
         .where(
@@ -143,7 +143,7 @@ async def finish_evaluation(
 
 
 async def cancel_evaluations(connection: AsyncConnection, key: StageKey) -> None:
-    """End open evaluations without figures."""
+    """Cancels open evaluations; they get no metrics."""
     await connection.execute(
         sa.update(evaluation)
         .where(in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN)

@@ -41,34 +41,34 @@ async def insert_experiences(
     segment_id: int,
     stored: Sequence[tuple[Result, ExperienceState]],
 ) -> None:
-    """Store the samples of results with their wire bytes."""
+    """Stores the samples of results with their wire bytes."""
     rows, payloads = [], []
     for result, state in stored:
-        for one in result.experiences:
-            own = {**key_columns(key), "segment_id": segment_id, "payload_id": one.experience_id}
+        for sample in result.experiences:
+            own = {**key_columns(key), "segment_id": segment_id, "payload_id": sample.experience_id}
             payloads.append(
-                {**own, "codec": CODEC, "schema_version": SCHEMA_VERSION, "body": one.body}
+                {**own, "codec": CODEC, "schema_version": SCHEMA_VERSION, "body": sample.body}
             )
             rows.append(
                 {
                     **own,
-                    "experience_id": one.experience_id,
+                    "experience_id": sample.experience_id,
                     "assignment_id": result.assignment_id,
                     "explore_step": result.explore_step,
                     "position": result.position,
                     "run": result.run,
                     "attempt": result.attempt,
-                    "step": one.step,
-                    "suffix": one.suffix,
+                    "step": sample.step,
+                    "suffix": sample.suffix,
                     "state": state,
-                    "reward": one.reward,
-                    "version_min": one.version_min,
-                    "version_max": one.version_max,
-                    "num_tokens": one.num_tokens,
-                    "response_length": one.response_length,
-                    "finish_reason": one.finish_reason,
-                    "metrics": encode_numbers(one.metrics),
-                    "content_hash": one.content_hash,
+                    "reward": sample.reward,
+                    "version_min": sample.version_min,
+                    "version_max": sample.version_max,
+                    "num_tokens": sample.num_tokens,
+                    "response_length": sample.response_length,
+                    "finish_reason": sample.finish_reason,
+                    "metrics": encode_numbers(sample.metrics),
+                    "content_hash": sample.content_hash,
                 }
             )
     await add_rows(connection, payloads_of(segment_id), payloads)
@@ -80,7 +80,7 @@ _RAW_SAMPLES = (
     .where(
         of_given_stage(experience),
         among_given(C.assignment_id),
-        sa.func.concat(C.state) == ExperienceState.RAW,  # the index of states would find too many
+        sa.func.concat(C.state) == ExperienceState.RAW,  # keeps the planner off the index by state
     )
     .order_by(C.run, C.step, C.suffix)
 )
@@ -89,8 +89,8 @@ _RAW_SAMPLES = (
 async def load_raw_samples(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> dict[str, list[Sample]]:
-    """The samples of groups that the pipeline has not shaped yet, in order, by assignment."""
-    samples: dict[str, list[Sample]] = {one: [] for one in assignment_ids}
+    """Returns raw samples by assignment, in order: those that the pipeline has not processed."""
+    samples: dict[str, list[Sample]] = {own_id: [] for own_id in assignment_ids}
     for row in await fetch(connection, _RAW_SAMPLES, given(key, ids=assignment_ids)):
         samples[row.assignment_id].append(
             Sample(
@@ -112,7 +112,7 @@ class Derived:
     parent_id: str
     advantage: float
     reward: float | None = None
-    """Where an operator has changed it."""
+    """Set if an operator has changed it."""
     is_masked: bool = False
 
 
@@ -148,7 +148,7 @@ _NEW = (
     )
     .render_derived()
 )
-# Looked up one by one: a join might compare every new row with every parent.
+# A lateral lookup per row: a join might compare every new row with every parent.
 _PARENT = (
     sa.select(*COPIED, C.revision)
     .where(of_given_stage(experience), C.experience_id == _NEW.c.parent_id)
@@ -175,17 +175,17 @@ _INSERT_DERIVED = sa.insert(experience).from_select(
 async def insert_derived(
     connection: AsyncConnection, key: StageKey, derived: Sequence[Derived]
 ) -> None:
-    """Make ready rows of raw ones, in the order given; the parents stay as they came."""
+    """Inserts ready revisions of raw samples, in the order given; marks the parents as derived."""
     if not derived:
         return
-    parents = [one.parent_id for one in derived]
+    parents = [sample.parent_id for sample in derived]
     values = given(
         key,
-        ids=[one.experience_id for one in derived],
+        ids=[sample.experience_id for sample in derived],
         parents=parents,
-        advantages=[one.advantage for one in derived],
-        rewards=[one.reward for one in derived],
-        masked=[one.is_masked for one in derived],
+        advantages=[sample.advantage for sample in derived],
+        rewards=[sample.reward for sample in derived],
+        masked=[sample.is_masked for sample in derived],
     )
     await execute(connection, _INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
@@ -205,7 +205,7 @@ async def set_states(
     state: ExperienceState,
     reason: str = "",
 ) -> None:
-    """Move experiences on, with the reason if they leave."""
+    """Moves experiences to a state, with the reason if they are left out."""
     if ids:
         values = given(key, ids=ids, new_state=state, new_reason=reason)
         await execute(connection, _SET_STATES, values)
@@ -214,7 +214,7 @@ async def set_states(
 async def filter_raw(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str], reason: str
 ) -> None:
-    """Leave out every sample of groups that the pipeline could not shape."""
+    """Filters every raw sample of groups that the pipeline could not process."""
     await connection.execute(
         sa.update(experience)
         .where(
@@ -227,7 +227,7 @@ async def filter_raw(
 
 
 async def count_state(connection: AsyncConnection, key: StageKey, state: ExperienceState) -> int:
-    """Experiences of a stage in this state."""
+    """Counts the experiences of a stage in this state."""
     counted = sa.select(sa.func.count()).select_from(experience)
     statement = counted.where(in_stage(experience, key), one_of(C.state, [state]))
     return (await connection.execute(statement)).scalar_one()
@@ -236,7 +236,7 @@ async def count_state(connection: AsyncConnection, key: StageKey, state: Experie
 async def run_scores(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> list[RunScore]:
-    """The numbers of every finished run of an evaluation, a run's own and those of its samples."""
+    """Returns the metrics of every finished run: its own, and the means over its samples."""
     c = experience.c
     statement = (
         sa.select(c.assignment_id, c.run, c.reward, c.metrics)
@@ -255,7 +255,7 @@ async def run_scores(
         if row.reward is not None:
             own.setdefault("reward", []).append(row.reward)
     for place, run in (await won_runs(connection, key, assignment_ids)).items():
-        values.setdefault(place, {}).update({name: [one] for name, one in run.metrics.items()})
+        values.setdefault(place, {}).update({name: [value] for name, value in run.metrics.items()})
     return [
         RunScore(
             assignment_id=place[0],

@@ -1,4 +1,4 @@
-"""Statements on features: columns of numbers that selectors go by, kept apart from the rows."""
+"""Statements on features: numeric columns that selectors use, stored apart from the rows."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ C = task_feature.c
 async def known_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
 ) -> set[str]:
-    """Those of the features that were read before."""
+    """Returns those of the features that are already stored."""
     statement = sa.select(C.name).where(
         C.tenant == tenant, C.taskset_id == taskset_id, C.name.in_(list(names))
     )
@@ -37,9 +37,9 @@ async def known_features(
 async def load_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
 ) -> list[FloatVector]:
-    """The features by row, in the order of `names`.
+    """Returns the features as arrays by row, in the order of `names`.
 
-    Raises: PreconditionFailed when one was never read.
+    Raises: PreconditionFailed when one is not stored.
     """
     known = await known_features(connection, tenant, taskset_id, names)
     if missing := [name for name in names if name not in known]:
@@ -60,7 +60,7 @@ _PART = sa.select(sa.func.substring(C.numbers, sa.bindparam("first"), sa.bindpar
 
 
 async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVector:
-    """A part at a time: a connection keeps room for its largest row."""
+    """Reads in parts: a connection keeps memory for the largest row that it ever received."""
     [(num_bytes,)] = await fetch_binary(connection, _SIZE, own)
     whole = bytearray()
     for first in range(0, num_bytes, PART_BYTES):
@@ -73,7 +73,7 @@ async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVec
 async def read_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int, name: str
 ) -> FloatVector:
-    """A column of all rows as numbers, taken out of them by the database, not all at once.
+    """Returns a column of all rows as numbers, which the database extracts in parts.
 
     Raises: PreconditionFailed naming the first row that has no number there.
     """
@@ -85,7 +85,7 @@ async def read_features(
         try:
             async with connection.begin_nested():
                 texts = await _texts(connection, own, some, name)
-        except sa.exc.DataError:  # JSON may hold null characters and halves of surrogate pairs
+        except sa.exc.DataError:  # the JSON holds a null character or an unpaired surrogate
             texts = await _parsed(connection, own, some, name)
         for row, text in texts:
             numbers[row] = _number(text, name, row)
@@ -95,9 +95,9 @@ async def read_features(
 async def _texts(
     connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
 ) -> list[tuple[int, str | None]]:
-    """What the rows hold there.
+    """Returns the values of a column as texts.
 
-    Raises: DataError when one of them holds anywhere what no text in a database can.
+    Raises: DataError when any value of a row cannot be a text in Postgres.
     """
     text = sa.cast(task.c.body, sa.JSON)[name].as_string()
     return await _select(connection, own, rows, text)
@@ -106,7 +106,7 @@ async def _texts(
 async def _parsed(
     connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
 ) -> list[tuple[int, str | None]]:
-    """The same, whatever they hold; few whole rows at a time, as they may be large."""
+    """Returns the same for any JSON, by parsing whole rows; few at a time, as they may be large."""
     texts = []
     for first in range(0, len(rows), PARSE_AT_ONCE):
         some = rows[first : first + PARSE_AT_ONCE]
@@ -130,7 +130,7 @@ async def _select(
 
 
 def _as_text(value: JsonValue) -> str | None:
-    """As the database gives it."""
+    """Returns the value as the database would."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -147,7 +147,7 @@ def _number(text: str | None, name: str, row: int) -> float:
 async def store_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: FloatVector
 ) -> None:
-    """Keep a column; whoever reads it again finds the same."""
+    """Stores a column, unless it is stored already; every read of it gives the same."""
     whole = numbers.astype("<f8").tobytes()
     own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
     statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})

@@ -1,4 +1,4 @@
-"""Statements on samples whose rewards come later, and on the groups that wait for them."""
+"""Statements on samples whose rewards arrive later, and on groups that wait for them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ E, C = experience.c, pipeline_scope.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarded:
-    """A sample with the reward it was given, as a new content."""
+    """A sample with the reward that it was given; `body` is its new content."""
 
     experience_id: str
     body: bytes
@@ -37,7 +37,7 @@ class Rewarded:
 async def hold_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
-    """Keep the pipeline from groups that wait for a reward."""
+    """Withholds groups that wait for a reward from the pipeline."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(
@@ -53,7 +53,7 @@ async def hold_scopes(
 async def release_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
-    """Let the pipeline work on groups that wait for nothing any more."""
+    """Releases groups to the pipeline once all their rewards have arrived."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(
@@ -76,7 +76,7 @@ def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[st
 
 
 async def count_held(connection: AsyncConnection, key: StageKey) -> int:
-    """Groups that wait for a reward."""
+    """Counts the groups that wait for a reward."""
     statement = (
         sa.select(sa.func.count())
         .select_from(pipeline_scope)
@@ -85,15 +85,15 @@ async def count_held(connection: AsyncConnection, key: StageKey) -> int:
     return int((await connection.execute(statement)).scalar_one())
 
 
-async def store_reward(connection: AsyncConnection, key: StageKey, one: Rewarded) -> None:
-    """Give a sample its reward; of the content that came without one nothing is left."""
+async def store_reward(connection: AsyncConnection, key: StageKey, rewarded: Rewarded) -> None:
+    """Stores the reward of a sample, and replaces its content by the one with the reward."""
     statement = (
         sa.update(experience)
-        .where(of_stage(experience, key), E.experience_id == one.experience_id)
+        .where(of_stage(experience, key), E.experience_id == rewarded.experience_id)
         .values(
             state=ExperienceState.RAW,
-            reward=one.reward,
-            metrics=E.metrics.op("||")(sa.cast(encode_numbers(one.reward_parts), JSONB)),
+            reward=rewarded.reward,
+            metrics=E.metrics.op("||")(sa.cast(encode_numbers(rewarded.reward_parts), JSONB)),
         )
         .returning(E.segment_id, E.payload_id)
     )
@@ -106,14 +106,14 @@ async def store_reward(connection: AsyncConnection, key: StageKey, one: Rewarded
             table.c.segment_id == segment_id,
             table.c.payload_id == payload_id,
         )
-        .values(body=one.body)
+        .values(body=rewarded.body)
     )
 
 
 async def leave_out_overdue(
     connection: AsyncConnection, key: StageKey, *, seconds: float, reason: str
 ) -> list[str]:
-    """Leave out samples that have waited so long; answers their groups, once a sample."""
+    """Filters samples that have waited for so long; returns their groups, one entry per sample."""
     age = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     statement = (
         sa.update(experience)

@@ -1,4 +1,4 @@
-"""Statements that hand work out: which assignments, to whom, and with what."""
+"""Statements that lease assignments to explorers, with their tasks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,12 @@ from services.buffer.store.tables import NOW, UUID, assignment, run, stage_tasks
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
-"""Of tasks in one answer, which is in memory whole, here and there."""
+"""Limit for the tasks in one response, which is in memory whole on both sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """An assignment as it is handed out."""
+    """An assignment as it is leased."""
 
     assignment_id: str
     kind: AssignmentKind
@@ -41,7 +41,7 @@ class Grant:
 
 
 def lease_end(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[object]:
-    """So long from now, by the database's clock."""
+    """Returns the time so many seconds from now, by the database's clock."""
     return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
@@ -53,8 +53,8 @@ _ORDER = (
     _C.explore_step,
     _C.position,
 )
-"""Training goes before the evaluation of the same weights: the trainer works while they are
-measured. An evaluation goes before training with newer weights: the engines still hold its own."""
+"""Training precedes the evaluation of the same weights: the trainer works while they are
+evaluated. An evaluation precedes training with newer weights: the engines still hold its own."""
 
 _PLACES = [place.label(f"place_{i}") for i, place in enumerate(_ORDER)]
 
@@ -64,7 +64,7 @@ def _places_of(row: sa.FromClause) -> list[sa.ColumnElement[Any]]:
 
 
 def _task_of(row: sa.FromClause, value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
-    """Something about the task that an assignment in `row` draws."""
+    """Builds a lookup of `value` for the task that the assignment in `row` draws."""
     taskset_id = (
         sa.select(stage_taskset.c.taskset_id)
         .where(in_given_stage(stage_taskset), stage_taskset.c.name == row.c.taskset)
@@ -92,7 +92,7 @@ _MAY_BE_GRANTED = sa.or_(
         _C.required_version <= sa.bindparam("published", type_=sa.BigInteger),
     ),
 )
-"""Work whose weights are published; an evaluation needs that very version."""
+"""Work whose weights are published; an evaluation needs exactly its version."""
 
 _FREE = (
     sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
@@ -118,7 +118,7 @@ _SIZED = sa.select(
 _CHOSEN = sa.select(_SIZED.c.assignment_id).where(
     sa.or_(_SIZED.c.num_bytes <= MAX_GRANTED_BYTES, _SIZED.c.number == 1)
 )
-"""As many as go into one answer; one always does."""
+"""As many as fit into one response, but at least one."""
 
 _NEWEST_INCARNATION = (
     sa.select(sa.func.max(version.c.incarnation))
@@ -126,7 +126,7 @@ _NEWEST_INCARNATION = (
     .correlate(assignment)
     .scalar_subquery()
 )
-"""That published the version which an assignment needs; none if nobody has yet."""
+"""The incarnation that published the version an assignment needs; NULL if none has yet."""
 
 _OPEN_RUNS = (
     sa.select(run.c.run)
@@ -175,7 +175,7 @@ async def take_leases(
     max_assignments: int,
     lease_seconds: float,
 ) -> list[Grant]:
-    """Lease what is pending or whose lease has run out, oldest weights first."""
+    """Leases assignments that are pending or whose lease has expired, oldest weights first."""
     values = given(
         stage.key,
         published=stage.published,

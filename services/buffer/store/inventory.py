@@ -1,4 +1,4 @@
-"""Statements on how much of what a stage holds."""
+"""Statements that list stages and count their samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStage:
-    """A stage by its columns alone."""
+    """A stage without its plan, which may be unreadable for this version."""
 
     key: StageKey
     state: str
@@ -34,7 +34,7 @@ class StoredStage:
 async def stored_stages(
     connection: AsyncConnection, tenant: str, experiment_id: str
 ) -> Sequence[StoredStage]:
-    """Stages in the order in which they were opened; empty names mean all."""
+    """Returns stages in the order in which they were opened; empty names mean all."""
     statement = sa.select(stage).order_by(stage.c.opened_at)
     if tenant:
         statement = statement.where(stage.c.tenant == tenant)
@@ -52,7 +52,7 @@ async def stored_stages(
 
 
 async def count_by_reason(connection: AsyncConnection, key: StageKey) -> Sequence[Count]:
-    """How many samples are in each state, for each reason, the most first."""
+    """Counts samples by state and reason, highest count first."""
     c = experience.c
     number = sa.func.count()
     statement = (

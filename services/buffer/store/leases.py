@@ -1,4 +1,4 @@
-"""Statements on leases that are held: who works on which assignment, and until when."""
+"""Statements on held leases: the explorer that works on an assignment, and until when."""
 
 from collections.abc import Iterable
 
@@ -21,9 +21,9 @@ async def renew_leases(
     tokens: dict[str, str],
     lease_seconds: float,
 ) -> set[str]:
-    """Extend the leases that are held under these tokens; answers which were.
+    """Extends the leases held under these tokens; returns the ids of their assignments.
 
-    They are locked in the order in which results of them lock them.
+    Rows are locked in the same order as by commits of results, so that they cannot deadlock.
     """
     c = assignment.c
     held = sa.select(c.assignment_id).where(_held(key, explorer_id), _under_tokens(tokens))
@@ -43,7 +43,7 @@ async def renew_leases(
 async def release_leases(
     connection: AsyncConnection, key: StageKey, explorer_id: str, tokens: dict[str, str]
 ) -> int:
-    """Make leased work pending again; no tokens mean all that this explorer holds."""
+    """Makes leased work pending again; no tokens mean all that this explorer holds."""
     where = _held(key, explorer_id)
     if tokens:
         where = sa.and_(where, _under_tokens(tokens))
@@ -56,7 +56,7 @@ _IS_LEASED = sa.and_(
     assignment.c.state == AssignmentState.LEASED,
 )
 
-# As rows, which Postgres hashes; an array it would search for each lease.
+# As rows, which Postgres hashes; it would scan an array for each lease.
 _HELD_TOKENS = sa.select(sa.func.unnest(sa.bindparam("held", type_=UUIDS)))
 _FREE_LOST = (
     sa.update(assignment)
@@ -73,7 +73,7 @@ _FREE_LOST = (
 async def free_lost_leases(
     connection: AsyncConnection, key: StageKey, explorer_id: str, held: Iterable[str]
 ) -> int:
-    """Make work pending again that an explorer was given and never got: not under a held token."""
+    """Makes work pending again whose lease never reached its explorer: its token is not held."""
     values = given(key, explorer_id=explorer_id, held=list(held))
     return len(await fetch(connection, _FREE_LOST, values))
 
@@ -107,9 +107,9 @@ _SECONDS_UNTIL_EXPIRY = sa.select(
 
 
 async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
-    """When the next lease runs out unless it is renewed.
+    """Returns the seconds until the next lease expires; None without one that will.
 
-    Work whose lease is over and that nobody was given now waits for weights, not for the clock.
+    Leases that have already expired do not count: their work waits for weights, not for the clock.
     """
     seconds = (await fetch_column(connection, _SECONDS_UNTIL_EXPIRY, given(key)))[0]
     return None if seconds is None else float(seconds)

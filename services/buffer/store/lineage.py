@@ -1,4 +1,4 @@
-"""Statements on what a train step was made of, and on where a sample was used."""
+"""Statements on lineage: the rows of a train step, and the batches that used a sample."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ C = batch_item.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A place in a batch."""
+    """The use of a sample or data row in a batch."""
 
     line: int
     step: int
@@ -41,7 +41,7 @@ class Item:
 
     @property
     def data_row(self) -> tuple[str, int] | None:
-        """Taskset and index of a row of data; None of an experience."""
+        """Taskset and index of a data row; None for an experience."""
         if self.taskset_id is None or self.row_index is None:
             return None
         return self.taskset_id, self.row_index
@@ -49,7 +49,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A life of the trainer trained the step."""
+    """An incarnation of the trainer that trained the step."""
 
     incarnation: int
     metrics: Mapping[str, float]
@@ -58,7 +58,7 @@ class Trained:
 async def load_uses(
     connection: AsyncConnection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, list[Use]]:
-    """The batches that hold each of these samples."""
+    """Returns the uses of each of these samples in batches."""
     statement = (
         sa.select(batch_item)
         .where(
@@ -77,7 +77,7 @@ async def load_uses(
 async def load_items(
     connection: AsyncConnection, stage: Stage, step: int, *, first: int, count: int
 ) -> list[Item]:
-    """Rows of a batch from position `first` on, in order."""
+    """Returns rows of a batch from position `first` on, in order."""
     statement = (
         sa.select(batch_item)
         .where(
@@ -113,7 +113,7 @@ def _use(row: sa.Row[Any]) -> Use:
 
 
 async def times_trained(connection: AsyncConnection, stage: Stage, step: int) -> Sequence[Trained]:
-    """Every life that trained a step, earliest first."""
+    """Returns every incarnation that trained a step, earliest first."""
     c = step_report.c
     statement = (
         sa.select(c.incarnation, c.metrics)
@@ -129,7 +129,7 @@ async def times_trained(connection: AsyncConnection, stage: Stage, step: int) ->
 async def newest_version_up_to(
     connection: AsyncConnection, stage: Stage, most: int
 ) -> Version | None:
-    """The newest weights published on the line, up to a version's number."""
+    """Returns the newest weights published on the line, up to a version number."""
     c = version.c
     statement = (
         sa.select(version)
@@ -148,7 +148,7 @@ async def newest_version_up_to(
 async def load_attempt(
     connection: AsyncConnection, key: StageKey, assignment_id: str, run: int, attempt: int
 ) -> tuple[float, dict[str, float]]:
-    """How long an attempt took, in seconds, and its metrics."""
+    """Returns the duration of an attempt in seconds, and its metrics."""
     c = run_attempt.c
     statement = sa.select(c.duration_seconds, c.metrics).where(
         in_stage(run_attempt, key),

@@ -1,4 +1,4 @@
-"""The statement that tells how many rows of a stage are on their way to a batch."""
+"""The statement that counts the rows of a stage that are on their way to a batch."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -39,13 +39,13 @@ _READY = sa.select(_count(ExperienceState.READY).label("number"))
 
 
 async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
-    """Runs of open training assignments that have no end yet, and rows that are not batched.
+    """Counts the open runs of training assignments, and rows that are not batched yet.
 
-    Where nobody trains them, those that are ready are all that were ever made: they do not count.
+    Without a trainer no ready row is ever batched, so ready rows do not count then.
     """
     key = given(stage.key)
     asked = [_COUNTS, _READY] if stage.plan.needs_training else [_COUNTS]
-    [row], *ready = await fetch_together(connection, *((one, key) for one in asked))
+    [row], *ready = await fetch_together(connection, *((statement, key) for statement in asked))
     return Load(
         num_outstanding=int(row.open_runs) + row.raw + row.awaiting,
         num_ready=sum(rows[0].number for rows in ready),

@@ -1,4 +1,4 @@
-"""Statements on how a stage gets on: when steps were trained, and what came of the newest runs."""
+"""Statements on the progress of a stage: times of train steps, outcomes of the newest runs."""
 
 import statistics
 from dataclasses import dataclass
@@ -26,27 +26,27 @@ RECENT_EXPLORE_STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """When steps were trained."""
+    """The pace of training."""
 
     age_seconds: float
-    """Of the newest report; -1 before the first."""
+    """Seconds since the newest step report; -1 before the first."""
     usual_seconds: float
-    """Between two reports; 0 while there are too few."""
+    """Median time between two reports; 0 while there are too few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What came of the runs of the newest explore steps."""
+    """Lost runs of the newest explore steps."""
 
     num_runs: int
     num_lost: int
     """Runs that failed or were filtered."""
     reason: str
-    """Why most of them were lost."""
+    """The most frequent reason."""
 
 
 async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
-    """How quickly steps are trained now, by whatever life of the trainer trained them last."""
+    """Measures the current pace of training, from the newest reports of any incarnation."""
     life = stage.incarnation
     ages = await _ages(connection, stage, life)
     while len(ages) < RECENT_REPORTS and (life := await _life_before(connection, stage, life)):
@@ -60,9 +60,10 @@ async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
 
 
 async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> list[float]:
-    """Of what a life reported last: it trains its steps in order.
+    """Returns the ages of an incarnation's newest reports; it trains its steps in order.
 
-    There is an index by step and none by time; who trains many steps again passes over the others.
+    The index is by step, not by time. Reading per incarnation skips older reports of the same steps
+    when many are trained again.
     """
     statement = (
         sa.select(sa.extract("epoch", NOW - R.reported_at))
@@ -70,11 +71,11 @@ async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> 
         .order_by(R.step.desc())
         .limit(RECENT_REPORTS)
     )
-    return [float(one) for one in (await connection.execute(statement)).scalars()]
+    return [float(age) for age in (await connection.execute(statement)).scalars()]
 
 
 async def _life_before(connection: AsyncConnection, stage: Stage, incarnation: int) -> int:
-    """The newest of the earlier ones that reported something; 0 without any."""
+    """Returns the newest earlier incarnation that has reports; 0 without any."""
     statement = sa.select(sa.func.max(R.incarnation)).where(
         in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
     )
@@ -82,7 +83,7 @@ async def _life_before(connection: AsyncConnection, stage: Stage, incarnation: i
 
 
 async def losses(connection: AsyncConnection, stage: Stage) -> Losses:
-    """What the runs of the newest explore steps gave, as far as they have ended."""
+    """Counts the lost runs of the newest explore steps, over assignments that have ended."""
     a = assignment.c
     ended = sa.select(a.assignment_id, a.repeat_times).where(
         in_stage(assignment, stage.key),
@@ -102,7 +103,7 @@ async def losses(connection: AsyncConnection, stage: Stage) -> Losses:
 
 
 async def _filtered(connection: AsyncConnection, key: StageKey, ids: list[str]) -> list[str]:
-    """A reason for each run with filtered samples."""
+    """Returns a reason for each run with filtered samples."""
     c = experience.c
     statement = (
         sa.select(sa.func.min(c.reason).label("reason"))

@@ -1,4 +1,4 @@
-"""The statement that finds the weights which open work needs, though they may not be the newest."""
+"""The statement that finds the weight versions that open work needs, besides the newest."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,6 +21,6 @@ _PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 
 
 async def pinned_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
-    """In order."""
+    """Returns the versions needed by open evaluations and by the oldest open training work."""
     found = await fetch_column(connection, _PINNED, given(key))
     return sorted(version for version in found if version is not None)

@@ -1,4 +1,4 @@
-"""Statements on what explore steps generated and what of it was trained on."""
+"""Statements that compare the samples generated with those that were trained on."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ from services.buffer.store.tables import stage as stage_table
 from trinity.types import StageKey
 
 MAX_GROUPS = 1024
-"""That are looked at together; of more, the newest."""
+"""Limit of groups that are compared together; the newest are taken."""
 UNCOUNTED = (ExperienceState.DERIVED, ExperienceState.SUPERSEDED, ExperienceState.LATE)
-"""A revision stands for what it was derived from."""
+"""States that do not count; a derived sample is counted by its revision."""
 BATCHED = (ExperienceState.BATCHED, ExperienceState.DELETED)
-"""What was deleted may have been trained on before."""
+"""States of samples that may have been in a batch; deleted ones may have been trained before."""
 A, E, USED = assignment.c, experience.c, batch_item.c
 
 
 async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
-    """The explore step up to which every sample is batched or left out for good."""
+    """Returns the last explore step up to which every sample is batched or finally left out."""
     key = stage.key
     open_steps = [
         sa.select(sa.func.min(A.explore_step)).where(
@@ -47,13 +47,13 @@ async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
             for state in (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
         ),
     ]
-    firsts = sa.select(*(one.scalar_subquery() for one in open_steps))
+    firsts = sa.select(*(step.scalar_subquery() for step in open_steps))
     row = (await connection.execute(firsts)).one()
     return min((step - 1 for step in row if step is not None), default=stage.explore_step)
 
 
 async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
-    """The explore step up to which populations were compared."""
+    """Returns the explore step up to which populations were compared."""
     statement = sa.select(stage_table.c.compared_step).where(in_stage(stage_table, key))
     return int((await connection.execute(statement)).scalar_one())
 
@@ -61,7 +61,7 @@ async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
 async def load_population(
     connection: AsyncConnection, stage: Stage, *, after: int, up_to: int
 ) -> Population | None:
-    """What explore steps `after` + 1 to `up_to` gave; None when they gave nothing."""
+    """Returns the population of explore steps `after` + 1 to `up_to`; None without groups."""
     key = stage.key
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.repeat_times, A.explore_step)
@@ -77,10 +77,10 @@ async def load_population(
     groups = list(await connection.execute(statement))
     if not groups:
         return None
-    tasks = {one.assignment_id: (one.taskset, one.task_index) for one in groups}
+    tasks = {group.assignment_id: (group.taskset, group.task_index) for group in groups}
     runs_of: Counter[Task] = Counter()
-    for one in groups:
-        runs_of[tasks[one.assignment_id]] += one.repeat_times
+    for group in groups:
+        runs_of[tasks[group.assignment_id]] += group.repeat_times
     return Population(
         first_step=groups[-1].explore_step,
         last_step=groups[0].explore_step,
@@ -92,7 +92,7 @@ async def load_population(
 async def _samples(
     connection: AsyncConnection, stage: Stage, tasks: Mapping[str, Task]
 ) -> Sequence[Generated]:
-    """Each sample once, with whatever became of its revisions."""
+    """Returns each sample once, with the outcome of all its revisions."""
     statement = sa.select(
         E.experience_id,
         E.assignment_id,
@@ -120,7 +120,7 @@ async def _samples(
 async def _count_uses(
     connection: AsyncConnection, stage: Stage, ids: Iterable[str]
 ) -> Mapping[str, int]:
-    """In how many rows of the line's batches each of these samples is."""
+    """Counts the rows of each of these samples in the batches of the line."""
     statement = (
         sa.select(USED.experience_id, sa.func.count().label("number"))
         .where(

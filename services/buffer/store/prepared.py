@@ -1,8 +1,8 @@
 """Statements that are built once and run often.
 
-SQLAlchemy makes their text, once; the driver prepares and runs it. To look each of them up again,
-wrap its cursor and its rows takes SQLAlchemy more than twice as long as the driver takes for all
-the rest (docs/decisions/0050-statements-that-the-driver-runs.md).
+SQLAlchemy compiles them once; the driver prepares and runs them. If SQLAlchemy ran them, its cache
+lookup and its wrappers of cursor and rows would take more than twice the time of the driver's own
+work (docs/decisions/0050-statements-that-the-driver-runs.md).
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,13 +20,13 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 Values = Mapping[str, object]
 Asked = tuple[sa.Executable, Values | None]
-"""A statement whose rows are wanted."""
+"""A statement with its parameters, whose rows are returned."""
 Row = Any
 """A tuple whose columns are attributes too; ids are texts."""
 
 
 def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
-    """The driver's own connection, in the same transaction."""
+    """Returns the driver's connection, which is in the same transaction."""
     assert connection.sync_connection is not None
     driver = connection.sync_connection.connection.driver_connection
     assert isinstance(driver, psycopg.AsyncConnection)
@@ -35,10 +35,10 @@ def driver_of(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
 
 @asynccontextmanager
 async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Statements of the block whose answers nobody reads take one way to the database and back.
+    """Pipelines the statements of the block: they take one round trip, and give no rows.
 
-    Within another such block it is part of that one. COPY cannot be among them. What one of them
-    raises, a later one or the block's end raises, as an error of the driver.
+    A nested block is part of the outer one. COPY is not possible in a block. An error of a
+    statement is raised by a later statement or at the end of the block, as an error of the driver.
     """
     if is_unanswered(connection):
         yield
@@ -49,24 +49,24 @@ async def unanswered(connection: AsyncConnection) -> AsyncIterator[None]:
 
 
 def is_unanswered(connection: AsyncConnection) -> bool:
-    """Whether what is asked now is not answered before the block's end."""
+    """True while statements are pipelined: their results are not read before the block exits."""
     return driver_of(connection).pgconn.pipeline_status != PipelineStatus.OFF
 
 
 @asynccontextmanager
 async def committing(connection: AsyncConnection) -> AsyncIterator[None]:
-    """The same at the end of a transaction, which is committed with them."""
+    """Does the same at the end of a transaction, with its COMMIT in the same round trip."""
     async with unanswered(connection):
         yield
         await driver_of(connection).cursor().execute("COMMIT", prepare=False)
 
 
 def _end_with_sync(pipeline: psycopg.AsyncPipeline) -> None:
-    """Keep the driver from sending a Flush behind the Sync that ends the block.
+    """Keeps the driver from sending a Flush after the Sync that ends the block.
 
-    Postgres takes it for a sign of life in the transaction, and its clock for sessions that give
-    none would start again with the next statement only: a process that freezes before it would
-    hold its locks for as long as it is frozen.
+    Postgres takes the Flush for activity: it stops the timeout for idle transactions, and starts
+    it again only after the next statement. A process that freezes before that would hold its locks
+    for as long as it is frozen.
     """
     fetch = pipeline._fetch_gen
     vars(pipeline)["_fetch_gen"] = lambda flush: fetch(flush=False)  # noqa: ARG005 - the driver's
@@ -75,13 +75,13 @@ def _end_with_sync(pipeline: psycopg.AsyncPipeline) -> None:
 async def fetch(
     connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
 ) -> list[Row]:
-    """All rows that a statement gives."""
+    """Runs a statement and returns all its rows."""
     (rows,) = await fetch_together(connection, (statement, values))
     return rows
 
 
 async def fetch_together(connection: AsyncConnection, *asked: Asked) -> list[list[Row]]:
-    """All rows of each of these statements, which run one after another in one way."""
+    """Runs statements one after another in one round trip; returns the rows of each."""
     cursors = [driver_of(connection).cursor(row_factory=namedtuple_row) for _ in asked]
     async with AsyncExitStack() as together:
         if len(asked) > 1 or _begins(connection):
@@ -92,7 +92,7 @@ async def fetch_together(connection: AsyncConnection, *asked: Asked) -> list[lis
 
 
 def _begins(connection: AsyncConnection) -> bool:
-    """Whether a transaction begins with what is asked now: then BEGIN takes the same way."""
+    """True if the next statement begins a transaction: BEGIN can share its round trip then."""
     driver = driver_of(connection)
     is_idle = driver.pgconn.transaction_status == TransactionStatus.IDLE
     return is_idle and not driver.autocommit
@@ -101,14 +101,14 @@ def _begins(connection: AsyncConnection) -> bool:
 async def fetch_column(
     connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
 ) -> list[Any]:
-    """The first value of each row."""
+    """Runs a statement and returns the first value of each row."""
     return [row[0] for row in await fetch(connection, statement, values)]
 
 
 async def fetch_binary(
     connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
 ) -> list[tuple[Any, ...]]:
-    """Rows with large bytes, sent as they are, not as text; ids come as `uuid.UUID`."""
+    """Runs a statement whose rows come in binary form, for large bytes; ids are `uuid.UUID`."""
     cursor = driver_of(connection).cursor(binary=True)
     await _execute(cursor, connection, statement, values)
     return await cursor.fetchall()
@@ -117,7 +117,7 @@ async def fetch_binary(
 async def execute(
     connection: AsyncConnection, statement: sa.Executable, values: Values | None = None
 ) -> None:
-    """For a statement that gives no rows; within `unanswered` nobody waits for it."""
+    """Runs a statement without rows; within `unanswered` it is sent without waiting for it."""
     cursor = driver_of(connection).cursor()
     await _execute(cursor, connection, statement, values)
 
@@ -134,19 +134,19 @@ async def _execute(
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A statement as the driver takes it."""
+    """A compiled statement for the driver."""
 
     text: bytes
     constants: Values
     """Values that are part of the statement."""
     forms: Mapping[str, Callable[[Any], object]]
-    """How values that the driver takes in another form are turned into that."""
+    """Conversions of parameters that the driver needs in another form."""
 
     def parameters(self, values: Values) -> dict[str, object]:
-        given = {**self.constants, **values}
+        merged = {**self.constants, **values}
         for name, form in self.forms.items():
-            given[name] = form(given[name])
-        return given
+            merged[name] = form(merged[name])
+        return merged
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Statements on the progress log: events of an experiment in one order without gaps."""
+"""Statements on the progress log: the events of an experiment, numbered without gaps."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from trinity.types import JsonValue, StageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """An event as it was stored."""
+    """A stored event."""
 
     number: int
     stage: str
@@ -44,12 +44,12 @@ _APPEND = (
         kind=sa.bindparam("kind"),
         body=sa.bindparam("body", type_=progress.c.body.type),
     )
-    .inline()  # it need not answer the number
+    .inline()  # no RETURNING of the number
 )
 
 
 async def log_event(connection: AsyncConnection, key: StageKey, event: Event) -> None:
-    """Append an event; whoever reads number n has everything before it."""
+    """Appends an event; when number n is visible, so are all numbers before it."""
     body = dataclasses.asdict(event)
     if "metrics" in body and isinstance(body["metrics"], dict):
         body["metrics"] = encode_numbers(body["metrics"])
@@ -61,7 +61,7 @@ async def log_event(connection: AsyncConnection, key: StageKey, event: Event) ->
 
 
 async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collection[str]) -> None:
-    """Tell no text any more of events with one of these samples, in whichever experiment."""
+    """Clears the bodies of events with any of these samples, in all experiments of the tenant."""
     c = progress.c
     nothing: dict[str, JsonValue] = {"samples": [], "experience_ids": []}
     told = c.body["experience_ids"].op("?|")(sa.cast(list(ids), pg.ARRAY(sa.Text)))
@@ -75,7 +75,7 @@ async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collecti
 async def load_events(
     connection: AsyncConnection, tenant: str, experiment_id: str, after: int, limit: int
 ) -> list[LoggedEvent]:
-    """Events of an experiment after a number, in order."""
+    """Returns events of an experiment after a number, in order."""
     statement = (
         sa.select(progress, (sa.extract("epoch", progress.c.at) * 1000).label("millis"))
         .where(

@@ -1,4 +1,4 @@
-"""Statements that look for samples: page after page, in an order that nothing changes."""
+"""Statements that search for samples, page by page in a stable order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class StoredExperience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some samples in order; `end` is None when there are no more."""
+    """Samples in order, and the cursor for the next page; `end` is None on the last one."""
 
     rows: Sequence[StoredExperience]
     end: Cursor | None
@@ -61,22 +61,22 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a page is asked for."""
+    """The request for a page of samples."""
 
     key: StageKey
     wanted: Filter
-    """But its `text`, which is not looked at here."""
+    """The filter, without its `text`, which is ignored here."""
     after: Cursor | None
-    """Where the page before has ended."""
+    """End of the previous page."""
     size: int
     latest_first: bool = False
-    """By explore step and position; the samples of a group stay in their order."""
+    """Descending by explore step and position; samples of a group stay in ascending order."""
 
 
 async def list_page(connection: AsyncConnection, look: Look) -> Page:
-    """The next samples after a place; a page may be empty and not be the last.
+    """Returns the next page of samples; a page may be empty without being the last.
 
-    Groups are looked up in the order of their places, then their samples by the groups' ids: one
+    Groups are found first, in the order of their places, then their samples by the groups' ids: one
     query over both would sort all samples of the stage for every page.
     """
     groups = await _groups(connection, look)
@@ -89,18 +89,18 @@ async def list_page(connection: AsyncConnection, look: Look) -> Page:
 
 
 async def _groups(connection: AsyncConnection, look: Look) -> list[sa.Row[Any]]:
-    own = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
+    conditions = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
     if (named := await _named(connection, look.key, look.wanted)) is not None:
-        own.append(among(A.assignment_id, named))
+        conditions.append(among(A.assignment_id, named))
     if look.after is not None:
         place = sa.tuple_(A.explore_step, A.position)
         here = (look.after.explore_step, look.after.position)
-        own.append(place <= here if look.latest_first else place >= here)
+        conditions.append(place <= here if look.latest_first else place >= here)
     order = (A.explore_step, A.position)
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
-        .where(*own)
-        .order_by(*(one.desc() for one in order) if look.latest_first else order)
+        .where(*conditions)
+        .order_by(*(column.desc() for column in order) if look.latest_first else order)
         .limit(GROUPS_A_LOOK)
     )
     return list(await connection.execute(statement))
@@ -118,7 +118,7 @@ def _group_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
 
 
 async def _named(connection: AsyncConnection, key: StageKey, wanted: Filter) -> set[str] | None:
-    """Groups of samples that are named one by one, or by the batch they are in."""
+    """Returns the groups of samples that the filter names by id or batch; None if it does not."""
     if not wanted.experience_ids and wanted.train_step is None:
         return None
     is_own = of_stage if wanted.experience_ids else in_stage
@@ -145,22 +145,24 @@ def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
 async def _of_groups(
     connection: AsyncConnection, look: Look, groups: Sequence[sa.Row[Any]]
 ) -> list[StoredExperience]:
-    of = {group.assignment_id: group for group in groups}
-    if not of:
+    group_of = {group.assignment_id: group for group in groups}
+    if not group_of:
         return []
     key = look.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
-    own = [of_stage(experience, key), among(E.assignment_id, of), *_conditions(key, look.wanted)]
+    conditions = [of_stage(experience, key), among(E.assignment_id, group_of)]
+    conditions += _conditions(key, look.wanted)
     if look.after is not None:
-        own.append(_is_after(look.after, look.latest_first))
+        conditions.append(_is_after(look.after, look.latest_first))
     statement = (
         sa.select(experience)
-        .where(*own)
-        .order_by(*(one.desc() for one in place) if look.latest_first else place, *tail)
+        .where(*conditions)
+        .order_by(*(column.desc() for column in place) if look.latest_first else place, *tail)
         .limit(look.size)
     )
-    return [_stored(row, of[row.assignment_id]) for row in await connection.execute(statement)]
+    rows = await connection.execute(statement)
+    return [_stored(row, group_of[row.assignment_id]) for row in rows]
 
 
 def _conditions(key: StageKey, wanted: Filter) -> list[sa.ColumnElement[bool]]:
@@ -194,7 +196,7 @@ def _is_after(cursor: Cursor, latest_first: bool) -> sa.ColumnElement[bool]:
 
 
 def _end_of(group: sa.Row[Any]) -> Cursor:
-    """After every sample of a group."""
+    """Returns a cursor after every sample of a group."""
     return Cursor(
         explore_step=group.explore_step,
         position=group.position,
@@ -241,21 +243,21 @@ def _stored(row: sa.Row[Any], group: sa.Row[Any]) -> StoredExperience:
 async def load_experiences(
     connection: AsyncConnection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, StoredExperience]:
-    """Samples by their ids; those that are not there are missing."""
+    """Returns samples by id; ids without a sample are left out."""
     statement = sa.select(experience).where(of_stage(experience, key), among(E.experience_id, ids))
     rows = list(await connection.execute(statement))
     tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
         of_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
     )
     found: Iterable[sa.Row[Any]] = await connection.execute(tasks)
-    of = {row.assignment_id: row for row in found}
-    return {row.experience_id: _stored(row, of[row.assignment_id]) for row in rows}
+    task_of = {row.assignment_id: row for row in found}
+    return {row.experience_id: _stored(row, task_of[row.assignment_id]) for row in rows}
 
 
 async def find_by_prefix(
     connection: AsyncConnection, key: StageKey, digits: str, *, limit: int
 ) -> list[str]:
-    """Ids of samples that begin with these hexadecimal digits, lower case without dashes."""
+    """Returns ids that begin with these hexadecimal digits (lower case, without dashes)."""
     first, last = digits.ljust(32, "0"), digits.ljust(32, "f")
     statement = (
         sa.select(E.experience_id)
@@ -280,9 +282,9 @@ async def sizes_of(
     *,
     holding: str = "",
 ) -> dict[str, int]:
-    """Bytes of each sample's content, by the sample's id; without those whose content is gone.
+    """Returns the content size in bytes by sample id; samples without content are left out.
 
-    With `holding` only of contents whose bytes hold this text somewhere.
+    With `holding`, only contents whose bytes contain this text count.
     """
     sizes: dict[str, int] = {}
     retired = await retired_segments(connection, key)

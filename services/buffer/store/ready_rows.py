@@ -29,7 +29,7 @@ C, R = experience.c, run_attempt.c
 Place = tuple[int, int]
 """Explore step and position of a group."""
 RUN_SECONDS = "time/run_execution"
-"""Among a run's metrics, by the name that Trinity-RFT's charts have."""
+"""Metric name of a run's duration, as in Trinity-RFT's charts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ReadyRow:
 
 
 def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
-    """Rows that can be batched; with `before` those of groups up to it."""
+    """Condition: rows that can be batched; with `before`, only of groups before that place."""
     c = experience.c
     ready = sa.and_(in_stage(experience, key), one_of(c.state, [ExperienceState.READY]))
     if before is None:
@@ -51,7 +51,7 @@ def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
 
 
 def _can_be_batched(is_ordered: bool) -> sa.ColumnElement[bool]:
-    """The same of the given stage; where the order is fixed, up to the first unfinished group."""
+    """Condition: the same with parameters; `is_ordered` stops at the first unfinished group."""
     ready = sa.and_(in_given_stage(experience), one_of(C.state, [ExperienceState.READY]))
     if not is_ordered:
         return ready
@@ -68,9 +68,9 @@ def _count(is_ordered: bool) -> sa.Select[Any]:
 
 
 async def count_ready(connection: AsyncConnection, stage: Stage) -> int:
-    """Rows that can be batched; where their order is fixed, up to the first unfinished group.
+    """Counts rows that can be batched; in ordered stages up to the first unfinished group.
 
-    Of more than a batch takes it is only said that there are more.
+    The count stops at one more than a batch takes.
     """
     values = given(stage.key, limit=stage.plan.num_rollout_rows)
     return int((await fetch_column(connection, _count(stage.is_ordered), values))[0])
@@ -79,9 +79,9 @@ async def count_ready(connection: AsyncConnection, stage: Stage) -> int:
 async def place_of_fresh(
     connection: AsyncConnection, stage: Stage, number: int, *, oldest: int, before: Place | None
 ) -> Place | None:
-    """Place of the `number`-th ready row by order whose weights are not older than `oldest`.
+    """Returns the place of the `number`-th ready row with weights not older than `oldest`.
 
-    A row without a version has no age, here as in `filter_stale`.
+    A row without a version is never stale, here as in `filter_stale`.
     """
     c = experience.c
     statement = (
@@ -104,10 +104,10 @@ async def filter_stale(
     up_to: Place | None,
     reason: str,
 ) -> int:
-    """Leave out ready rows with weights older than `oldest`; answers how many.
+    """Filters ready rows with weights older than `oldest`; returns their number.
 
-    Only those of groups up to `before`, and of none after `up_to`. What no version of the weights
-    made, as another model's answer, is not old: the batch's figures count it.
+    Only rows of groups before `before` and not after `up_to`. Rows without a version, such as the
+    answers of another model, are not stale: the batch's metrics count them.
     """
     c = experience.c
     stale = sa.and_(is_ready(stage.key, before), c.version_min < oldest)
@@ -127,9 +127,9 @@ _AS_READY = ("ready_number",)
 
 
 def _with_run(rows: sa.FromClause) -> sa.Select[Any]:
-    """Experiences, each with what is known of its run; where none won, nothing is.
+    """Builds a select of experiences with the winning attempt of their run, NULL without one.
 
-    Runs are looked up one by one: a join might compare every row with every run.
+    Runs are looked up per row (LATERAL): a join might compare every row with every run.
     """
     same = (*STAGE_KEY, "assignment_id", "run")
     won = (
@@ -144,7 +144,7 @@ def _with_run(rows: sa.FromClause) -> sa.Select[Any]:
 
 @lru_cache
 def _next(is_ordered: bool) -> sa.Select[Any]:
-    """The next rows to batch, if there are as many as are wanted."""
+    """Builds a select of the next rows to batch; empty unless there are as many as wanted."""
     order = _BY_PLACE if is_ordered else _AS_READY
     some = (
         sa.select(*(C[name] for name in dict.fromkeys((*STAGE_KEY, *_NAMES, *order))))
@@ -160,16 +160,16 @@ def _next(is_ordered: bool) -> sa.Select[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What can be batched now."""
+    """Rows that can be batched now."""
 
     num_rows: int
-    """As `count_ready` says."""
+    """Counted as by `count_ready`."""
     rows: list[ReadyRow]
-    """The next ones, in order of the rollouts or as they became ready, if there are enough."""
+    """The next rows, in rollout order or in the order they became ready; empty if too few."""
 
 
 async def load_ready(connection: AsyncConnection, stage: Stage, *, wanted: int) -> Ready:
-    """The rows of a batch, none unless there are as many as are wanted; and how many there are."""
+    """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows."""
     values = given(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
     [[number], rows] = await fetch_together(
         connection, (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
@@ -181,10 +181,10 @@ _THESE = _with_run(experience).where(of_given_stage(experience), among_given(C.e
 
 
 async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
-    """Rows to batch, in the order of `ids`."""
+    """Returns rows to batch, in the order of `ids`."""
     rows = await fetch(connection, _THESE, given(key, ids=list(ids)))
     found = {row.experience_id: _measured(row) for row in rows}
-    return [found[one] for one in ids]
+    return [found[own_id] for own_id in ids]
 
 
 def _measured(row: Row) -> ReadyRow:

@@ -1,4 +1,4 @@
-"""Statements that give work which has ended another chance."""
+"""Statements that reopen work which has ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ A = assignment.c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Training work from some explore step on, and what of it gave no rows, in order of place."""
+    """Training work from some explore step on: its size, and the groups that gave no rows."""
 
     num_drawn: int
     unshaped: Sequence[str]
-    """Groups whose runs succeeded and whose advantages could not be computed."""
+    """Groups whose runs succeeded but whose advantages could not be computed, in order of place."""
     given_up: Sequence[str]
 
 
 async def find_lost(connection: AsyncConnection, key: StageKey, first_step: int) -> Lost:
-    """What explore steps from `first_step` on have lost."""
+    """Finds the groups that explore steps from `first_step` on have lost."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
@@ -64,7 +64,7 @@ async def find_lost(connection: AsyncConnection, key: StageKey, first_step: int)
 async def find_cancelled(
     connection: AsyncConnection, key: StageKey, kind: AssignmentKind
 ) -> list[str]:
-    """Work of a kind that was taken away before it had ended."""
+    """Returns the cancelled assignments of a kind."""
     statement = sa.select(A.assignment_id).where(
         in_stage(assignment, key), A.kind == kind, A.state == AssignmentState.CANCELLED
     )
@@ -72,7 +72,7 @@ async def find_cancelled(
 
 
 async def reopen_evaluations(connection: AsyncConnection, key: StageKey) -> list[str]:
-    """Let evaluations that were cancelled go on; answers those of their tasks that gave nothing."""
+    """Reopens cancelled evaluations; returns their assignments that were cancelled or given up."""
     statement = (
         sa.update(evaluation)
         .where(in_stage(evaluation, key), evaluation.c.state == EvaluationState.CANCELLED)
@@ -94,7 +94,7 @@ async def reopen_evaluations(connection: AsyncConnection, key: StageKey) -> list
 async def reopen_assignments(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> None:
-    """Make work pending again; its runs that won stay, failures of the others are forgotten."""
+    """Makes assignments pending again; won runs stay, failures of other runs are cleared."""
     await connection.execute(
         sa.update(run)
         .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state != RunState.WON)
@@ -126,7 +126,7 @@ async def reopen_assignments(
 async def reopen_left_out_scopes(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> None:
-    """Let the pipeline try groups again that it had left out."""
+    """Lets the pipeline retry groups that it had left out."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(in_stage(pipeline_scope, key), among(pipeline_scope.c.assignment_id, ids))
@@ -145,7 +145,7 @@ async def reopen_left_out_scopes(
 
 
 async def forget_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> None:
-    """Let an explore step be refilled as if it never had been."""
+    """Resets the refill rounds of an explore step."""
     await connection.execute(
         sa.update(assignment)
         .where(

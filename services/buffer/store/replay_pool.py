@@ -1,4 +1,4 @@
-"""Statements on samples that may come into a batch by priority, for the first time or again."""
+"""Statements on samples that batches may draw by priority, for the first time or again."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from trinity.types import StageKey
 
 E, P, USED = experience.c, replay_pool.c, batch_item.c
 ID = sa.cast(E.experience_id, sa.Text)
-"""As a text: there are thousands, and the driver would make an object of each."""
+"""The id as a text: there are thousands, and the driver would build a UUID object of each."""
 _SEEN = (
     ID,
     E.explore_step,
@@ -46,7 +46,7 @@ _SEEN = (
 async def load_unused(
     connection: AsyncConnection, stage: Stage, before: Place | None
 ) -> list[Waiting]:
-    """Samples that were in no batch; where their order is fixed, those of groups up to `before`."""
+    """Returns samples that were in no batch; with `before`, only of groups before that place."""
     statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
     return [_waiting(row, 0, 0) for row in await connection.execute(statement)]
 
@@ -70,7 +70,7 @@ _USES = (
 
 
 async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
-    """Samples that may be trained again, with the batches of the line that used them."""
+    """Returns samples of the pool, with the number and last step of their uses on the line."""
     ids = list(await fetch_column(connection, _POOL, given(stage.key)))
     if not ids:
         return []
@@ -95,8 +95,8 @@ def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> Waiting:
 
 
 async def enter_pool(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> None:
-    """Let samples come into further batches."""
-    rows = [{**key_columns(key), "experience_id": one} for one in ids]
+    """Adds samples to the pool: further batches may use them."""
+    rows = [{**key_columns(key), "experience_id": own_id} for own_id in ids]
     await insert_rows(connection, replay_pool, rows, ignore_existing=True)
 
 
@@ -104,7 +104,7 @@ _LEAVE = sa.delete(replay_pool).where(in_given_stage(replay_pool), among_given(P
 
 
 async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> None:
-    """Let samples come into no further batch."""
+    """Removes samples from the pool: no further batch uses them."""
     if ids:
         await execute(connection, _LEAVE, given(key, ids=list(ids)))
 
@@ -112,7 +112,7 @@ async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection
 async def withdraw(
     connection: AsyncConnection, key: StageKey, ids: Collection[str], reason: str
 ) -> None:
-    """Let samples come into no further batch, of any stage, at a person's word, which they keep."""
+    """Keeps samples out of further batches of any stage, and records the user's reason."""
     await leave_pool(connection, key, ids)
     if ids:
         chosen = sa.and_(_batched(key, ids), E.reason == "")
@@ -120,7 +120,7 @@ async def withdraw(
 
 
 async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Collection[str]) -> int:
-    """Take that back for those of the samples that have such a reason; answers how many."""
+    """Reverses `withdraw` for those of the samples that have a reason; returns their number."""
     if not ids:
         return 0
     statement = (
@@ -145,18 +145,18 @@ def _batched(key: StageKey, ids: Collection[str]) -> sa.ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCounts:
-    """What was trained more than once."""
+    """Counts of samples that were trained more than once."""
 
     num_trained: int
     """Samples in batches, each counted once."""
     num_replayed: int
-    """Rows of batches that had been trained before."""
+    """Rows of batches whose sample had been trained before."""
     max_uses: int
     num_waiting: int
 
 
 async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCounts:
-    """Over all batches of the line."""
+    """Counts replayed samples over all batches of the line."""
     uses = (
         sa.select(sa.func.count().label("number"))
         .where(
@@ -183,7 +183,7 @@ async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCou
 
 
 async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
-    """Segments with contents of samples that may be trained again."""
+    """Returns the segments with contents of samples in the pool."""
     ids = list(await fetch_column(connection, _POOL, given(key)))
     statement = (
         sa.select(E.segment_id)

@@ -1,4 +1,4 @@
-"""Statements on what producers are told about their results, on dead letters and on blobs."""
+"""Statements on commit reports to producers, on dead letters and on blobs."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -22,27 +22,27 @@ from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.tables import NOW, blob, commit_report, dead_letter
 
 MAX_DEAD_LETTERS = 10_000
-"""The newest ones stay: however much comes that cannot be stored, it does not fill the disk."""
+"""Only the newest are kept, so that messages that cannot be stored do not fill the disk."""
 MAX_BODY_BYTES = 64 * 1024
-"""Of what a dead letter keeps."""
+"""Limit of the body that a dead letter keeps."""
 MAX_SUBJECT_LENGTH = 500
-"""It stands in an index."""
+"""Limited because it is in an index."""
 TOLD = timedelta(hours=1)
-"""How long a producer can ask what became of a result without sending it again."""
+"""Time for which a producer can ask for the status of a result without sending it again."""
 TAKEN = timedelta(days=1)
-"""How long it is known that a blob was taken out."""
+"""Time for which it is known that a blob was taken out."""
 ABANDONED = timedelta(days=7)
-"""A blob that nobody referred to for so long is forgotten; messages wait a much shorter time."""
+"""Time after which an unused blob is deleted; messages wait for a much shorter time."""
 
 REPORT_PAGES = 256
-"""Of the table that old reports are deleted from at once: two MiB, some 20,000 reports."""
+"""Pages per statement when old reports are deleted: two MiB, some 20,000 reports."""
 BLOB_PAGES = 16
-"""The same of blobs, whose bodies lie elsewhere and are deleted with them."""
+"""Pages per statement for blobs, whose bodies lie in other pages and are deleted with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The fate of one result; `number` orders the reports of a producer."""
+    """The commit status of one result; `number` orders the reports of a producer."""
 
     producer: str
     sequence: int
@@ -53,7 +53,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Something from the stream that cannot be stored."""
+    """A message from the stream that cannot be stored."""
 
     subject: str
     reason: str
@@ -85,7 +85,7 @@ _INSERT = (
 
 
 async def insert_reports(connection: AsyncConnection, reports: Sequence[Report]) -> None:
-    """Tell producers; a fate once told stays. Most are alike, and one statement tells all of those.
+    """Stores reports; a stored status is never changed. Equal ones share a statement.
 
     Producers are locked first, so that their reports become visible in order of their numbers.
     """
@@ -119,7 +119,7 @@ _AFTER = (
 async def load_reports(
     connection: AsyncConnection, producer: str, *, after: int, limit: int
 ) -> list[Report]:
-    """Reports to a producer after a number."""
+    """Returns reports to a producer after a number."""
     values = {"given_producer": producer, "after": after, "limit": limit}
     return _reports(await fetch(connection, _AFTER, values))
 
@@ -132,9 +132,9 @@ async def load_fates(
     after_sequence: int,
     limit: int,
 ) -> list[Report]:
-    """The fates of these results and of whatever the producer sent after them, part by part.
+    """Returns the status of these results and of all later ones of the producer, page by page.
 
-    Who names none awaits none.
+    Without sequences there are none.
     """
     if not sequences:
         return []
@@ -150,7 +150,7 @@ async def load_fates(
 
 
 async def newest_report(connection: AsyncConnection, producer: str) -> int:
-    """Number of the last report to a producer, 0 if there is none."""
+    """Returns the number of the last report to a producer; 0 if there is none."""
     statement = sa.select(sa.func.max(commit_report.c.number)).where(
         commit_report.c.producer == producer
     )
@@ -171,7 +171,7 @@ def _reports(rows: Iterable[sa.Row[Any]]) -> list[Report]:
 
 
 async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[DeadLetter]) -> None:
-    """Keep what could not be stored, for a person to look at; of much only the newest."""
+    """Stores dead letters for inspection by a person; only the newest are kept."""
     rows = [
         {
             "subject": letter.subject[:MAX_SUBJECT_LENGTH],
@@ -192,7 +192,7 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
 
 
 async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
-    """Dead letters that came under a subject."""
+    """Counts the dead letters of a subject."""
     statement = (
         sa.select(sa.func.count()).select_from(dead_letter).where(dead_letter.c.subject == subject)
     )
@@ -200,7 +200,7 @@ async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
 
 
 async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, body: bytes) -> None:
-    """Keep content under its hash; once is enough, also when it was taken out before."""
+    """Stores content under its hash; restores it if it was taken out before."""
     statement = insert(blob).values(tenant=tenant, sha256=sha256, size=len(body), body=body)
     again = statement.on_conflict_do_update(
         index_elements=["tenant", "sha256"],
@@ -211,7 +211,7 @@ async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, bo
 
 
 async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> bytes | None:
-    """Take content out; None if it was never there, nothing if it was taken before."""
+    """Takes content out; None if it was never stored, empty if it was taken out before."""
     own = sa.and_(blob.c.tenant == tenant, blob.c.sha256 == sha256)
     found = (await connection.execute(sa.select(blob.c.body).where(own).with_for_update())).first()
     if found is None:
@@ -228,15 +228,15 @@ _OLD_BLOB = sa.or_(
 
 
 async def forget_reports(connection: AsyncConnection) -> None:
-    """Forget what producers were told long ago, as `_forget` does.
+    """Deletes old reports, as `_forget` does.
 
-    A producer that still asks sends its result again and is told the same.
+    A producer that still asks sends its result again and gets the same report.
     """
     await _forget(connection, commit_report, _OLD_REPORT, REPORT_PAGES)
 
 
 async def forget_blobs(connection: AsyncConnection) -> None:
-    """Forget what became of blobs long ago, as `_forget` does."""
+    """Deletes old blobs, as `_forget` does."""
     await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
 
 
@@ -249,10 +249,10 @@ _IN_PAGES = sa.text("ctid >= CAST(:first AS tid) AND ctid < CAST(:after AS tid)"
 async def _forget(
     connection: AsyncConnection, table: sa.Table, is_old: sa.ColumnElement[bool], num_pages: int
 ) -> None:
-    """Delete old rows, so many pages of the table at a time, on a connection with autocommit.
+    """Deletes old rows, `num_pages` pages of the table at a time, on an autocommit connection.
 
-    No index says which are old, and however many have gathered, no statement takes long; what the
-    first ones deleted stays deleted when a later one fails.
+    No index is by age. Each statement is short, however many old rows there are; rows deleted by
+    the first statements stay deleted if a later one fails.
     """
     pages = (await connection.execute(_NUM_PAGES, {"name": table.name})).scalar_one()
     statement = sa.delete(table).where(_IN_PAGES, is_old)

@@ -1,4 +1,4 @@
-"""Statements on which segments of contents somebody may still need."""
+"""Statements that find the segments whose contents are still needed, and retire the others."""
 
 from collections.abc import Iterable, Sequence
 
@@ -28,7 +28,7 @@ IDS_AT_ONCE = 20_000
 
 
 async def stages_with_old_segments(connection: AsyncConnection) -> list[StageKey]:
-    """Stages that have filled a segment which is still there."""
+    """Returns the stages with a full segment that is neither retired nor removed."""
     columns = [segment.c[name] for name in STAGE_KEY]
     statement = (
         sa.select(*columns)
@@ -40,7 +40,7 @@ async def stages_with_old_segments(connection: AsyncConnection) -> list[StageKey
 
 
 async def old_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
-    """Segments with contents into which nothing is written any more."""
+    """Returns the segments with contents that are not written to any more."""
     statement = sa.select(S.segment_id).where(
         in_stage(segment, stage.key),
         S.removed_at.is_(None),
@@ -51,12 +51,12 @@ async def old_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
 
 
 async def segments_waiting(connection: AsyncConnection, key: StageKey) -> set[int]:
-    """Those with samples that may still come into a batch."""
+    """Returns the segments with samples that may still be batched."""
     return await _segments(connection, key, one_of(E.state, WAITING))
 
 
 async def segments_evaluated(connection: AsyncConnection, key: StageKey) -> set[int]:
-    """Those with samples of evaluations that go on."""
+    """Returns the segments with samples of open evaluations."""
     versions = sa.select(evaluation.c.version).where(
         in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN
     )
@@ -72,7 +72,7 @@ async def segments_evaluated(connection: AsyncConnection, key: StageKey) -> set[
 async def segments_reopened(
     connection: AsyncConnection, key: StageKey, first_step: int
 ) -> set[int]:
-    """Those with groups that could not be shaped, and are tried again if the stage goes on."""
+    """Returns the segments with dead groups, which are retried if the stage is reopened."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key),
         pipeline_scope.c.state == Scope.DEAD,
@@ -85,7 +85,7 @@ async def segments_reopened(
 async def segments_batched(
     connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
 ) -> set[int]:
-    """Those with the samples of these train steps' batches."""
+    """Returns the segments with the samples of the batches of these train steps."""
     c = batch_item.c
     rows = (
         sa.select(c.step, c.position, c.experience_id)
@@ -116,7 +116,7 @@ async def _segments(
 async def retire_segments(
     connection: AsyncConnection, key: StageKey, ids: Iterable[int]
 ) -> Sequence[sa.Row[tuple[int, int]]]:
-    """Give up what segments hold; answers rows and bytes of each."""
+    """Retires segments; returns rows and bytes of each."""
     statement = (
         sa.update(segment)
         .where(in_stage(segment, key), S.segment_id.in_(list(ids)))
@@ -127,7 +127,7 @@ async def retire_segments(
 
 
 async def retired_segments(connection: AsyncConnection, key: StageKey) -> set[int]:
-    """Segments whose contents are given up, whether or not they are gone yet."""
+    """Returns the retired segments, removed or not."""
     statement = sa.select(S.segment_id).where(in_stage(segment, key), S.retired_at.is_not(None))
     return set((await connection.execute(statement)).scalars())
 
@@ -135,7 +135,7 @@ async def retired_segments(connection: AsyncConnection, key: StageKey) -> set[in
 async def count_retired(
     connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
 ) -> tuple[int, int]:
-    """Samples in the batches of these steps whose contents are given up; the last such step."""
+    """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
     same = sa.and_(E.experience_id == c.experience_id, of_stage(experience, stage.samples_key))
     retired = await retired_segments(connection, stage.samples_key)

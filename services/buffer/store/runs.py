@@ -39,7 +39,7 @@ from trinity.types import StageKey
 RUN_COLUMNS = ("run", "state", "num_failed", "reason")
 
 
-# A run's row is looked up for each assignment: a join might compare every one with every other.
+# A subquery per assignment: a join might compare every run with every assignment.
 _RUNS = (
     sa.select(sa.func.json_agg(sa.func.json_build_array(*(run.c[name] for name in RUN_COLUMNS))))
     .where(*(run.c[name] == assignment.c[name] for name in (*STAGE_KEY, "assignment_id")))
@@ -80,7 +80,7 @@ _BY_PLACE_OR_SEQUENCE = sa.union_all(
 )
 
 
-# Who settles results of the same assignments at the same time waits, in an order of their own.
+# Serializes commits of results of the same assignments; the fixed order avoids deadlocks.
 _HOLD = sa.select(sa.func.count()).select_from(
     sa.select(assignment.c.assignment_id)
     .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
@@ -92,23 +92,24 @@ _HOLD = sa.select(sa.func.count()).select_from(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What there is before some results are stored."""
+    """The stored state that results are judged by."""
 
     stage: Stage
     views: dict[str, AssignmentView]
-    """Their assignments, with the state of each run."""
+    """Assignments of the results, with the state of each run."""
     known: list[KnownAttempt]
-    """Attempts under the place or the sequence of any of them."""
+    """Stored attempts with the place or the sequence of any of the results."""
     held: Held
-    """In the segment that takes their samples."""
+    """Contents of the segment that takes their samples."""
 
 
 async def load_before(
     connection: AsyncConnection, key: StageKey, results: Sequence[Result], *, is_alone: bool
 ) -> Before | None:
-    """All that results of a stage are judged by; none if there is no such stage.
+    """Loads the state that results of a stage are judged by; None without such a stage.
 
-    Until the transaction ends nobody else changes any of it, nor, if it `is_alone`, the stage.
+    It is locked until the transaction ends: the assignments exclusively, the stage shared, or
+    exclusively too with `is_alone`.
 
     Raises: UnreadablePlan.
     """
@@ -148,14 +149,14 @@ def _by_producer(key: StageKey, results: Sequence[Result]) -> Iterator[dict[str,
         by_producer[result.producer].append(result)
     for producer, own in by_producer.items():
         ids = list({result.assignment_id for result in own})
-        sequences = [one.sequence for one in own]
+        sequences = [result.sequence for result in own]
         yield given(key, ids=ids, given_producer=producer, sequences=sequences)
 
 
 async def insert_attempts(
     connection: AsyncConnection, key: StageKey, verdicts: Sequence[Verdict]
 ) -> None:
-    """Store attempts that are new."""
+    """Inserts new attempts."""
     rows = [
         {
             **key_columns(key),
@@ -175,8 +176,8 @@ async def insert_attempts(
     await add_rows(connection, run_attempt, rows)
 
 
-# The ids find the rows through the index, the places choose among them: as rows, and as a value,
-# Postgres hashes them. An array it would search for each row, with a join it might do anything.
+# The ids find the rows by index, the places select among them. `IN (SELECT ...) IS TRUE` makes
+# Postgres hash the places: it would scan an array for each row, and the plan of a join varies.
 _PLACES = sa.select(
     sa.func.unnest(sa.bindparam("run_ids", type_=UUIDS)),
     sa.func.unnest(sa.bindparam("run_numbers", type_=INTEGERS)),
@@ -199,10 +200,10 @@ _UPDATE_RUNS = (
 async def update_runs(
     connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, OpenRun]]
 ) -> None:
-    """Store how runs stand after their results were judged; most stand alike."""
+    """Stores the state of runs after their results were judged; equal ones share a statement."""
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
-    for own_id, number, one in changed:
-        alike[one.state, one.num_failed, one.reason].append((own_id, number))
+    for own_id, number, open_run in changed:
+        alike[open_run.state, open_run.num_failed, open_run.reason].append((own_id, number))
     for (state, num_failed, reason), runs in alike.items():
         values = {"new_state": state, "new_num_failed": num_failed, "new_reason": reason}
         run_ids, numbers = zip(*runs, strict=True)
@@ -228,7 +229,7 @@ _UPDATE_OPEN_COUNTS = (
 async def update_open_counts(
     connection: AsyncConnection, key: StageKey, ids: Sequence[str]
 ) -> None:
-    """Store how many runs of each of these assignments are still open."""
+    """Updates the number of open runs of these assignments."""
     if ids:
         await execute(connection, _UPDATE_OPEN_COUNTS, given(key, ids=ids))
 
@@ -243,11 +244,11 @@ class OpenWork:
     num_all: int
     holders: tuple[str, ...]
     required_version: int
-    """Weights that the newest of it needs."""
+    """The newest weights that any of them needs."""
 
 
 async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
-    """Why most runs of the stage were given up; empty when none was."""
+    """Returns the most frequent reason of runs that were given up; empty without any."""
     counted = (
         sa.select(run.c.reason)
         .where(in_stage(run, key), run.c.state == RunState.GIVEN_UP, run.c.reason != "")
@@ -283,7 +284,7 @@ _OLDEST_OPEN = sa.select(
 async def oldest_open_work(
     connection: AsyncConnection, key: StageKey, *kinds: AssignmentKind
 ) -> list[OpenWork | None]:
-    """The earliest explore step (of an evaluation: version) with open work, of each kind."""
+    """Returns, for each kind, the first explore step (evaluations: version) with open work."""
     asked = [(_OLDEST_OPEN, given(key, given_kind=kind)) for kind in kinds]
     return [_open_work(row) for [row] in await fetch_together(connection, *asked)]
 
@@ -303,7 +304,7 @@ def _open_work(row: Row) -> OpenWork | None:
 
 @dataclass(frozen=True, slots=True)
 class WonRun:
-    """What is known of a run from the attempt that won."""
+    """A run by its winning attempt."""
 
     metrics: dict[str, float]
     duration_seconds: float
@@ -328,7 +329,7 @@ _WON_RUNS = (
 async def won_runs(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> dict[tuple[str, int], WonRun]:
-    """By assignment and run."""
+    """Returns won runs by assignment and run."""
     rows = await fetch(connection, _WON_RUNS, given(key, ids=list(assignment_ids)))
     return {
         (row.assignment_id, row.run): WonRun(decode_numbers(row.metrics), row.duration_seconds)

@@ -1,4 +1,4 @@
-"""Statements on scopes: what the pipeline works on at once."""
+"""Statements on scopes, the units of work of the pipeline."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -48,7 +48,7 @@ _OPEN = sa.insert(pipeline_scope).from_select(
 async def open_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
 ) -> None:
-    """Let the pipeline work on groups that are complete."""
+    """Opens scopes for complete groups, so that the pipeline processes them."""
     if not assignment_ids:
         return
     await execute(connection, _OPEN, given(key, ids=assignment_ids))
@@ -67,7 +67,7 @@ _WITH_WORK: sa.Select[Any] = sa.select(
 
 
 async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
-    """Open stages with scopes that nobody works on, the one that waits longest first."""
+    """Returns open stages with free scopes, the longest waiting first."""
     found = [row for row in await fetch(connection, _WITH_WORK) if row.since is not None]
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
@@ -78,7 +78,7 @@ _UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) -
 
 
 async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
-    """When the next claim of anybody is over, unless it is renewed or its work done."""
+    """Returns the seconds until the next claim of any worker expires; None without one."""
     seconds = (await fetch_column(connection, _UNTIL_CLAIMS_END))[0]
     return None if seconds is None else float(seconds)
 
@@ -91,9 +91,9 @@ _UNFINISHED = sa.select(
 async def count_unfinished_scopes(
     connection: AsyncConnection, key: StageKey
 ) -> tuple[int, int] | None:
-    """The first explore step with groups that the pipeline has not finished, and how many all are.
+    """Returns the first explore step with unfinished scopes and the number of all unfinished ones.
 
-    None where there are none.
+    None if there are none.
     """
     (row,) = await fetch(connection, _UNFINISHED, given(key))
     return (row.first_step, row.number) if row.number else None
@@ -116,11 +116,11 @@ def _take_figures(is_bounded: bool) -> sa.Update:
 async def take_figures(
     connection: AsyncConnection, key: StageKey, step: int, up_to: Place | None
 ) -> list[dict[str, float]]:
-    """Figures of the groups shaped since the batch before, for the batch of `step`.
+    """Takes the metrics of groups that were finished since the last batch, for batch `step`.
 
-    With `up_to` those of groups that come later stay for a later batch.
+    With `up_to`, those of later groups stay for a later batch.
     """
     bound = {} if up_to is None else {"last_step": up_to[0], "last_position": up_to[1]}
     values = given(key, taken_by=step, **bound)
     found = await fetch_column(connection, _take_figures(up_to is not None), values)
-    return [decode_numbers(one) for one in found]
+    return [decode_numbers(metrics) for metrics in found]

@@ -1,7 +1,7 @@
-"""Segments: partitions of the payload table, so that old payloads can be dropped whole.
+"""Segments: partitions of the payload table, so that old payloads can be dropped as a whole.
 
-Each is read and written by its own name. Through `payload` it would not do: a session that learns
-of the partitions at the moment in which another attaches one may miss it until the next is
+Each is read and written by its own name, not through `payload`: a session that loads the list of
+partitions at the moment when another one attaches a partition may miss it until the next one is
 attached (docs/decisions/0047-contents-by-the-name-of-their-partition.md).
 """
 
@@ -21,21 +21,21 @@ from trinity.errors import Unavailable
 from trinity.types import StageKey
 
 REMOVERS_LOCK = 0x7365676D
-"""Of the one process that removes partitions: Postgres detaches one at a time."""
+"""Advisory lock of the only process that removes partitions: Postgres detaches one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a segment holds."""
+    """Size of the contents of a segment."""
 
     num_rows: int
     num_bytes: int
 
 
 async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
-    """Make a partition for this stage's next payloads.
+    """Creates a partition for the next payloads of this stage; returns its segment id.
 
-    It is attached, not created in place: that would lock out everybody who reads payloads.
+    It is created as a table and attached: creating it in place would lock out readers of payloads.
     """
     statement = sa.insert(segment).values(key_columns(key)).returning(segment.c.segment_id)
     segment_id = int((await connection.execute(statement)).scalar_one())
@@ -48,21 +48,21 @@ async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
 
 
 def partition(segment_id: int) -> str:
-    """Name of a segment's table."""
+    """Returns the name of a segment's table."""
     return f"payload_{segment_id}"
 
 
 @lru_cache(maxsize=256)
 def payloads_of(segment_id: int) -> sa.Table:
-    """A segment's table, with the columns of `payload`."""
+    """Returns a segment's table, with the columns of `payload`."""
     return payload.to_metadata(sa.MetaData(), name=partition(segment_id))
 
 
 @contextmanager
 def while_it_is_there() -> Iterator[None]:
-    """For reading a segment that may be given up and dropped meanwhile.
+    """Wraps reads of a segment that may be retired and dropped in the meantime.
 
-    Raises: Unavailable when it was; who asks again learns that the contents are gone.
+    Raises: Unavailable when it was dropped; a retry finds that the contents are gone.
     """
     try:
         yield
@@ -78,7 +78,7 @@ FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
     segment.c.segment_id
     == sa.select(stage.c.segment_id).where(in_given_stage(stage)).scalar_subquery(),
 )
-"""What the segment holds that takes a stage's samples."""
+"""Size of the segment that takes a stage's samples."""
 _GROW = (
     sa.update(segment)
     .where(in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
@@ -92,19 +92,19 @@ _GROW = (
 async def grow_segment(
     connection: AsyncConnection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
 ) -> None:
-    """Count what was stored."""
+    """Adds stored rows and bytes to the size of a segment."""
     values = given(key, given_segment=segment_id, more_rows=num_rows, more_bytes=num_bytes)
     await execute(connection, _GROW, values)
 
 
 async def try_to_remove_alone(connection: AsyncConnection) -> bool:
-    """Whether this connection may remove partitions, until it says `let_others_remove`."""
+    """Tries to get the lock for removing partitions, held until `let_others_remove`."""
     asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
     return bool((await connection.execute(asked)).scalar_one())
 
 
 async def let_others_remove(connection: AsyncConnection) -> None:
-    """End what `try_to_remove_alone` began."""
+    """Releases the lock of `try_to_remove_alone`."""
     await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
 
 
@@ -118,18 +118,18 @@ _UNREMOVED = sa.text(
 
 
 async def remove_retired(connection: AsyncConnection) -> int:
-    """Drop the partitions of segments that are given up; answers how many.
+    """Drops the partitions of retired segments; returns their number.
 
-    Each statement is a transaction of its own, and who dies between two of them is followed by
-    somebody who goes on where they were. Readers and writers of other partitions wait for none.
+    Each statement is a transaction of its own: after a crash between two of them, the next caller
+    continues there. Readers and writers of other partitions are not blocked.
     """
     found = await fetch(connection, _UNREMOVED)
-    for one in found:
-        name = partition(one.segment_id)
-        if one.is_attached:
-            await _detach(connection, name, "FINALIZE" if one.is_pending else "CONCURRENTLY")
+    for row in found:
+        name = partition(row.segment_id)
+        if row.is_attached:
+            await _detach(connection, name, "FINALIZE" if row.is_pending else "CONCURRENTLY")
         await connection.execute(sa.text(f"DROP TABLE IF EXISTS {name}"))
-        gone = sa.update(segment).where(segment.c.segment_id == one.segment_id)
+        gone = sa.update(segment).where(segment.c.segment_id == row.segment_id)
         await connection.execute(gone.values(removed_at=NOW))
     return len(found)
 

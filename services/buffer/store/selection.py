@@ -1,4 +1,4 @@
-"""Statements on what selectors keep of a stage's tasksets: a ranking, or beliefs."""
+"""Statements on the state of selectors for a stage's tasksets: a ranking, or beliefs."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ COLUMNS = ("weak", "strong", "alpha", "beta")
 
 
 async def has_selection(connection: AsyncConnection, key: StageKey, taskset: str) -> bool:
-    """Whether a ranking or beliefs are kept for the taskset."""
+    """Returns True if a ranking or beliefs are stored for the taskset."""
     for table in (task_ranking, task_beliefs):
         statement = sa.select(table.c.taskset).where(
             in_stage(table, key), table.c.taskset == taskset
@@ -33,7 +33,7 @@ async def has_selection(connection: AsyncConnection, key: StageKey, taskset: str
 async def insert_ranking(
     connection: AsyncConnection, key: StageKey, taskset: str, rows_N: IntVector
 ) -> None:
-    """Keep the order in which the rows come."""
+    """Stores the order of the rows, unless one is stored already."""
     values = {**key_columns(key), "taskset": taskset, "rows": rows_N.astype("<i8").tobytes()}
     await connection.execute(insert(task_ranking).values(values).on_conflict_do_nothing())
 
@@ -41,7 +41,7 @@ async def insert_ranking(
 async def ranked_rows(
     connection: AsyncConnection, key: StageKey, taskset: str, places: Sequence[int]
 ) -> list[int]:
-    """The rows at these places of the ranking; only the part that holds them is read."""
+    """Returns the rows at these places of the ranking; reads only the range that holds them."""
     first, last = min(places), max(places)
     part = sa.func.substring(
         task_ranking.c.rows, first * WORD_BYTES + 1, (last - first + 1) * WORD_BYTES
@@ -56,7 +56,7 @@ async def ranked_rows(
 async def insert_beliefs(
     connection: AsyncConnection, key: StageKey, taskset: str, beliefs: Beliefs
 ) -> None:
-    """Keep the beliefs that a stage begins with."""
+    """Stores the initial beliefs of a stage, unless some are stored already."""
     values = {
         **key_columns(key),
         "taskset": taskset,
@@ -82,7 +82,7 @@ _PARTS = {
 
 
 async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> Beliefs:
-    """The beliefs as they are, a part at a time: a connection keeps room for its largest row."""
+    """Returns the beliefs, read in parts: a connection keeps memory for its largest row."""
     own = given(key, given_taskset=taskset)
     [(capability, rho, num_bytes)] = await fetch_binary(connection, _SCALARS, own)
     loaded = {}
@@ -99,7 +99,7 @@ async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str)
 async def update_beliefs(
     connection: AsyncConnection, key: StageKey, taskset: str, beliefs: Beliefs, num_updates: int
 ) -> None:
-    """Keep what changed after `num_updates` more explore steps."""
+    """Stores the beliefs after `num_updates` more explore steps."""
     statement = (
         sa.update(task_beliefs)
         .where(_own(key, taskset))
@@ -116,7 +116,7 @@ async def update_beliefs(
 async def _store(
     connection: AsyncConnection, key: StageKey, taskset: str, **columns: FloatVector
 ) -> None:
-    """One after the other: a connection keeps room for its largest statement."""
+    """Stores columns one by one: a connection keeps memory for its largest statement."""
     for name, numbers_N in columns.items():
         values = {name: _bytes(numbers_N)}
         await connection.execute(sa.update(task_beliefs).where(_own(key, taskset)).values(values))

@@ -1,4 +1,4 @@
-"""Statements that take samples out at a person's word."""
+"""Statements that exclude or delete samples at a user's request."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,15 +17,15 @@ from trinity.types import StageKey
 
 E = experience.c
 UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
-"""What may still come into a batch."""
+"""States of samples that may still be batched."""
 
 
 async def revoke_claims(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
-    """Let the pipeline begin anew on groups that it has not finished.
+    """Revokes claims, so that the pipeline starts over on groups that it has not finished.
 
-    Comes before the stage's lock, in the order in which the pipeline takes them.
+    Call it before locking the stage: the pipeline takes the locks in this order.
     """
     c = pipeline_scope.c
     own = sa.and_(
@@ -47,7 +47,7 @@ async def revoke_claims(
 async def exclude(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
-    """Keep samples, and what the pipeline has made of them, out of batches; answers how many."""
+    """Excludes samples and their revisions from batches; returns the number of rows."""
     ids = [row.experience_id for row in rows]
     statement = (
         sa.update(experience)
@@ -66,7 +66,7 @@ async def exclude(
 async def needed_steps(
     connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> dict[int, int]:
-    """Samples whose content is in batches that may be trained again, counted by train step."""
+    """Counts uses of these contents in batches that may be trained again, by train step."""
     c = batch_item.c
     siblings = sa.select(E.experience_id).where(_same_content(stage.key, rows))
     items = sa.select(c.step, sa.func.count().label("number")).where(
@@ -80,7 +80,7 @@ async def needed_steps(
 
 
 async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
-    """The step of the oldest checkpoint that may be resumed from; 0 without one."""
+    """Returns the step of the oldest kept checkpoint of the line; 0 without one."""
     c = checkpoint.c
     statement = sa.select(sa.func.min(c.step)).where(
         in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept
@@ -91,7 +91,7 @@ async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
 async def count_deleted(
     connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
 ) -> int:
-    """Samples in the batches of these steps whose content is gone."""
+    """Counts deleted samples in the batches of these steps."""
     c = batch_item.c
     ids = sa.select(c.experience_id).where(
         in_stage(batch_item, stage.key),
@@ -114,22 +114,22 @@ async def count_deleted(
 async def mark_deleted(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> list[str]:
-    """Note what becomes of these samples, and of those with the same content; answers their ids."""
+    """Marks these samples, and all with the same content, as deleted; returns their ids."""
     statement = (
         sa.update(experience)
         .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
         .values(state=ExperienceState.DELETED, reason=reason)
         .returning(E.experience_id)
     )
-    return [str(one) for one in (await connection.execute(statement)).scalars()]
+    return [str(own_id) for own_id in (await connection.execute(statement)).scalars()]
 
 
 async def delete_content(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> int:
-    """Delete what these samples hold; answers how many bytes it was. Their rows stay.
+    """Deletes the contents of these samples; returns their size in bytes. The rows stay.
 
-    Under the lock of the stage: nothing of it is given up meanwhile.
+    Requires the stage's lock, so that no segment is retired in the meantime.
     """
     by_segment: dict[int, list[str]] = defaultdict(list)
     retired = await retired_segments(connection, key)
@@ -153,7 +153,7 @@ async def delete_content(
 
 
 def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnElement[bool]:
-    """Samples with the content of these: a sample and its revisions share one."""
+    """Condition: samples with the content of these; a sample and its revisions share one."""
     return sa.and_(
         of_stage(experience, key),
         among(E.assignment_id, {row.assignment_id for row in rows}),

@@ -1,4 +1,4 @@
-"""Statements on stages and the tasksets they take from."""
+"""Statements on stages and their tasksets."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ limited_log = LimitedLog(logging.getLogger(__name__))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTaskset:
-    """A taskset under the name that a stage knows it by."""
+    """A taskset under its name in a stage."""
 
     name: str
     taskset_id: str
@@ -41,17 +41,20 @@ class StageTaskset:
 
 
 class UnreadablePlan(PreconditionFailed):
-    """Whoever opened the stage had another version of this program."""
+    """A plan that this version cannot read: another version of the buffer opened the stage."""
 
     def __init__(self, text: str, *, key: StageKey, is_open: bool) -> None:
         super().__init__(text)
         self.key = key
         self.is_open = is_open
-        """Whether that version may still go on with it."""
+        """True if that version could still continue the stage."""
 
 
 def _from_row(row: sa.Row[Any]) -> Stage:
-    """Raises: UnreadablePlan."""
+    """Converts a row.
+
+    Raises: UnreadablePlan.
+    """
     key = key_from_row(row)
     return Stage(
         key=key,
@@ -86,7 +89,7 @@ def _plan_of(key: StageKey, row: sa.Row[Any]) -> StagePlan:
         raise UnreadablePlan(
             f"stage {key.stage} of experiment {key.experiment_id} has a plan that this version of "
             f"the buffer cannot read: {where}: {first['msg']}; go on with the version that opened "
-            "it, or start the experiment anew",
+            "it, or start the experiment over",
             key=key,
             is_open=row.state == StageState.OPEN,
         ) from error
@@ -99,12 +102,12 @@ _SHARED = sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCKED))
 
 
 async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
-    """The stage as it is, if it is."""
+    """Returns the stage; None if it was never opened."""
     return stage_of(await fetch(connection, FIND, given(key)))
 
 
 async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
-    """The stage as it is.
+    """Returns the stage.
 
     Raises: NotFound when it was never opened.
     """
@@ -112,7 +115,7 @@ async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
 
 def opened(key: StageKey, found: Stage | None) -> Stage:
-    """The stage that was looked for.
+    """Returns the stage that was found.
 
     Raises: NotFound when it was never opened.
     """
@@ -122,7 +125,7 @@ def opened(key: StageKey, found: Stage | None) -> Stage:
 
 
 async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
-    """The stage, for this transaction alone: whatever changes a stage's row holds this lock.
+    """Locks the stage exclusively for this transaction; required for changing a stage's row.
 
     Raises: NotFound when it was never opened.
     """
@@ -131,7 +134,7 @@ async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
 
 async def share_stage(connection: AsyncConnection, key: StageKey) -> Stage:
-    """The stage, which nobody has alone before this transaction ends; others may share it.
+    """Locks the stage in shared mode until this transaction ends, and returns it.
 
     Raises: NotFound when it was never opened.
     """
@@ -140,26 +143,26 @@ async def share_stage(connection: AsyncConnection, key: StageKey) -> Stage:
 
 
 def locking(key: StageKey, *, is_shared: bool = False) -> tuple[Asked, Asked]:
-    """Lock a stage, then find it as it is once the lock is ours, whoever changed it meanwhile.
+    """Returns two statements: lock a stage, then read it, with all changes made before the lock.
 
-    The lock is not on the row: there, one who wants it alone would wait as long as those who share
-    it follow one another. Here they queue behind whoever asked before.
+    It is an advisory lock. On a row lock an exclusive request would starve while shared holders
+    follow one another; advisory locks are granted in the order of the requests.
     """
     return (_SHARED if is_shared else _ALONE, given(key)), (FIND, given(key))
 
 
 def in_order(keys: Iterable[StageKey]) -> list[StageKey]:
-    """Stages in the order in which they are locked, so that no two block each other."""
+    """Sorts stages in the order in which they are locked, to avoid deadlocks."""
     return sorted(keys, key=lambda key: (key.tenant, key.experiment_id, key.stage))
 
 
 def stage_of(rows: Sequence[Row]) -> Stage | None:
-    """What `FIND` found."""
+    """Converts the rows of `FIND`; None without one."""
     return _from_row(rows[0]) if rows else None
 
 
 async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str | int) -> bool:
-    """Insert an open stage; false when it is there already."""
+    """Inserts an open stage; False if it exists already."""
     row = {**key_columns(key), "state": StageState.OPEN, **values}
     statement = insert(stage).values(row).on_conflict_do_nothing().returning(stage.c.stage)
     return (await connection.execute(statement)).first() is not None
@@ -168,7 +171,7 @@ async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str
 async def update_stage(
     connection: AsyncConnection, key: StageKey, **values: str | int | None
 ) -> None:
-    """Change columns of a stage."""
+    """Updates columns of a stage."""
     new = {f"new_{name}": value for name, value in values.items()}
     await execute(connection, _update(tuple(values)), given(key, **new))
 
@@ -185,7 +188,7 @@ _TASKSETS = (
 
 
 async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str, StageTaskset]:
-    """The stage's tasksets by name."""
+    """Returns the tasksets of a stage by name."""
     rows = await fetch(connection, _TASKSETS, given(key))
     return {
         row.name: StageTaskset(
@@ -199,7 +202,7 @@ async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str
 
 
 async def stages_using(connection: AsyncConnection, tenant: str, taskset_id: str) -> list[StageKey]:
-    """Stages that take from a taskset, whatever became of them."""
+    """Returns the stages that use a taskset, in any state."""
     statement = sa.select(stage_taskset).where(
         stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset_id
     )
@@ -212,9 +215,9 @@ _UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(
 async def list_unfinished(
     connection: AsyncConnection, tenant: str, experiment_id: str
 ) -> list[Stage]:
-    """Stages that are still open; empty names mean all.
+    """Returns the open stages; empty names mean all.
 
-    Raises: UnreadablePlan where nobody can tell what a stage needs.
+    Raises: UnreadablePlan when the plan of one cannot be read.
     """
     statement = _UNFINISHED
     if tenant:
@@ -225,9 +228,9 @@ async def list_unfinished(
 
 
 async def list_readable(connection: AsyncConnection) -> list[Stage]:
-    """All open stages but those whose plans cannot be read, which the log names.
+    """Returns the open stages of all tenants; stages with unreadable plans are logged and skipped.
 
-    It is for loops over everybody's stages: one that is forgotten must not end them.
+    For loops over all stages: an abandoned stage must not stop them.
     """
     found = []
     for row in await connection.execute(_UNFINISHED):
@@ -241,7 +244,7 @@ async def list_readable(connection: AsyncConnection) -> list[Stage]:
 
 
 async def list_stopped(connection: AsyncConnection, source: StageKey) -> list[Stage]:
-    """Stages that failed or were cancelled, of its experiment or with a plan that names that."""
+    """Returns failed and cancelled stages of the experiment, or whose plans name it."""
     is_stopped = stage.c.state.in_([StageState.FAILED, StageState.CANCELLED])
     names_it = sa.or_(
         stage.c.experiment_id == source.experiment_id,

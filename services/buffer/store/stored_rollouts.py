@@ -1,4 +1,4 @@
-"""Statements on experiences that one stage has stored and another one trains on."""
+"""Statements on stored experiences of a source stage that another stage trains on."""
 
 from collections.abc import Iterable
 
@@ -15,12 +15,12 @@ from trinity.types import StageKey
 
 E = experience.c
 TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
-"""What the pipeline has let through, whether or not its own stage has trained on it; what a person
-took out when it was in a batch already has their reason."""
+"""States of experiences that passed the pipeline, trained or not. A batched one that a user
+excluded has a reason."""
 
 
 async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> list[ReadyRow]:
-    """Of the source's rows those that this stage has trained least often, in their order."""
+    """Returns the rows of the source that this stage has trained least often, in order."""
     uses = (
         sa.select(batch_item.c.experience_id, sa.func.count().label("num"))
         .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
@@ -41,7 +41,7 @@ async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> l
 
 
 async def count_taken(connection: AsyncConnection, key: StageKey) -> tuple[int, int]:
-    """Rows of a source with contents, and those whose contents are given up."""
+    """Counts the rows of a source with contents, and those in retired segments."""
     retired = await retired_segments(connection, key)
     statement = (
         sa.select(E.segment_id, sa.func.count()).where(_is_taken(key)).group_by(E.segment_id)
@@ -52,7 +52,7 @@ async def count_taken(connection: AsyncConnection, key: StageKey) -> tuple[int, 
 
 
 async def segments_taken(connection: AsyncConnection, key: StageKey) -> Iterable[int]:
-    """Those with rows that another stage may train on."""
+    """Returns the segments with rows that another stage may train on."""
     statement = sa.select(E.segment_id).distinct().where(_is_taken(key))
     return (await connection.execute(statement)).scalars()
 

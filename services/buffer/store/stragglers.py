@@ -1,4 +1,4 @@
-"""Statements on tasks that are left behind when enough others of their explore step have ended."""
+"""Statements on stragglers: tasks that are cut once enough others of their step have ended."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 async def tasks_by_step(
     connection: AsyncConnection, key: StageKey, *, only_open: bool
 ) -> list[StepTasks]:
-    """Each explore step with its tasks; `only_open` leaves out steps whose tasks are all over."""
+    """Counts the tasks of each explore step; `only_open` leaves out steps without open tasks."""
     count = sa.func.count()
     num_open = count.filter(A.is_open)
     statement = (
@@ -66,10 +66,10 @@ async def tasks_by_step(
 async def seconds_since_ended(
     connection: AsyncConnection, key: StageKey, explore_step: int, number: int
 ) -> float | None:
-    """For how long `number` tasks of a step have ended; None if that is since ever.
+    """Returns the seconds since `number` tasks of a step had ended; None if unknown.
 
-    A task that closed has a scope since then; one that was given up left no time behind, and
-    counts as the first to end.
+    A task that closed has a scope since then. A task that was given up has no time and counts as
+    the first to end: None means that such tasks alone reach the number.
     """
     closed = sa.and_(
         in_stage(assignment, key),
@@ -107,7 +107,7 @@ async def seconds_since_ended(
 async def leave_behind(
     connection: AsyncConnection, key: StageKey, explore_step: int, reason: str
 ) -> list[CutTask]:
-    """Take the open tasks of a step away from whoever holds them; answers which."""
+    """Cuts the open tasks of a step, leased ones too; returns them."""
     statement = (
         sa.update(assignment)
         .where(
@@ -129,13 +129,13 @@ async def leave_behind(
 async def with_ended_runs(
     connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask]
 ) -> list[str]:
-    """Those of the tasks that have a run to train on."""
+    """Returns the ids of those tasks that have a won run."""
     statement = (
         sa.select(run.c.assignment_id)
         .distinct()
         .where(
             in_stage(run, key),
-            among(run.c.assignment_id, [one.assignment_id for one in cut]),
+            among(run.c.assignment_id, [task.assignment_id for task in cut]),
             run.c.state == RunState.WON,
         )
     )
@@ -143,7 +143,7 @@ async def with_ended_runs(
 
 
 async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
-    """Runs that had ended of tasks that were left behind."""
+    """Counts the won runs of cut tasks."""
     statement = (
         sa.select(sa.func.count())
         .select_from(run)
@@ -163,11 +163,11 @@ async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
 async def drop(
     connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask], reason: str
 ) -> None:
-    """Keep the samples of tasks that were left behind from being trained on.
+    """Filters the samples of cut tasks, so that they are not trained on.
 
-    What was lost is kept as figures of a group that is done, which the next batch takes up.
+    The losses are stored as metrics of a finished scope, which the next batch reports.
     """
-    ids = [one.assignment_id for one in cut]
+    ids = [task.assignment_id for task in cut]
     open_runs = await _open_runs(connection, key, ids)
     lengths = await _filter_samples(connection, key, ids, reason)
     scopes = [
@@ -197,7 +197,7 @@ async def _open_runs(connection: AsyncConnection, key: StageKey, ids: list[str])
 async def _filter_samples(
     connection: AsyncConnection, key: StageKey, ids: list[str], reason: str
 ) -> dict[str, list[int]]:
-    """Response lengths of the samples that these tasks had given already."""
+    """Filters the unfinished samples of these tasks; returns their response lengths."""
     statement = (
         sa.update(experience)
         .where(of_stage(experience, key), among(E.assignment_id, ids), one_of(E.state, UNFINISHED))
@@ -211,7 +211,7 @@ async def _filter_samples(
 
 
 def _figures(num_open_runs: int, lengths: list[int]) -> dict[str, float]:
-    """Lengths are those of runs that ended: of the others it is only known that they are slow."""
+    """Builds the metrics of a cut task; lengths are known only of runs that have ended."""
     figures: dict[str, float] = {
         "over_rollout/cut_task_count": 1.0,
         "over_rollout/cut_run_count": float(num_open_runs),

@@ -1,4 +1,4 @@
-"""The tables of the schema `buffer`; tenant, experiment and stage stand in every key of a stage."""
+"""The tables of the schema `buffer`; keys of a stage's rows hold tenant, experiment and stage."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
@@ -16,12 +16,12 @@ TIME = TIMESTAMP(timezone=True)
 NOW = sa.func.clock_timestamp()
 STAGE_KEY = ("tenant", "experiment_id", "stage")
 ROOM = {"fillfactor": 50}
-"""Of tables whose rows change by columns that no index goes by: where a row's next form fits beside
-it, none is written."""
+"""Free space in the pages of tables whose updates change no indexed column: an update within its
+page writes no index entry (HOT)."""
 
 
 def _own_key(name: str) -> sa.PrimaryKeyConstraint:
-    """Of rows that are looked up by their id: that comes first, before the stage."""
+    """Builds the primary key of rows that are looked up by id: the id first, then the stage."""
     return sa.PrimaryKeyConstraint(name, *STAGE_KEY)
 
 
@@ -196,7 +196,7 @@ payload = sa.Table(
 )
 
 IS_OPEN = "state = ANY (ARRAY['pending'::text, 'leased'::text])"
-"""As Postgres says it."""
+"""In the form in which Postgres reports the expression."""
 assignment = sa.Table(
     "assignment",
     metadata,
@@ -220,7 +220,7 @@ assignment = sa.Table(
     sa.Column("lease_until", TIME),
     _moment("opened_at"),
     _flag("awaits_feedback"),
-    # Of all that an index goes by a lease changes nothing: Postgres need not write there.
+    # A lease changes no indexed column, so that its update writes no index entry.
     sa.Column("is_open", sa.Boolean, sa.Computed(IS_OPEN), nullable=False),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
     postgresql_with=ROOM,

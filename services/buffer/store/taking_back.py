@@ -1,4 +1,4 @@
-"""Statements that let samples be trained on again that a person had taken out."""
+"""Statements that include samples again that a user had excluded."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ E, C = experience.c, pipeline_scope.c
 async def find_includable(
     connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Excluded samples that have their advantage, or whose group was not judged without them."""
+    """Returns excluded samples with an advantage, or whose group was not judged without them."""
     raw = {row.assignment_id for row in rows if row.parent_id is None}
     judged = await _judged(connection, key, raw) if raw else set()
     return [
@@ -32,7 +32,7 @@ async def find_includable(
 async def _judged(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> set[str]:
-    """Groups that were shaped, of which the pipeline left out all, or that were left behind."""
+    """Returns the groups that have advantages, were filtered as a whole, or were cut."""
     samples = sa.select(E.assignment_id, E.revision).where(
         of_stage(experience, key),
         among(E.assignment_id, assignment_ids),
@@ -48,12 +48,12 @@ async def _judged(
     done = (await connection.execute(scopes)).all()
     shaped = {row.assignment_id for row in rows if row.revision > 0}
     left_out = {row.assignment_id for row in done if row.assignment_id in filtered}
-    # What the pipeline has done has no error; who leaves a task behind writes why.
+    # A scope that the pipeline finished has no error; that of a cut task has the reason.
     left_behind = {row.assignment_id for row in done if row.error}
     return shaped | left_out | left_behind
 
 
-# As `Sample.why_not_compared` has it.
+# The same rule as `Sample.why_not_compared`.
 _IS_COMPARED = sa.and_(
     E.finish_reason != FinishReason.ABORT,
     sa.or_(E.reward.is_not(None), E.finish_reason == FinishReason.PROMPT_TRUNCATED),
@@ -63,7 +63,7 @@ _IS_COMPARED = sa.and_(
 async def take_back(
     connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> int:
-    """Give samples the state that they would have; answers how many."""
+    """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
     no_reward = sa.and_(E.reward.is_(None), sa.literal(awaits))
     state = sa.case(
@@ -88,7 +88,7 @@ async def take_back(
 async def reopen_finished_scopes(
     connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
-    """Let the pipeline work anew on groups that it had finished without these samples."""
+    """Lets the pipeline process groups again that it had finished without these samples."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(

@@ -1,4 +1,4 @@
-"""Statements on feedback: what the rollouts of tasks say to the selector that drew them."""
+"""Statements on selector feedback: the rewards of tasks, for the selector that drew them."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ NOT_WON = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledOut:
-    """A group that has ended and that its selector has not heard of."""
+    """A group that has ended and whose rewards its selector has not received."""
 
     assignment_id: str
     explore_step: int
@@ -28,7 +28,7 @@ class RolledOut:
 
 
 async def last_place_of_batch(connection: AsyncConnection, stage: Stage, step: int) -> Place | None:
-    """The place of the last group that has a row in the batch of a step; None without a batch."""
+    """Returns the place of the last group with a row in the batch of a step; None without one."""
     ids = sa.select(batch_item.c.experience_id).where(
         in_stage(batch_item, stage.key),
         batch_item.c.line == stage.line,
@@ -49,7 +49,7 @@ async def last_place_of_batch(connection: AsyncConnection, stage: Stage, step: i
 async def unheard_groups(
     connection: AsyncConnection, key: StageKey, taskset: str, up_to: Place
 ) -> list[RolledOut]:
-    """Groups of a taskset up to this place that the selector has not heard of, in order."""
+    """Returns groups up to this place whose rewards the selector has not received, in order."""
     statement = (
         sa.select(A.assignment_id, A.explore_step, A.task_index)
         .where(
@@ -77,7 +77,7 @@ async def unheard_groups(
 async def _rewards(
     connection: AsyncConnection, key: StageKey, ids: list[str]
 ) -> dict[str, list[float]]:
-    """Rewards of the samples as they came, whatever became of them, in the order of the runs."""
+    """Returns the original rewards of samples in any later state, in the order of the runs."""
     statement = (
         sa.select(E.assignment_id, E.reward)
         .where(
@@ -96,7 +96,7 @@ async def _rewards(
 
 
 async def mark_heard(connection: AsyncConnection, key: StageKey, ids: list[str]) -> None:
-    """The selector has heard of these groups."""
+    """Marks groups as received by the selector."""
     await connection.execute(
         sa.update(assignment)
         .where(in_stage(assignment, key), among(A.assignment_id, ids))
@@ -107,7 +107,7 @@ async def mark_heard(connection: AsyncConnection, key: StageKey, ids: list[str])
 async def tasks_of_step(
     connection: AsyncConnection, key: StageKey, taskset: str, explore_step: int
 ) -> set[int]:
-    """Tasks that an explore step has drawn from a taskset."""
+    """Returns the tasks that an explore step has drawn from a taskset."""
     statement = sa.select(A.task_index).where(
         in_stage(assignment, key),
         A.kind == "train",

@@ -1,4 +1,4 @@
-"""Statements on what a task pipeline made of the rows of a taskset."""
+"""Statements on the results of task pipelines on the rows of tasksets."""
 
 from array import array
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineCounts:
-    """What became of the rows of a taskset."""
+    """Counts of rows that a task pipeline read and left out."""
 
     num_read: int
     left_out: dict[str, int]
-    """By reason."""
+    """Number of rows by reason."""
     ordered_by: dict[str, float]
-    """The weights by which they were ordered; empty where they are as they came."""
+    """The weights by which the rows were ordered; empty if the order is that of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePipeline:
-    """Of a taskset of a stage, under the name that the stage knows it by."""
+    """The task pipeline's counts for a taskset of a stage, under its name in the stage."""
 
     taskset: str
     num_rows: int
@@ -37,7 +37,7 @@ class StagePipeline:
 async def insert_pipeline(
     connection: AsyncConnection, tenant: str, taskset_id: str, counts: PipelineCounts
 ) -> None:
-    """Keep what was left out."""
+    """Stores the counts of a task pipeline."""
     values = {
         "num_read": counts.num_read,
         "left_out": counts.left_out,
@@ -50,7 +50,7 @@ async def insert_pipeline(
 async def insert_source_rows(
     connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, rows: bytes
 ) -> None:
-    """Keep which rows of the source those from `first` on are, 8 bytes each."""
+    """Stores the source rows of the rows from `first` on, 8 bytes each."""
     values = {"tenant": tenant, "taskset_id": taskset_id, "first": first, "rows": rows}
     await connection.execute(sa.insert(task_origin).values(values))
 
@@ -58,7 +58,7 @@ async def insert_source_rows(
 async def source_rows_of(
     connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> list[int]:
-    """Which rows of its source some rows are; none where it is its source."""
+    """Returns the source rows of `count` rows from `first` on; empty without a task pipeline."""
     begin, size = task_origin.c.first, sa.func.octet_length(task_origin.c.rows) / WORD_BYTES
     least = sa.func.greatest(first - begin, 0)
     part = sa.func.substring(
@@ -80,7 +80,7 @@ async def source_rows_of(
 
 
 async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[StagePipeline]:
-    """Of those tasksets of a stage that have one."""
+    """Returns the task pipelines of a stage's tasksets."""
     same = sa.and_(
         taskset.c.tenant == stage_taskset.c.tenant,
         taskset.c.taskset_id == stage_taskset.c.taskset_id,
@@ -100,7 +100,7 @@ async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[St
 
 
 def says_none_left(counts: PipelineCounts) -> str:
-    """Why a taskset is empty, as an end of a sentence."""
+    """Explains why a taskset is empty, as the end of a sentence."""
     reasons = sorted(counts.left_out.items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,} by {reason}" for reason, count in reasons)
     return f"task_pipeline leaves none of its {counts.num_read:,} rows: {listed}"
@@ -109,7 +109,7 @@ def says_none_left(counts: PipelineCounts) -> str:
 async def counts_of(
     connection: AsyncConnection, tenant: str, taskset_id: str
 ) -> PipelineCounts | None:
-    """What became of the rows of a taskset; None without a task pipeline."""
+    """Returns the counts of a taskset; None without a task pipeline."""
     statement = sa.select(taskset.c.pipeline).where(own_taskset(tenant, taskset_id))
     found = (await connection.execute(statement)).scalar_one_or_none()
     return None if found is None else PipelineCounts(**found)

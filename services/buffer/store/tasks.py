@@ -22,16 +22,16 @@ class Taskset:
     is_complete: bool
     num_rows: int
     is_queue: bool = False
-    """Whether its rows come bit by bit and are drawn while others are still awaited."""
+    """True if rows are added over time and drawn while more are still expected."""
 
 
 def own_taskset(tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
-    """The row of a taskset."""
+    """Condition: the row of a taskset."""
     return sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
 
 
 def from_row(row: sa.Row[Any]) -> Taskset:
-    """The taskset of a whole row."""
+    """Converts a row with all columns."""
     return Taskset(
         taskset_id=row.taskset_id,
         is_complete=row.is_complete,
@@ -41,9 +41,9 @@ def from_row(row: sa.Row[Any]) -> Taskset:
 
 
 async def claim_source(connection: AsyncConnection, tenant: str, source: str) -> str | None:
-    """Enter a taskset for content of this identity; None when it is there, complete.
+    """Inserts a taskset for content of this identity; None if a complete one exists.
 
-    Waits for another transaction that is reading the same content, however long that takes.
+    Waits for another transaction that is reading the same content, without a timeout.
     """
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     taskset_id = str(uuid.uuid4())
@@ -65,9 +65,9 @@ async def copy_rows(
     *,
     first: int = 0,
 ) -> int:
-    """Store rows of a taskset, whole lines as they come, from index `first` on.
+    """Streams rows of a taskset, given as chunks of whole lines, from index `first` on.
 
-    Answers how many rows the taskset has with them.
+    Returns the number of rows that the taskset has then.
     """
     driver = driver_of(connection)
     count = first
@@ -77,7 +77,7 @@ async def copy_rows(
         async for lines in rows:
             bodies = _escaped(lines, b"\\\t\r").split(b"\n")[:-1]
             numbered = enumerate(bodies, count)
-            await copy.write(b"".join([b"%b\t%d\t%b\n" % (owner, i, one) for i, one in numbered]))
+            await copy.write(b"".join([b"%b\t%d\t%b\n" % (owner, i, body) for i, body in numbered]))
             count += len(bodies)
     await update_taskset(connection, tenant, taskset_id, num_rows=count)
     return count
@@ -87,8 +87,8 @@ _ESCAPES = {b"\\": rb"\\", b"\t": rb"\t", b"\r": rb"\r"}
 
 
 def _escaped(text: bytes, characters: bytes) -> bytes:
-    """As COPY reads them; line ends end rows, and are none of their contents."""
-    for character in (b"%c" % one for one in characters):
+    """Escapes characters for COPY; line ends need none, since a row has none in its content."""
+    for character in (b"%c" % code for code in characters):
         text = text.replace(character, _ESCAPES[character])
     return text
 
@@ -96,7 +96,7 @@ def _escaped(text: bytes, characters: bytes) -> bytes:
 async def update_taskset(
     connection: AsyncConnection, tenant: str, taskset_id: str, **values: int | bool
 ) -> None:
-    """Change columns of a taskset."""
+    """Updates columns of a taskset."""
     own = own_taskset(tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(**values))
 
@@ -109,7 +109,7 @@ async def find_taskset(
     source: str | None = None,
     for_update: bool = False,
 ) -> Taskset | None:
-    """A taskset by the name a client gave it, or by the identity of its content."""
+    """Returns a taskset by its client-given name, or by the identity of its content."""
     by_name = taskset.c.source == source if name is None else taskset.c.name == name
     statement = sa.select(taskset).where(taskset.c.tenant == tenant, by_name)
     if for_update:
@@ -119,13 +119,13 @@ async def find_taskset(
 
 
 async def get_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> Taskset:
-    """A taskset that is there."""
+    """Returns a taskset that exists."""
     statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
     return from_row((await connection.execute(statement)).one())
 
 
 async def hold_tasksets(connection: AsyncConnection, tenant: str, ids: Sequence[str]) -> set[str]:
-    """Keep tasksets from being deleted until the transaction ends; answers those that are there."""
+    """Locks tasksets against deletion until the transaction ends; returns those that exist."""
     statement = (
         sa.select(taskset.c.taskset_id)
         .where(taskset.c.tenant == tenant, among(taskset.c.taskset_id, ids))
@@ -138,7 +138,7 @@ async def hold_tasksets(connection: AsyncConnection, tenant: str, ids: Sequence[
 async def insert_tasks(
     connection: AsyncConnection, tenant: str, taskset_id: str, first: int, bodies: Sequence[str]
 ) -> None:
-    """Store rows from index `first` on."""
+    """Inserts rows from index `first` on."""
     rows = [
         {"tenant": tenant, "taskset_id": taskset_id, "index": first + i, "body": body}
         for i, body in enumerate(bodies)
@@ -147,7 +147,7 @@ async def insert_tasks(
 
 
 async def delete_tasks(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
-    """Delete the rows of a taskset, however many there are."""
+    """Deletes all rows of a taskset, without a statement timeout."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     await connection.execute(
         sa.delete(task).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)

@@ -1,4 +1,4 @@
-"""Statements on the trainer's lives: incarnations, published versions, checkpoints."""
+"""Statements on the trainer: its incarnations, published versions and checkpoints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,13 +34,13 @@ class Checkpoint:
 async def insert_incarnation(
     connection: AsyncConnection, stage: Stage, number: int, trainer_id: str
 ) -> None:
-    """Record a new life of the trainer."""
+    """Records a new incarnation of the trainer."""
     values = {**key_columns(stage.key), "incarnation": number, "trainer_id": trainer_id}
     await connection.execute(sa.insert(incarnation).values(values))
 
 
 async def insert_version(connection: AsyncConnection, stage: Stage, new: Version) -> None:
-    """Record published weights; once is enough."""
+    """Records published weights; idempotent."""
     statement = insert(version).values(
         **key_columns(stage.key),
         version=new.version,
@@ -52,7 +52,7 @@ async def insert_version(connection: AsyncConnection, stage: Stage, new: Version
 
 
 async def versions_of(connection: AsyncConnection, stage: Stage, number: int) -> list[Version]:
-    """What was published under one version number, newest incarnation first."""
+    """Returns the weights published under a version number, newest incarnation first."""
     statement = (
         sa.select(version)
         .where(in_stage(version, stage.key), version.c.version == number)
@@ -62,7 +62,7 @@ async def versions_of(connection: AsyncConnection, stage: Stage, number: int) ->
 
 
 async def newest_version(connection: AsyncConnection, stage: Stage) -> Version | None:
-    """The newest weights that were ever published on this line."""
+    """Returns the newest weights published on this line."""
     statement = (
         sa.select(version)
         .where(in_stage(version, stage.key), version.c.line == stage.line)
@@ -80,7 +80,7 @@ def _version(row: sa.Row[Any]) -> Version:
 
 
 async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Checkpoint) -> None:
-    """Record a written checkpoint; once is enough."""
+    """Records a written checkpoint; idempotent."""
     statement = insert(checkpoint).values(
         **key_columns(stage.key),
         step=new.step,
@@ -94,16 +94,17 @@ async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Chec
 
 
 async def kept_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
-    """Checkpoints of the line to resume from, newest first."""
+    """Returns the checkpoints of the line that can be resumed from, newest first."""
     return await _checkpoints(connection, _of_line(stage, is_kept=True))
 
 
 async def tell_dropped(
     connection: AsyncConnection, stage: Stage, teller: Checkpoint
 ) -> list[Checkpoint]:
-    """Checkpoints whose files may go, newest first, as the answer to the commit of `teller`.
+    """Returns checkpoints whose files may be deleted, newest first, when `teller` is committed.
 
-    Who commits again in the same life has had the answers before: what they told is forgotten.
+    A later commit of the same incarnation shows that it received the earlier responses: the
+    checkpoints told in them are deleted here.
     """
     c = checkpoint.c
     dropped = _of_line(stage, is_kept=False)
@@ -136,7 +137,7 @@ async def _checkpoints(
 
 
 async def drop_checkpoint(connection: AsyncConnection, stage: Stage, old: Checkpoint) -> None:
-    """Note that a checkpoint's files may be deleted."""
+    """Marks a checkpoint as not kept: its files may be deleted."""
     await connection.execute(
         sa.update(checkpoint)
         .where(

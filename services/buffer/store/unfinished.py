@@ -1,4 +1,4 @@
-"""The statement that finds the first group which may still give rows."""
+"""The statement that finds the first group that may still give rows."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,8 +20,8 @@ _IN_PIPELINE = sa.and_(in_given_stage(pipeline_scope), one_of(S.state, UNFINISHE
 
 def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
     place = (table.c.explore_step, table.c.position)
-    one = sa.select(*place).where(which).order_by(*place).limit(1).subquery()
-    return sa.select(one)
+    first = sa.select(*place).where(which).order_by(*place).limit(1).subquery()
+    return sa.select(first)
 
 
 _FIRST = sa.union_all(_first(assignment, _IN_WORK), _first(pipeline_scope, _IN_PIPELINE))
@@ -33,10 +33,10 @@ FIRST_PLACE = (
     .limit(1)
     .scalar_subquery()
 )
-"""The same as part of a statement on the stage; a place beyond all others if there is none."""
+"""The first unfinished place, as part of a statement on the stage; beyond all places if none."""
 
 
 async def first_unfinished(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
-    """Explore step and position of the first training group that is in work or to be shaped."""
+    """Returns explore step and position of the first open or unprocessed training group."""
     rows = await fetch(connection, _FIRST, given(key))
     return min(((row.explore_step, row.position) for row in rows), default=None)

@@ -1,4 +1,4 @@
-"""Statements on uploads of tasks: what of each request is stored, and what was refused."""
+"""Statements on uploads of tasks: the stored and refused rows of each request."""
 
 import uuid
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Upload:
 async def insert_submitted(
     connection: AsyncConnection, tenant: str, name: str, *, is_queue: bool
 ) -> None:
-    """Enter a taskset that a client is about to send, unless it is there."""
+    """Inserts a taskset that a client is about to upload, unless it exists."""
     statement = insert(taskset).values(
         tenant=tenant,
         taskset_id=str(uuid.uuid4()),
@@ -40,7 +40,7 @@ async def insert_submitted(
 
 
 async def find_upload(connection: AsyncConnection, tenant: str, request_id: str) -> Upload | None:
-    """The upload of a request, if it has begun."""
+    """Returns the upload of a request, if it has begun."""
     row = (
         await connection.execute(sa.select(taskset_upload).where(_own(tenant, request_id)))
     ).first()
@@ -50,7 +50,7 @@ async def find_upload(connection: AsyncConnection, tenant: str, request_id: str)
         taskset_id=row.taskset_id,
         num_stored=row.num_stored,
         num_refused=row.num_refused,
-        refused=[RefusedRow(index=one["index"], reason=one["reason"]) for one in row.refused],
+        refused=[RefusedRow(index=item["index"], reason=item["reason"]) for item in row.refused],
         is_complete=row.is_complete,
     )
 
@@ -58,7 +58,7 @@ async def find_upload(connection: AsyncConnection, tenant: str, request_id: str)
 async def insert_upload(
     connection: AsyncConnection, tenant: str, request_id: str, taskset_id: str
 ) -> None:
-    """Begin an upload."""
+    """Inserts an upload."""
     values = {"tenant": tenant, "request_id": request_id, "taskset_id": taskset_id}
     await connection.execute(sa.insert(taskset_upload).values(values))
 
@@ -66,7 +66,7 @@ async def insert_upload(
 async def grow_upload(
     connection: AsyncConnection, tenant: str, request_id: str, num_rows: int
 ) -> None:
-    """Note that it goes on, and that more of it is stored."""
+    """Records that more rows of an upload are stored."""
     await connection.execute(
         sa.update(taskset_upload)
         .where(_own(tenant, request_id))
@@ -82,8 +82,8 @@ async def complete_upload(
     num_refused: int,
     refused: Sequence[RefusedRow],
 ) -> None:
-    """Note that all of it is stored, and what was refused."""
-    listed = [{"index": one.index, "reason": one.reason} for one in refused]
+    """Records that an upload is complete, and its refused rows."""
+    listed = [{"index": item.index, "reason": item.reason} for item in refused]
     await connection.execute(
         sa.update(taskset_upload)
         .where(_own(tenant, request_id))
@@ -92,7 +92,7 @@ async def complete_upload(
 
 
 async def delete_uploads(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
-    """Forget all uploads of a taskset."""
+    """Deletes all uploads of a taskset."""
     await connection.execute(
         sa.delete(taskset_upload).where(C.tenant == tenant, C.taskset_id == taskset_id)
     )

@@ -1,4 +1,4 @@
-"""Where Alembic enters."""
+"""Entry point of Alembic."""
 
 from services.synchronizer.tables import metadata
 from trinity.schema_revisions import run_environment

@@ -1,1 +1,1 @@
-"""The synchronizer's state in Postgres: every change is one transaction, nothing is kept here."""
+"""The synchronizer's state in Postgres: every change is a transaction, nothing is cached."""

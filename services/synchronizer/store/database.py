@@ -1,4 +1,4 @@
-"""Transactions on the synchronizer's database, and the notification that each change ends with."""
+"""Transactions on the synchronizer's database, and the notification at the end of each change."""
 
 import contextlib
 import uuid
@@ -13,33 +13,33 @@ CHANNEL = "synchronizer"
 
 
 class Database:
-    """Hands out transactions; what goes wrong with the connection rises as Unavailable."""
+    """Opens transactions; connection errors are raised as Unavailable."""
 
-    def __init__(self, engine: AsyncEngine, hasty: AsyncEngine) -> None:
-        """`hasty` is an engine whose commits do not wait for the disk."""
+    def __init__(self, engine: AsyncEngine, async_commit: AsyncEngine) -> None:
+        """Takes two engines; commits of `async_commit` do not wait for the disk."""
         self._engine = engine
-        self._hasty = hasty
+        self._async_commit = async_commit
 
     @contextlib.asynccontextmanager
     async def changing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that commits at the end of the block."""
+        """Opens a transaction that commits at the end of the block."""
         with map_database_errors():
             async with self._engine.begin() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
     async def noting(self) -> AsyncIterator[AsyncConnection]:
-        """For what comes often and is said again soon: each statement is a transaction of its own.
+        """Opens an autocommit connection for frequent writes that are repeated soon (heartbeats).
 
-        That is one way to the database and back instead of four, and none to the disk.
+        A statement takes one round trip instead of four, and no write to disk is awaited.
         """
         with map_database_errors():
-            async with self._hasty.connect() as connection:
+            async with self._async_commit.connect() as connection:
                 yield await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction whose queries all see the same moment."""
+        """Opens a read-only transaction whose queries all see the same snapshot."""
         with map_database_errors():
             async with self._engine.connect() as connection:
                 yield await connection.execution_options(
@@ -48,5 +48,5 @@ class Database:
 
 
 async def notify(connection: AsyncConnection, experiment_id: uuid.UUID) -> None:
-    """Wake whoever watches the experiment, on every replica, once this transaction commits."""
+    """Wakes watchers of the experiment on every replica, once this transaction commits."""
     await connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(experiment_id))))

@@ -1,4 +1,4 @@
-"""Experiments and their stages as rows."""
+"""Statements on experiments and their stages."""
 
 import uuid
 from collections import defaultdict
@@ -21,7 +21,7 @@ _stage = tables.stage.c
 async def insert(
     connection: AsyncConnection, experiment: Experiment, plan: str, directory: str
 ) -> bool:
-    """Record a new experiment; false when its tenant has one of that label."""
+    """Inserts an experiment; False if its tenant has one with that label."""
     inserted = await connection.execute(
         pg.insert(tables.experiment)
         .values(
@@ -57,9 +57,9 @@ async def insert(
 async def owner_of(
     connection: AsyncConnection, directory: str, *, but: tuple[str, str]
 ) -> tuple[str, str] | None:
-    """Tenant and label of the experiment that works in a directory, `but` for the one that asks.
+    """Returns tenant and label of the experiment that uses a directory, other than `but`.
 
-    Until this transaction ends nobody else is told so of that directory.
+    Locks the directory: concurrent calls for it wait until this transaction ends.
     """
     key = sa.func.hashtextextended(f"experiments in {directory}", 0)
     await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
@@ -72,7 +72,7 @@ async def owner_of(
 
 
 async def save(connection: AsyncConnection, old: Experiment, new: Experiment) -> bool:
-    """Write what differs, under the lock of `locked`; false when nothing does."""
+    """Saves changes, under the lock of `locked`; False if there are none."""
     if new == old:
         return False
     await connection.execute(
@@ -94,7 +94,7 @@ async def save(connection: AsyncConnection, old: Experiment, new: Experiment) ->
 async def replace_plan(
     connection: AsyncConnection, experiment_id: uuid.UUID, plan: str, directory: str
 ) -> None:
-    """Keep the plan that the experiment goes on with, and where."""
+    """Stores the plan and the directory that the experiment resumes with."""
     await connection.execute(
         sa.update(tables.experiment)
         .where(_experiment.id == experiment_id)
@@ -103,7 +103,7 @@ async def replace_plan(
 
 
 async def locked(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
-    """Read an experiment that nobody else changes until this transaction ends.
+    """Returns an experiment, locked until this transaction ends.
 
     Raises: NotFound.
     """
@@ -113,7 +113,7 @@ async def locked(connection: AsyncConnection, experiment_id: uuid.UUID) -> Exper
 
 
 async def locked_by_label(connection: AsyncConnection, tenant: str, label: str) -> Experiment:
-    """Read and lock an experiment that is known to exist."""
+    """Returns an experiment that is known to exist, locked until this transaction ends."""
     query = sa.select(_experiment.id).where(
         _experiment.tenant == tenant, _experiment.label == label
     )
@@ -122,7 +122,7 @@ async def locked_by_label(connection: AsyncConnection, tenant: str, label: str) 
 
 
 async def get(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
-    """Read an experiment.
+    """Returns an experiment.
 
     Raises: NotFound.
     """
@@ -135,14 +135,14 @@ async def get(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experime
 
 
 async def plan_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str:
-    """Read the plan of an experiment that is known to exist."""
+    """Returns the plan of an experiment that is known to exist."""
     query = sa.select(_experiment.plan).where(_experiment.id == experiment_id)
     plan: str = (await connection.execute(query)).scalar_one()
     return plan
 
 
 async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment, ...]:
-    """Experiments that run, oldest first; an empty tenant is all of them."""
+    """Returns the running experiments, oldest first; an empty tenant means all tenants."""
     query = sa.select(tables.experiment).where(_experiment.state == ExperimentState.RUNNING)
     if tenant:
         query = query.where(_experiment.tenant == tenant)
@@ -152,7 +152,7 @@ async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment,
 async def newest(
     connection: AsyncConnection, limit: int, *, tenant: str = "", label: str = ""
 ) -> tuple[Experiment, ...]:
-    """Experiments of any state, newest first; an empty tenant or label is all of them."""
+    """Returns experiments in any state, newest first; an empty tenant or label means all."""
     query = sa.select(tables.experiment)
     if tenant:
         query = query.where(_experiment.tenant == tenant)
@@ -163,7 +163,7 @@ async def newest(
 
 
 async def tenant_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str | None:
-    """Whose experiment it is; None when there is none."""
+    """Returns the tenant of an experiment; None if it does not exist."""
     query = sa.select(_experiment.tenant).where(_experiment.id == experiment_id)
     tenant: str | None = (await connection.execute(query)).scalar_one_or_none()
     return tenant

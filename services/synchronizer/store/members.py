@@ -1,4 +1,4 @@
-"""Members as rows; how long one has been silent is measured by the database's clock."""
+"""Statements on members; their silence is measured by the database's clock."""
 
 import uuid
 from dataclasses import asdict
@@ -24,9 +24,9 @@ _SAID = (*_DESCRIBED, "pinned_versions", "waits")
 
 
 async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -> bool:
-    """Record how a member describes itself.
+    """Records the heartbeat of a member.
 
-    False, and nothing changes, where the id is that of another role's or another tenant's member.
+    False, without a change, if the id belongs to a member of another role or tenant.
     """
     values = {
         "id": member.id,
@@ -39,7 +39,7 @@ async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -
 
 @lru_cache(maxsize=16)
 def _note(tenant: str) -> sa.Executable:
-    """Built once: it is executed more often than all others together."""
+    """Builds the upsert once: it runs more often than all other statements together."""
     said = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_SAID)}
     new = pg.insert(tables.member).values(**said, last_heard=_now)
     changed = {name: new.excluded[name] for name in (*_SAID, "last_heard")}
@@ -50,7 +50,7 @@ def _note(tenant: str) -> sa.Executable:
 
 
 async def forget_silent(connection: AsyncConnection) -> None:
-    """Forget those long silent."""
+    """Deletes members that have been silent for too long."""
     forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
     await connection.execute(
         sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
@@ -58,7 +58,7 @@ async def forget_silent(connection: AsyncConnection) -> None:
 
 
 async def forget(connection: AsyncConnection, member: Member, tenant: str = "") -> None:
-    """Remove a member that says goodbye, for itself alone."""
+    """Deletes a member that shuts down, if the row is its own."""
     is_role = _member.role == member.role
     await connection.execute(
         sa.delete(tables.member).where(_member.id == member.id, _same(is_role, tenant))
@@ -66,7 +66,7 @@ async def forget(connection: AsyncConnection, member: Member, tenant: str = "") 
 
 
 def _same(is_role: sa.ColumnElement[bool], tenant: str) -> sa.ColumnElement[bool]:
-    """Whether the row may be the member's own: of its role, and of no other tenant's experiment."""
+    """Condition: the row is of the member's role, and not of another tenant's experiment."""
     if not tenant:
         return is_role
     own = _member.experiment_id.in_(_experiments_of(tenant))
@@ -80,9 +80,9 @@ def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:
 async def remembered(
     connection: AsyncConnection, experiment_id: uuid.UUID | None, tenant: str = ""
 ) -> tuple[Member, ...]:
-    """Members heard of lately; with an experiment, those that work on it and those that idle.
+    """Returns recently heard members; with an experiment, those that work on it and idle ones.
 
-    With a tenant only those that work on its experiments: who idles may be another tenant's.
+    With a tenant, only those that work on its experiments: idle ones may be of another tenant.
     """
     query = sa.select(tables.member, _silent_seconds.label("silent_seconds")).where(
         _silent_seconds <= REMEMBERED_SECONDS
@@ -114,7 +114,7 @@ async def remembered(
 async def pinned_versions(
     connection: AsyncConnection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[int, ...]:
-    """Versions of a stage that live members use, each once, in order; -1 is none."""
+    """Returns the distinct versions of a stage that live members use, in order; skips -1 (none)."""
     query = sa.select(_member.version, _member.pinned_versions).where(
         _member.experiment_id == experiment_id,
         _member.stage == stage,

@@ -1,4 +1,4 @@
-"""Published weights: which there are, which may still be loaded, and who needs them."""
+"""Statements on published weights."""
 
 import uuid
 
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def from_row(columns: sa.RowMapping) -> Version:
-    """Build a version from `COLUMNS`."""
+    """Converts a row with `COLUMNS`."""
     return Version(
         stage=columns[_version.stage],
         version=columns[_version.version],
@@ -48,7 +48,7 @@ def from_row(columns: sa.RowMapping) -> Version:
 
 
 async def publish(connection: AsyncConnection, experiment: Experiment, new: Version) -> bool:
-    """Record weights under the experiment's lock; false when they were recorded before.
+    """Records weights, under the experiment's lock; False if they were recorded before.
 
     Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
     contradicts what is published.
@@ -80,7 +80,7 @@ async def publish(connection: AsyncConnection, experiment: Experiment, new: Vers
 async def retire(
     connection: AsyncConnection, experiment: Experiment, gone: tuple[VersionName, ...]
 ) -> bool:
-    """Record that files are gone; false when that was known of all of them."""
+    """Records that files are gone; False if that was recorded of all of them."""
     numbers = sa.tuple_(_version.stage, _version.incarnation, _version.version)
     changed = await connection.execute(
         sa.update(tables.version)
@@ -94,7 +94,7 @@ async def retire(
 async def available(
     connection: AsyncConnection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[Version, ...]:
-    """Versions of a stage that can be loaded, oldest first."""
+    """Returns the versions of a stage that can be loaded, oldest first."""
     query = (
         sa.select(*COLUMNS)
         .where(_of_stage(experiment_id, stage), _version.available)
