@@ -1,4 +1,4 @@
-"""Start the explorer: python -m services.explorer"""
+"""Starts the explorer: python -m services.explorer"""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from trinity.rpc.runner import run_service
 
 
 async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
-    """Explore until `stop` is set."""
+    """Runs the explorer until `stop` is set."""
     load_plugins(plugin_dirs_from_environment())
     explorer = Explorer(
         settings=settings,

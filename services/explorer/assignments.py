@@ -1,4 +1,4 @@
-"""Work as the explorer holds it."""
+"""Assignments leased from the buffer, and its answers to requests for them."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from trinity.types import JsonObject
 
 
 class Kind(StrEnum):
-    """What a rollout is for."""
+    """The purpose of a rollout."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -22,7 +22,7 @@ class Assignment:
     id: str
     kind: Kind
     explore_step: int
-    """Of an evaluation, the version it measures."""
+    """The version to measure, if it is an evaluation."""
     position: int
     taskset: str
     task_index: int
@@ -34,28 +34,28 @@ class Assignment:
     traceparent: str = ""
 
     def new_task(self) -> JsonObject:
-        """The task's row, for one run: what its workflow changes there reaches no other."""
+        """Returns a fresh copy of the task's row: a workflow's changes affect no other run."""
         row: JsonObject = json.loads(self.task_json)
         return row
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Work."""
+    """The buffer granted work."""
 
     assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """No work now."""
+    """There is no work now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """No work ever again in this stage."""
+    """The stage will have no more work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +72,4 @@ class Stopped:
 
 LeaseAnswer = Granted | Waiting | Drained | Cancelled
 Ending = Drained | Cancelled | Stopped
-"""Why there is nothing more to do in a stage."""
+"""The reason for having nothing more to do in a stage."""

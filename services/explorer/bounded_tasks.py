@@ -1,4 +1,4 @@
-"""Coroutines of users, ended in time whatever they do about it."""
+"""Runs users' coroutines with a time limit that holds even if they ignore cancellation."""
 
 import asyncio
 import logging
@@ -11,21 +11,21 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 GRACE_SECONDS = 2.0
-"""To clean up in; a cancelled task that takes longer is not waited for."""
+"""Time for cleanup after a cancellation; a task that takes longer is abandoned."""
 
 
 class TimeOver(Exception):
-    """It took longer than it may."""
+    """A coroutine exceeded its time limit."""
 
 
 class BoundedTasks:
-    """Runs each coroutine in a task of its own, which is cancelled when its time is over.
+    """Runs each coroutine in its own task, which is cancelled when its time is over.
 
-    A task need not end when it is cancelled. One that does not within the grace goes on as a lost
-    one: what it gives counts for nothing, and it keeps no process from ending. There are never more
-    than `max_lost` of them before coroutines are refused.
+    A cancelled task may not end. One that still runs after the grace period counts as lost: its
+    result is discarded, and it does not keep the process from exiting. Once `max_lost` tasks are
+    lost, further coroutines are refused.
 
-        made = await tasks.run(workflow.run_async, seconds=60.0, before_end=close_models)
+        result = await tasks.run(workflow.run_async, seconds=60.0, before_end=close_models)
     """
 
     def __init__(self, *, max_lost: int = MAX_LOST, grace_seconds: float = GRACE_SECONDS) -> None:
@@ -35,7 +35,7 @@ class BoundedTasks:
 
     @property
     def num_lost(self) -> int:
-        """Tasks that still run what nobody waits for any more."""
+        """The number of abandoned tasks that still run."""
         return len(self._lost)
 
     async def run(
@@ -45,14 +45,14 @@ class BoundedTasks:
         seconds: float,
         before_end: Callable[[], Awaitable[None]],
     ) -> T:
-        """Its result; `before_end` is awaited before it is cancelled.
+        """Returns the coroutine's result; `before_end` is awaited before it is cancelled.
 
-        Raises: TimeOver, RuntimeError where too many are lost, and whatever it raises itself.
+        Raises: TimeOver, RuntimeError when too many tasks are lost, any error of the coroutine.
         """
         if len(self._lost) >= self._max_lost:
             raise RuntimeError(
-                f"{self._max_lost} workflows whose time is over go on though they were cancelled, "
-                "and no further one is started: let the workflow end at asyncio.CancelledError"
+                f"{self._max_lost} workflows still run past their time limit though they were "
+                "cancelled, and no more are started: let the workflow end at asyncio.CancelledError"
             )
         task = asyncio.create_task(_kept(function))
         task.add_done_callback(self._is_over)
@@ -63,10 +63,10 @@ class BoundedTasks:
             await self._end(task, before_end)
         if is_over:
             raise TimeOver
-        made = task.result()
-        if isinstance(made, SystemExit):
-            raise made
-        return made
+        result = task.result()
+        if isinstance(result, SystemExit):
+            raise result
+        return result
 
     async def _end(
         self, task: asyncio.Task[Any], before_end: Callable[[], Awaitable[None]]
@@ -83,21 +83,21 @@ class BoundedTasks:
                 self._let_go(task)
 
     def _let_go(self, task: asyncio.Task[Any]) -> None:
-        """Whoever ends the event loop cancels all tasks and waits for them: not for this one."""
+        """Unregisters a task that still runs, so that closing the event loop does not await it."""
         if not task.done():
-            logger.warning("a workflow goes on though it was cancelled")
+            logger.warning("a workflow still runs though it was cancelled")
             self._lost.add(task)
             asyncio.tasks._unregister_task(task)
 
     def _is_over(self, task: asyncio.Task[Any]) -> None:
-        """What it raises late is nobody's business."""
+        """Retrieves the exception of an abandoned task, so that asyncio does not log it."""
         self._lost.discard(task)
         if not task.cancelled():
             task.exception()
 
 
 async def _kept(function: Callable[[], Coroutine[None, None, T]]) -> T | SystemExit:
-    """As a value, what would end the event loop if a task raised it."""
+    """Returns SystemExit as a value: raised by a task, it would end the event loop."""
     try:
         return await function()
     except SystemExit as error:

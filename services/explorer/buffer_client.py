@@ -1,4 +1,4 @@
-"""The buffer as the explorer calls it: domain values in and out."""
+"""Client of the buffer service: takes and returns domain values."""
 
 import hashlib
 from collections.abc import AsyncIterator, Iterable
@@ -44,7 +44,7 @@ FATES = {
 
 
 class BufferClient:
-    """Calls in the name of one explorer process.
+    """Calls the buffer on behalf of one explorer process.
 
     Every call raises an RpcError when it fails.
     """
@@ -54,9 +54,9 @@ class BufferClient:
         self._explorer_id = explorer_id
 
     async def open_stage(self, key: StageKey, plan_json: str, seed: int) -> None:
-        """Make the stage known.
+        """Registers the stage.
 
-        Raises: Unavailable also while its tasksets are still read or awaited.
+        Raises: Unavailable, also while its tasksets are still being read or awaited.
         """
         request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
         with calling("buffer"):
@@ -74,10 +74,11 @@ class BufferClient:
         trains_exactly: bool,
         wait_seconds: float = POLL_SECONDS,
     ) -> LeaseAnswer:
-        """Ask for work, waiting a while for some.
+        """Requests work and waits a while for it.
 
-        `held` are all leases that this explorer has in the stage: others were lost on their way and
-        are free again. `trains_exactly` makes training runs need the very version they name.
+        `held` names all leases that this explorer has in the stage: any others were lost in
+        transit and become free again. With `trains_exactly`, training runs need exactly the
+        version that they name.
         """
         request = pb.LeaseAssignmentsRequest(
             key=stage_key_to_proto(key),
@@ -96,7 +97,7 @@ class BufferClient:
     async def renew(
         self, key: StageKey, assignments: Iterable[Assignment], lease_seconds: float
     ) -> set[str]:
-        """Hold leases longer; gives the ids of those that are lost."""
+        """Renews leases and returns the ids of those that are lost."""
         request = pb.RenewLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
@@ -108,7 +109,7 @@ class BufferClient:
         return set(response.lost_assignment_ids)
 
     async def release(self, key: StageKey, assignments: Iterable[Assignment] = ()) -> None:
-        """Give leases back; without names all that this explorer holds in the stage."""
+        """Releases the given leases, or without any all that this explorer holds in the stage."""
         request = pb.ReleaseLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
@@ -118,7 +119,7 @@ class BufferClient:
             await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
 
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
-        """Store content and give its SHA-256."""
+        """Stores content and returns its SHA-256."""
         digest = hashlib.sha256(content).digest()
         chunks = [content[i : i + CHUNK_BYTES] for i in range(0, len(content), CHUNK_BYTES)]
         requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
@@ -131,11 +132,11 @@ class BufferClient:
     async def watch_commits(
         self, producer: str, sequences: list[int]
     ) -> AsyncIterator[list[tuple[int, Report]]]:
-        """Stream reports by sequence, first of the sequences named, then as they come."""
+        """Streams reports by sequence: first those for `sequences`, then new ones as they come."""
         request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
         stream = self._stub.WatchCommits(request, timeout=STREAM_SECONDS)
         async for response in following("buffer", stream):
-            yield [(one.sequence, Report(FATES[one.state], one.reason)) for one in response.reports]
+            yield [(r.sequence, Report(FATES[r.state], r.reason)) for r in response.reports]
 
 
 def _lease(assignment: Assignment) -> pb.Lease:

@@ -1,4 +1,4 @@
-"""Other services' answers: errors as ours, and streams that end in peace."""
+"""Helpers for calls to other services: converts gRPC errors and ends watch streams cleanly."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @contextmanager
 def calling(service: str) -> Iterator[None]:
-    """Raise our error, with the service's name, for a call that failed."""
+    """Converts the error of a failed call to ours, prefixed with the service's name."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
@@ -22,7 +22,7 @@ def calling(service: str) -> Iterator[None]:
 
 
 async def following(service: str, stream: AsyncIterable[T]) -> AsyncIterator[T]:
-    """What a watch stream says, until its time is over; then it is to be opened again."""
+    """Yields a watch stream's messages until its deadline, after which it must be reopened."""
     with calling(service):
         try:
             async for message in stream:

@@ -1,4 +1,4 @@
-"""Results that wait long for their commit: shown, and not for ever."""
+"""Shows results that wait long for their commit, and fails the stage after a deadline."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from services.explorer.unconfirmed import Unconfirmed
 
 LOOK_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 1.0
-"""Most results are committed within a tenth of it."""
+"""Most results are committed within a tenth of this."""
 WAIT = "commits"
 
 
@@ -19,7 +19,7 @@ class CommitPatience:
         self._patience = patience
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Runs until cancelled.
 
         Raises: StageFailed when a result waits for too long.
         """

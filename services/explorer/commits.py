@@ -10,7 +10,7 @@ PAUSE_SECONDS = 0.2
 
 
 class CommitWatch:
-    """Settles results as the buffer reports on them; opens the stream again when it ends."""
+    """Settles results as the buffer reports on them; reopens the stream when it ends."""
 
     def __init__(self, *, producer: str, buffer: BufferClient, unconfirmed: Unconfirmed) -> None:
         self._producer = producer
@@ -18,7 +18,7 @@ class CommitWatch:
         self._unconfirmed = unconfirmed
 
     async def run(self) -> None:
-        """Until cancelled. Who waits for reports bounds the wait."""
+        """Runs until cancelled; callers that wait for reports set their own deadlines."""
         while True:
             try:
                 await self._follow()

@@ -1,4 +1,4 @@
-"""Counts of what this process does, for those who ask it."""
+"""Counters of this process, shown by its gRPC service and its metrics."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,17 @@ from trinity.workflows.generation import Generation, Generator, Heard, Scores
 
 @dataclass(slots=True)
 class Counts:
-    """Written by the work, read by the servicer."""
+    """Counters that the rollout work writes and the servicer reads."""
 
     num_running: int = 0
     num_generated_tokens: int = 0
 
 
 class CountedGenerator:
-    """The generator; tokens that it makes are counted, whatever becomes of them.
+    """Wraps a generator and counts the tokens that it generates, whether or not they are used.
 
-    Samples cannot tell: between the turns of one are others' tokens, and some are never handed in.
+    Samples cannot give this count: their tokens between turns are not generated, and some samples
+    are never handed in.
     """
 
     def __init__(self, generator: Generator, counts: Counts) -> None:
@@ -32,7 +33,7 @@ class CountedGenerator:
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Continue the prompt."""
+        """Continues the prompt."""
         generation = await self._generator.generate(
             prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
         )
@@ -40,5 +41,5 @@ class CountedGenerator:
         return generation
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        """Of given tokens, which are not counted."""
+        """Scores given tokens, which are not counted."""
         return await self._generator.score(token_ids, num_likeliest=num_likeliest)

@@ -42,33 +42,33 @@ class Director:
 
     @property
     def key(self) -> StageKey | None:
-        """The stage that leases are held in."""
+        """The stage in which leases are held, if any."""
         work = self._work
         return work.key if work is not None and work.holds_leases else None
 
     async def run(self) -> None:
-        """Until `stop` was called and what had begun is over; or until cancelled."""
+        """Runs until cancelled, or until `stop` was called and the work in progress is over."""
         seen: tuple[ExperimentView, ...] | None = None
         while not self._stopping:
             self._beats.set_activity(IDLE)
             seen = await self._next_state(seen)
-            await self._work_on(await self._choice([one for one in seen if _has_work(one)]))
+            await self._work_on(await self._choice([view for view in seen if _has_work(view)]))
 
     def stop(self) -> bool:
-        """Take no more work; says whether there are runs that may still end."""
+        """Stops taking work; returns whether there are runs that may still end."""
         self._stopping = True
         return self._work.stop() if self._work is not None else False
 
     async def _next_state(
         self, seen: tuple[ExperimentView, ...] | None
     ) -> tuple[ExperimentView, ...]:
-        """Experiments with work, as they are after `seen` was dealt with."""
+        """Waits until the experiments differ from `seen` and one of them has work."""
         return await self._experiments.wait_for(
             lambda now: now is not seen and any(map(_has_work, now))
         )
 
     async def _choice(self, waiting: Sequence[ExperimentView]) -> ExperimentView:
-        """Explorers that find several experiments spread over them."""
+        """Picks the experiment with the fewest other explorers, so that explorers spread out."""
         if len(waiting) == 1:
             return waiting[0]
         try:
@@ -76,10 +76,10 @@ class Director:
         except RpcError as error:
             logger.info("other explorers cannot be seen", extra={"reason": str(error)})
             return waiting[0]
-        return min(waiting, key=lambda one: others[one.id])
+        return min(waiting, key=lambda experiment: others[experiment.id])
 
     async def _work_on(self, experiment: ExperimentView) -> None:
-        """Results of a stage that has ended otherwise than by `stop` serve nobody any more."""
+        """Works on the experiment, then drops its unconfirmed results unless `stop` was called."""
         self._beats.set_work(experiment.id, "")
         self._work = ExperimentWork(
             experiment=experiment,

@@ -1,4 +1,4 @@
-"""What the explorer asks of a rollout engine."""
+"""The interface of a rollout engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from trinity.workflows.generation import Generator
 
 
 class EngineDied(TrinityError):
-    """The engine's process is gone: this process must start anew."""
+    """The engine's process is gone: this process must be restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,44 +24,44 @@ class EngineOptions:
     """Tokens that end a response."""
     rollout: EngineConfig
     number: int = 0
-    """Which of the `engine_num` engines of the model it is."""
+    """Index of this engine among the `engine_num` engines of the model."""
     first_gpu: int = 0
-    """Where the GPUs of the model's engines begin, among those of this process."""
+    """Index of the first GPU of the model's engines among the GPUs of this process."""
     gpus_of_process: int | None = None
-    """GPUs of the engines of all models; None where there is one model."""
+    """Number of GPUs for the engines of all models; None with a single model."""
     holds_to_schemas: bool = False
-    """Whether responses may be held to a JSON Schema, for which it needs the tokenizer."""
+    """True if responses may be constrained by a JSON Schema, which needs the tokenizer."""
     role: str = "the rollout engine"
-    """How sentences call it."""
+    """Name of the engine in messages."""
 
 
 class Engine(Generator, Protocol):
-    """A model in memory that makes tokens and takes new weights.
+    """A model in memory that generates tokens and accepts new weights.
 
     `load_weights` is called only while nothing is being generated.
     """
 
     async def load_weights(self, directory: Path) -> None:
-        """Replace the weights by those of a Hugging Face directory, of the same architecture."""
+        """Replaces the weights with those of a Hugging Face directory of the same architecture."""
         ...
 
     @property
     def receivers(self) -> Receivers:
-        """Its processes that would receive weights."""
+        """The engine's processes that would receive weights."""
         ...
 
     async def receive_weights(self, seat: Seat) -> str:
-        """Replace the weights by those that come from a trainer's memory.
+        """Replaces the weights with those sent from a trainer's memory.
 
-        Answers why they must not be used, and others must be loaded; empty where all is well.
-        Called, as `load_weights` is, while nothing is being generated.
+        Returns the reason why they must not be used and others must be loaded; empty on success.
+        Like `load_weights`, it is called only while nothing is being generated.
         """
         ...
 
     async def check(self) -> None:
-        """Raises: EngineDied when it has."""
+        """Raises EngineDied if the engine has died."""
         ...
 
     async def close(self) -> None:
-        """Free what the engine holds."""
+        """Releases the engine's resources."""
         ...

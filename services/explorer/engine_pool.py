@@ -12,10 +12,10 @@ from trinity.workflows.generation import Generation, Heard, Scores
 
 
 class EnginePool:
-    """Each call goes to the engine that has the fewest, in turn where several have as few.
+    """Sends each call to the engine with the fewest calls, in turn among equals.
 
-    Which one answers makes no difference: a response follows from weights, prompt and seed. All of
-    them have the same weights whenever nothing is being loaded, and one that dies ends them all.
+    The choice does not affect the response, which follows from weights, prompt and seed. All
+    engines have the same weights whenever nothing is being loaded. If one dies, the pool fails.
     """
 
     def __init__(self, engines: Sequence[Engine]) -> None:
@@ -31,33 +31,33 @@ class EnginePool:
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Continue the prompt on the engine with the least to do."""
+        """Continues the prompt on the least busy engine."""
         with self._chosen() as engine:
             return await engine.generate(
                 prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
             )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        """By the engine with the least to do."""
+        """Scores tokens on the least busy engine."""
         with self._chosen() as engine:
             return await engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
-        """Give all of them the same weights, at the same time."""
+        """Loads the same weights into all engines at the same time."""
         async with asyncio.TaskGroup() as tasks:
             for engine in self._engines:
                 tasks.create_task(engine.load_weights(directory))
 
     @property
     def receivers(self) -> Receivers:
-        """All of theirs, in the order of the engines; of one kind, as the engines are."""
-        each = [engine.receivers for engine in self._engines]
+        """The receivers of all engines, in the engines' order; all are of one kind."""
+        parts = [engine.receivers for engine in self._engines]
         return Receivers(
-            count=sum(one.count for one in each), have_gpu=all(one.have_gpu for one in each)
+            count=sum(part.count for part in parts), have_gpu=all(part.have_gpu for part in parts)
         )
 
     async def receive_weights(self, seat: Seat) -> str:
-        """All at the same time, in one group; one that fails is enough for none to use them."""
+        """Receives in all engines at once, as one group; if one fails, none may use the weights."""
         async with asyncio.TaskGroup() as tasks:
             receiving = []
             for engine in self._engines:
@@ -66,17 +66,17 @@ class EnginePool:
         return next((task.result() for task in receiving if task.result()), "")
 
     async def check(self) -> None:
-        """Raises: EngineDied when any of them has."""
+        """Raises EngineDied if any engine has died."""
         for engine in self._engines:
             await engine.check()
 
     async def close(self) -> None:
-        """End all of them."""
+        """Closes all engines."""
         await asyncio.gather(*(engine.close() for engine in self._engines))
 
     @contextmanager
     def _chosen(self) -> Iterator[Engine]:
-        """The engine with the least to do, which has a call more until the block ends."""
+        """Yields the least busy engine and counts a call on it until the block ends."""
         chosen = self._least_busy()
         self._num_calls[chosen] += 1
         try:
@@ -85,7 +85,7 @@ class EnginePool:
             self._num_calls[chosen] -= 1
 
     def _least_busy(self) -> int:
-        """The first after the one chosen last, among those with the fewest calls."""
+        """Returns the index of the next engine in turn among those with the fewest calls."""
         count = len(self._engines)
         in_turn = [(self._last + 1 + i) % count for i in range(count)]
         self._last = min(in_turn, key=self._num_calls.__getitem__)

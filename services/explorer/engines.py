@@ -34,19 +34,19 @@ StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningModel:
-    """Engines of one model with what goes with it."""
+    """The engines of one model with its tokenizer, parsers and API."""
 
     engine: Engine
-    """All of them as one."""
+    """All engines of the model as one."""
     each: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
-    """What finds calls of tools and thoughts in responses, if anything does."""
+    """Finds tool calls and reasoning in responses, if the model has parsers."""
     api: OpenAIApi | None = None
-    """Where workflows' own clients reach the model, if they may."""
+    """Server for workflows' own clients, if the model has one."""
 
     async def close(self) -> None:
-        """End them."""
+        """Closes the API and the engines."""
         if self.api is not None:
             await self.api.close()
         await self.engine.close()
@@ -54,21 +54,21 @@ class RunningModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningEngine:
-    """The policy's engine, and the models beside it."""
+    """The policy's engines and the auxiliary models."""
 
     engine: Engine
-    """All of them as one."""
+    """All engines of the model as one."""
     each: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     loader: WeightLoader
     parsers: ResponseParsers | None = None
-    """What finds calls of tools and thoughts in responses, if anything does."""
+    """Finds tool calls and reasoning in responses, if the model has parsers."""
     api: OpenAIApi | None = None
     auxiliary: tuple[RunningModel, ...] = ()
 
 
 class Engines:
-    """Those of the models of one stage at a time; several engines of a model work as one."""
+    """The engines of one stage's models; several engines of a model work as one."""
 
     def __init__(self, *, start: StartEngine, waits: Waits) -> None:
         self._start = start
@@ -78,17 +78,17 @@ class Engines:
         self._running: RunningEngine | None = None
         self._seconds = 0.0
         self._variables: Mapping[str, str] = {}
-        """Of the stage, over those of the process."""
+        """Variables of the stage, which override those of the process."""
 
     @property
     def is_running(self) -> bool:
-        """Whether there is an engine."""
+        """True if there is an engine."""
         return self._running is not None
 
     async def ensure(self, plan: StagePlan) -> RunningEngine:
-        """The engines for a stage: those that run, or new ones when the stage needs others.
+        """Returns the engines for a stage: the running ones, or new ones if it needs others.
 
-        Raises: UserError when a model cannot be run, or does not run in time.
+        Raises: UserError when a model cannot be run or does not load in time.
         """
         models = stage_models(plan)
         self._seconds = plan.config.synchronizer.sync_timeout
@@ -102,13 +102,13 @@ class Engines:
         return self._running
 
     async def close(self) -> None:
-        """End the engines, if there are any."""
+        """Closes the engines, if there are any."""
         started, self._started, self._running = self._started, [], None
-        for one in started:
-            await one.close()
+        for model in started:
+            await model.close()
 
     async def _begin_all(self, models: Sequence[StageModel]) -> RunningEngine:
-        """One after the other, as the engines of one model."""
+        """Starts the models one after the other, as `_start_all` does with engines."""
         await in_daemon_thread(lambda: _prepare(models))
         try:
             for model in models:
@@ -120,17 +120,17 @@ class Engines:
         return self._together(models, loader)
 
     async def _reach_again(self, running: RunningEngine) -> RunningEngine:
-        """With the models of others as this stage has them: one may have been given up before, and
-        addresses and keys are the stage's own.
+        """Reconnects to external models: one may have been given up before, and addresses and
+        keys are the stage's own.
         """
-        for place, model in enumerate(self._models):
+        for index, model in enumerate(self._models):
             if model.external is not None:
-                await self._started[place].close()
-                self._started[place] = await self._reach(model, model.external)
+                await self._started[index].close()
+                self._started[index] = await self._reach(model, model.external)
         return self._together(self._models, running.loader)
 
     def _together(self, models: Sequence[StageModel], loader: WeightLoader) -> RunningEngine:
-        policy, *beside = self._started
+        policy, *auxiliary = self._started
         return RunningEngine(
             engine=policy.engine,
             each=policy.each,
@@ -139,8 +139,8 @@ class Engines:
             loader=loader,
             api=policy.api,
             auxiliary=tuple(
-                replace(one, engine=SlowCalls(one.engine, name=model.name, waits=self._waits))
-                for one, model in zip(beside, models[1:], strict=True)
+                replace(running, engine=SlowCalls(running.engine, name=m.name, waits=self._waits))
+                for running, m in zip(auxiliary, models[1:], strict=True)
             ),
         )
 
@@ -195,7 +195,7 @@ class Engines:
         )
 
     async def _reach(self, model: StageModel, external: ExternalAccess) -> RunningModel:
-        """Nothing is asked of it before a workflow does."""
+        """Sets up an external model; no request is sent before a workflow makes one."""
         engine = ExternalEngine(
             access=read_access(external, {**os.environ, **self._variables}),
             patience=Patience(self._waits, self._seconds),
@@ -205,7 +205,7 @@ class Engines:
         return RunningModel(engine=engine, each=(engine,), tokenizer=tokenizer, api=api)
 
     async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
-        """One after the other: what an engine's processes see is set while they are started."""
+        """Starts engines one at a time: each start sets the environment of its processes."""
         started: list[Engine] = []
         try:
             for number in range(options.rollout.engine_num):
@@ -233,15 +233,15 @@ def _texts(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
 
 
 def _prepare(models: Sequence[StageModel]) -> None:
-    """Before the first import of heavy modules, which read the environment.
+    """Prepares the environment before the first import of heavy modules, which read it.
 
-    The hub may be asked as soon as one of the models is to come from there.
+    Access to the hub is allowed if one of the models comes from there.
     """
-    own = [one for one in models if one.external is None]
+    own = [model for model in models if model.external is None]
     if not own:
         return
-    path = next((one.path for one in own if not Path(one.path).is_dir()), own[0].path)
-    prepare_environment(path, look_at_machine(), sum(one.rollout.engine_num for one in own))
+    path = next((model.path for model in own if not Path(model.path).is_dir()), own[0].path)
+    prepare_environment(path, look_at_machine(), sum(model.rollout.engine_num for model in own))
 
 
 def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:

@@ -1,17 +1,17 @@
-"""Environment variables of a stage's workflows, put back when it is over."""
+"""Environment variables of a stage's workflows, restored when it is over."""
 
 import os
 from collections.abc import Mapping
 
 
 class WorkflowEnvironment:
-    """What a stage gives lies over the environment that the process was started in."""
+    """Overlays a stage's variables on the environment in which the process was started."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
     def set(self, variables: Mapping[str, str | bool | int | float]) -> None:
-        """Those of another stage are taken back first."""
+        """Sets the variables, after undoing those of the previous call."""
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)

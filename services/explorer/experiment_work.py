@@ -29,11 +29,11 @@ from trinity.types import StageKey
 logger = logging.getLogger(__name__)
 
 WITHOUT_PLAN_SECONDS = 600.0
-"""Patience while the plan, which says how much there is, is not known."""
+"""Deadline for reading the plan, which sets the deadline from then on."""
 
 
 class ExperimentWork:
-    """Works on one experiment as it was started; used once.
+    """Works on one start of an experiment; used once.
 
     The engine starts at once, while an earlier stage may still be training.
     """
@@ -53,15 +53,15 @@ class ExperimentWork:
         self._setup = setup
         self._beats = beats
         self._patience = Patience(beats.waits, WITHOUT_PLAN_SECONDS)
-        self._stage_name = next(one.name for one in experiment.stages if not one.is_over)
+        self._stage_name = next(stage.name for stage in experiment.stages if not stage.is_over)
         self._work: StageWork | ServeWork | None = None
         self._stopping = False
         self.holds_leases = False
-        """Whether work was asked for; who serves takes none."""
+        """True once work was requested; a stage that serves takes no leases."""
 
     @property
     def key(self) -> StageKey:
-        """The stage that leases are held in."""
+        """The stage in which leases are held."""
         return StageKey(
             tenant=self._experiment.tenant,
             experiment_id=self._experiment.id,
@@ -69,7 +69,7 @@ class ExperimentWork:
         )
 
     def stop(self) -> bool:
-        """Take no more work; says whether there are runs that may still end."""
+        """Stops taking work; returns whether there are runs that may still end."""
         self._stopping = True
         if self._work is None:
             return False
@@ -77,10 +77,10 @@ class ExperimentWork:
         return True
 
     async def run(self) -> None:
-        """Until the experiment needs nothing more, is over, was started anew, or has failed."""
+        """Runs until the experiment needs nothing more, is over, was restarted, or has failed."""
         try:
             await self._follow()
-        except Exception as error:  # a group of them, from the tasks below
+        except Exception as error:  # an ExceptionGroup from the tasks below
             sentence = sentence_of(error)
             if sentence is None:
                 raise
@@ -121,7 +121,7 @@ class ExperimentWork:
                 return
 
     async def _check(self, stages: Sequence[StagePlan], feed: Feed[Published]) -> None:
-        """What a later stage names wrongly is told now, not when the earlier ones have trained."""
+        """Reports a wrong name in a later stage now, before the earlier stages have trained."""
         known = await feed.wait_for(lambda _: True)
         for stage in stages:
             if not _stage_of(known.experiment, stage.name).is_over:
@@ -138,7 +138,7 @@ class ExperimentWork:
         self._beats.set_work(self._experiment.id, stage.name)
         self._beats.set_activity(EXPLORING)
         now = await feed.wait_for(lambda _: True)
-        given = None if stage.needs_training else _start_of(now.experiment, stage)
+        weights = None if stage.needs_training else _start_of(now.experiment, stage)
         job = StageJob(
             key=self.key,
             plan=stage,
@@ -146,7 +146,7 @@ class ExperimentWork:
             engine=engine,
             feed=feed,
             label=plan.label,
-            given=given,
+            given=weights,
         )
         ending = await self._explore(job)
         if isinstance(ending, Drained):
@@ -154,9 +154,10 @@ class ExperimentWork:
         return ending
 
     async def _begins_never(self, stage: StagePlan, feed: Feed[Published]) -> bool:
-        """Wait until the stage runs; true when it is over without having waited for this.
+        """Waits until the stage runs or is over; returns true if it is over.
 
-        An earlier stage may train for as long as it likes: its trainer is the one to give up.
+        The wait has no deadline: an earlier stage may train for any time, and its own trainer
+        decides when to give up.
         """
         self._beats.set_activity(f"waiting for stage {stage.name}")
         with self._beats.waits.waiting(for_="trainer", reason=f"stage {stage.name} to begin"):
@@ -174,7 +175,7 @@ class ExperimentWork:
             return await self._end(work)
 
     async def _end(self, work: StageWork | ServeWork) -> Ending:
-        """Work until it is over."""
+        """Runs `work` until it is over."""
         self._work = work
         try:
             if self._stopping:
@@ -192,7 +193,7 @@ class ExperimentWork:
         )
 
     async def _fail(self, sentence: str) -> None:
-        """Tell the synchronizer, unless it knows already that this start of it is over."""
+        """Reports the failure to the synchronizer, unless this start is already over there."""
         logger.error("the stage cannot go on", extra={"reason": sentence})
         try:
             await self._patience.persist(
@@ -220,7 +221,7 @@ def _is_settled(stage: StageView) -> bool:
 
 
 def _start_of(experiment: ExperimentView, stage: StagePlan) -> PublishedWeights:
-    """What the nearest earlier stage with weights ended with; else the user's model."""
+    """Returns the final weights of the nearest earlier stage with any, else the user's model."""
     for before in reversed(experiment.stages[: stage.index]):
         if before.final is not None:
             return replace(before.final, id=WeightsId(version=0, incarnation=0))

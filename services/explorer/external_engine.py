@@ -1,4 +1,4 @@
-"""A model that others serve behind an OpenAI-compatible address, asked as an engine is."""
+"""An engine for a model that others serve behind an OpenAI-compatible address."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ CONNECT_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 8.0
 LONGEST_ASKED_SECONDS = 30.0
-"""However long a server asks to be left alone."""
+"""Upper bound for the pause that a server asks for with Retry-After."""
 MAX_QUOTED_CHARACTERS = 200
 HOPELESS = {
     HTTPStatus.UNAUTHORIZED: "the key in {key}",
@@ -36,13 +36,13 @@ HOPELESS = {
     HTTPStatus.NOT_FOUND: "the address in {address}, or the model's name",
     HTTPStatus.METHOD_NOT_ALLOWED: "the address in {address}",
 }
-"""Answers that stay the same however often it is asked, and what to correct."""
+"""Answers that a retry does not change, and what to correct."""
 MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where a model is, with the key, which is shown to nobody."""
+    """Address and key of an external model; neither is shown in its repr."""
 
     source: ExternalAccess
     address: str = field(repr=False)
@@ -50,12 +50,12 @@ class Access:
 
     @property
     def name(self) -> str:
-        """How the model is called there."""
+        """Name of the model at its server."""
         return self.source.model_name
 
 
 def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Access:
-    """Raises: UserError when one of the variables is not set."""
+    """Reads address and key; raises UserError when a variable is not set or is no address."""
     for name, what in ((source.base_url_env, "address"), (source.api_key_env, "key")):
         if not environment.get(name):
             raise UserError(
@@ -72,7 +72,7 @@ def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Acces
 
 
 class _NoAnswerYet(Exception):
-    """It may answer when it is asked again."""
+    """The request failed, and a retry may succeed."""
 
     def __init__(self, reason: str, pause_seconds: float = 0.0) -> None:
         super().__init__(reason)
@@ -80,10 +80,10 @@ class _NoAnswerYet(Exception):
 
 
 class ExternalEngine:
-    """Calls wait for the model together, and give it up together: `check` then raises StageFailed.
+    """An external model; its calls share one outage, after which `check` raises StageFailed.
 
-    Tokens are bytes (`ExternalTokenizer`) and have no log-probabilities: nothing of them is
-    trained. Whether equal seeds give equal answers is the server's doing.
+    Tokens are bytes (`ExternalTokenizer`) without log-probabilities, so nothing is trained on them.
+    Whether equal seeds give equal answers depends on the server.
     """
 
     def __init__(self, *, access: Access, patience: Patience) -> None:
@@ -103,9 +103,9 @@ class ExternalEngine:
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Its answer to the messages, asked for again for as long as patience lasts; heard whole.
+        """Returns the answer to the messages, retrying until the deadline; `heard` gets it whole.
 
-        Raises: StageFailed when it is given up, UserError when it does not take this request.
+        Raises: StageFailed when the model is given up, UserError when it rejects this request.
         """
         body = _request(self._access.name, prompt_token_ids, sampling, min_tokens)
         pause = FIRST_PAUSE_SECONDS
@@ -128,35 +128,35 @@ class ExternalEngine:
         *,
         num_likeliest: int = 0,  # noqa: ARG002 the protocol's
     ) -> Scores:
-        """Its tokens are others' business.
+        """Not supported: external models do not give log-probabilities of given tokens.
 
         Raises: UserError always.
         """
         raise UserError(
-            f"the model `{self._access.name}`, which others serve, is not asked for "
-            "log-probabilities of given tokens: take a model with an engine of its own"
+            f"the model `{self._access.name}`, which others serve, gives no log-probabilities of "
+            "given tokens: use a model with its own engine"
         )
 
     async def load_weights(self, directory: Path) -> None:
-        """Its weights are others' business."""
+        """Never called: the weights belong to the server."""
         raise AssertionError(f"`{self._access.name}` takes no weights, not those of {directory}")
 
     @property
     def receivers(self) -> Receivers:
-        """None: there is no process of ours."""
+        """No receivers: the engine has no process of ours."""
         return Receivers(count=0, have_gpu=False)
 
     async def receive_weights(self, seat: Seat) -> str:
-        """Its weights are others' business."""
+        """Never called: the weights belong to the server."""
         raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
 
     async def check(self) -> None:
-        """Raises: StageFailed when it was given up."""
+        """Raises StageFailed if the model was given up."""
         if self._failed is not None:
             raise self._failed
 
     async def close(self) -> None:
-        """Hang up."""
+        """Closes the HTTP session."""
         self._outage.over()
         if self._session is not None:
             await self._session.close()
@@ -200,15 +200,15 @@ class ExternalEngine:
         return self._session
 
     def _refusal(self, status: int, retry_after: str | None, text: str) -> Exception:
-        """What an answer other than 200 means; only that to one request is quoted."""
+        """Returns the error for a status other than 200; only a rejected request is quoted."""
         if (wrong := _what_is_wrong(status)) is not None:
             names = wrong.format(key=self._access.source.api_key_env, address=self._address)
             return self._given_up(f"refuses to answer (HTTP {status}): correct {names}")
         if status in MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return _NoAnswerYet(f"HTTP {status}", _seconds(retry_after))
-        said = self._masked(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
+        quoted = self._masked(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
         return UserError(
-            f"the model `{self._access.name}` does not take a request (HTTP {status}): {said}"
+            f"the model `{self._access.name}` does not take a request (HTTP {status}): {quoted}"
         )
 
     def _given_up(self, why: str) -> StageFailed:
@@ -226,14 +226,14 @@ class ExternalEngine:
 def _what_is_wrong(status: int) -> str | None:
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return "the address in {address}"
-    return next((wrong for one, wrong in HOPELESS.items() if one == status), None)
+    return next((wrong for code, wrong in HOPELESS.items() if code == status), None)
 
 
 def _request(
     name: str, prompt_token_ids: list[int], sampling: SamplingParams, min_tokens: int
 ) -> JsonObject:
-    """What all servers know, and of the rest what was asked for."""
-    rest: JsonObject = {
+    """Builds the request body: fields that all servers know, and others only where set."""
+    optional: JsonObject = {
         "top_k": sampling.top_k if sampling.top_k > 0 else None,
         "min_p": sampling.min_p or None,
         "min_tokens": min_tokens or None,
@@ -248,14 +248,14 @@ def _request(
     return {
         "model": name,
         "messages": [
-            {"role": one["role"], "content": one["content"]}
-            for one in messages_of(prompt_token_ids)
+            {"role": message["role"], "content": message["content"]}
+            for message in messages_of(prompt_token_ids)
         ],
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
-        **{key: value for key, value in rest.items() if value is not None},
+        **{key: value for key, value in optional.items() if value is not None},
     }
 
 
@@ -273,19 +273,19 @@ def _format(schema: str) -> JsonObject | None:
 def _read(text: str) -> Generation:
     try:
         choice: dict[str, Any] = json.loads(text)["choices"][0]
-        said = choice["message"]["content"] or ""
+        content = choice["message"]["content"] or ""
         reason = str(choice.get("finish_reason"))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _NoAnswerYet("an answer that is no chat completion") from error
     return Generation(
-        token_ids=tokens_of(str(said)),
+        token_ids=tokens_of(str(content)),
         logprobs=[],
         finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
     )
 
 
 def _seconds(retry_after: str | None) -> float:
-    """A date, which is allowed too, is as good as nothing."""
+    """Parses Retry-After in seconds; a date, which is allowed too, counts as 0."""
     try:
         return min(max(float(retry_after or 0), 0.0), LONGEST_ASKED_SECONDS)
     except ValueError:

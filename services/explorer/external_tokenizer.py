@@ -1,4 +1,4 @@
-"""The text of chats with a model whose tokenizer is others' business."""
+"""A stand-in tokenizer for models that others serve."""
 
 import hashlib
 import json
@@ -10,39 +10,39 @@ from trinity.workflows.generation import Prompt
 from trinity.workflows.messages import Message
 
 END_TOKEN = 256
-"""Beyond all bytes."""
+"""Greater than any byte."""
 
 
 class ExternalTokenizer:
-    """Tokens are bytes of UTF-8: of the messages as JSON, so that they can be sent as they were.
+    """Uses UTF-8 bytes as tokens; a prompt's are its messages as JSON, to be sent unchanged.
 
-    They stand for the model's own tokens in experiences that are never trained.
+    They stand for the model's own tokens in experiences that are never trained on.
     """
 
     template_sha256 = hashlib.sha256(b"messages of a model that others serve").digest()
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
-        """The messages; a last one of the assistant is the model's to go on with.
+        """Encodes the messages; the model continues a last one of the assistant.
 
-        Raises: UserError for tools, which would have to stand in its chat template.
+        Raises: UserError for tools, which would have to be in the model's chat template.
         """
         if tools:
             raise UserError("a model that others serve is asked without `tools`")
-        text = "".join(f"{one['role']}: {one['content']}\n" for one in messages)
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
         body = json.dumps(list(messages), ensure_ascii=False)
         return Prompt(text=text, token_ids=list(body.encode(errors="replace")))
 
     def encode(self, text: str) -> Prompt:
-        """A text is a message of the user's."""
+        """Encodes a text as one user message."""
         return self.encode_chat([Message(role="user", content=text)])
 
     def decode(self, token_ids: list[int]) -> str:
-        """Of an answer, without its end."""
-        return bytes(one for one in token_ids if one < END_TOKEN).decode(errors="replace")
+        """Decodes an answer, without its end token."""
+        return bytes(token for token in token_ids if token < END_TOKEN).decode(errors="replace")
 
 
 def messages_of(prompt_token_ids: list[int]) -> list[Message]:
-    """What a prompt was made of.
+    """Returns the messages that a prompt was made of.
 
     Raises: UserError for other tokens, such as a workflow's own.
     """
@@ -54,5 +54,5 @@ def messages_of(prompt_token_ids: list[int]) -> list[Message]:
 
 
 def tokens_of(answer: str) -> list[int]:
-    """The answer with its end, which also an empty one has."""
+    """Returns the tokens of an answer with an end token, which even an empty one has."""
     return [*answer.encode(errors="replace"), END_TOKEN]

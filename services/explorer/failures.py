@@ -1,4 +1,4 @@
-"""Why a stage cannot go on, found among what its tasks raised."""
+"""The reason why a stage cannot go on, found among the errors of its tasks."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ from trinity.errors import RpcError, TrinityError, UserError
 
 
 class StageFailed(TrinityError):
-    """The stage cannot go on here; the text is the sentence to show."""
+    """The stage cannot go on here; the text is shown to users."""
 
 
 _TOLD = (StageFailed, UserError, RpcError)
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """What to tell people; None when something is among it that nobody expected."""
+    """Returns the text to show to users; None when any of the errors is unexpected."""
     leaves = list(_leaves(error))
     if not all(isinstance(leaf, _TOLD) for leaf in leaves):
         return None

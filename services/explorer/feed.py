@@ -1,4 +1,4 @@
-"""The newest state of a stream that is opened again whenever it ends."""
+"""The newest state of a watch stream that is reopened whenever it ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +15,7 @@ SILENT = "it says nothing"
 
 
 class Feed(Generic[T]):
-    """Keeps what a watch stream said last, and wakes those who wait for something in it.
+    """Keeps the last state of a watch stream and wakes the tasks that wait for a condition on it.
 
     feed = Feed(open_stream, waits_for="synchronizer", purpose="follow it", patience=patience)
     tasks.create_task(feed.run())
@@ -41,13 +41,13 @@ class Feed(Generic[T]):
         self.is_open = False
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change."""
+        """Registers `listener` to be called after each change."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Follow the stream; until cancelled.
+        """Follows the stream until cancelled.
 
-        Raises: StageFailed when it does not open for too long.
+        Raises: StageFailed when it cannot be opened for too long.
         """
         try:
             while True:
@@ -57,7 +57,7 @@ class Feed(Generic[T]):
             self._outage.over()
 
     async def wait_for(self, condition: Callable[[T], bool]) -> T:
-        """The state, as soon as it meets the condition."""
+        """Returns the state as soon as it meets the condition."""
         async with self._changed:
             await self._changed.wait_for(
                 lambda: self.current is not None and condition(self.current)
@@ -79,7 +79,7 @@ class Feed(Generic[T]):
             self._outage.note(str(error))
 
     async def _first(self, stream: AsyncIterator[T]) -> T | None:
-        """A stream that is opened says at once what is now.
+        """Returns the current state, which a stream sends as soon as it is opened.
 
         Raises: Unavailable when it does not.
         """

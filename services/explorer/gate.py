@@ -27,14 +27,14 @@ NO_VERSION = -1
 RETRY_SECONDS = 5.0
 SHOWN_AFTER_SECONDS = 1.0
 ADMITTED_AT_ONCE = 16
-"""Runs let in together go on in step and end together: the first results leave only then."""
+"""Runs admitted together proceed in step and end together, which delays the first results."""
 
 
 class WeightGate:
-    """All runs that go on at a time use the same weights, from their beginning to their end.
+    """Makes all concurrent runs use the same weights from start to end.
 
     Invariant: weights change only while no run holds them. Runs that the loaded weights suit are
-    let in before any load, so an evaluation is finished before newer weights come; among the rest
+    admitted before any load, so an evaluation finishes before newer weights come; among the rest
     the oldest weights are loaded first.
 
         async with gate.hold(assignment.required) as weights:
@@ -64,7 +64,7 @@ class WeightGate:
 
     @asynccontextmanager
     async def hold(self, required: Requirement) -> AsyncIterator[WeightsId]:
-        """Wait for weights that meet `required` and keep them for the length of the block."""
+        """Waits for weights that meet `required` and keeps them until the block ends."""
         begun = time.monotonic()
         weights = await self._enter(required)
         GATE_SECONDS.record(time.monotonic() - begun)
@@ -76,16 +76,16 @@ class WeightGate:
                 self._changed.set()
 
     def notice(self) -> None:
-        """Look again: other weights are published."""
+        """Wakes `run` after a change of the published weights."""
         self._set_aside.clear()
         self._refused = {w: why for w, why in self._refused.items() if w in self._published()}
         self._changed.set()
 
     async def run(self) -> None:
-        """Load what is needed, whenever it is needed; until cancelled.
+        """Loads weights whenever runs need them, until cancelled.
 
-        Raises: StageFailed when weights that runs wait for are not to be had for too long,
-        EngineDied when the engine does not take them in that time.
+        Raises: StageFailed when weights that runs wait for are unavailable for too long,
+        EngineDied when the engine does not load them in that time.
         """
         try:
             while True:
@@ -118,16 +118,16 @@ class WeightGate:
             self._waiting.pop(entered, None)
 
     def _report(self, next_: PublishedWeights | None) -> None:
-        """Show what is used, what is about to be, and what is waited for and not to be had.
+        """Reports the versions in use, those needed next, and those that are unavailable.
 
-        What is loaded may be another version than runs name: it must be kept meanwhile as well.
+        The loaded version may differ from those that runs name, and must be kept as well.
         """
         needed = {required.version for required in self._waiting.values()}
         used = (self.loaded, next_.id if next_ is not None else None)
-        needed |= {one.version for one in used if one is not None}
+        needed |= {weights_id.version for weights_id in used if weights_id is not None}
         self._beats.set_version(self.loaded.version if self.loaded else NO_VERSION)
         self._beats.pin(needed)
-        lacking = [one for one in self._waiting.values() if self._find(one, self._refused) is None]
+        lacking = [r for r in self._waiting.values() if self._find(r, self._refused) is None]
         self._lacking.are({required: self._lack(required) for required in lacking})
 
     def _lack(self, required: Requirement) -> Lack:
@@ -140,7 +140,7 @@ class WeightGate:
         return Lack("trainer", f"to publish {name}; it keeps {known}")
 
     def _next(self) -> PublishedWeights | None:
-        """What to load: weights that were refused are tried again when nothing else will do."""
+        """Returns the weights to load; refused ones are retried only when no others suit."""
         for required in sorted(self._waiting.values(), key=_age):
             for unwanted in (self._refused, self._set_aside):
                 if weights := self._find(required, unwanted):
@@ -186,7 +186,7 @@ class WeightGate:
             raise EngineDied(f"the engine did not take weights in {seconds:g} s") from error
 
     def _refuse(self, weights: PublishedWeights, reason: str) -> None:
-        """Not to be tried again for a while: what could not be read may be readable then."""
+        """Sets weights aside for a while: files that cannot be read now may be readable later."""
         logger.error("weights refused", extra={"path": str(weights.path), "reason": reason})
         self._refused[weights] = reason
         self._set_aside.add(weights)
@@ -197,7 +197,7 @@ class WeightGate:
         self._changed.set()
 
     async def _admit(self) -> None:
-        """Let in whom the loaded weights suit, some at a time; meanwhile nothing is loaded."""
+        """Admits runs that the loaded weights suit, in batches; meanwhile nothing is loaded."""
         if self.loaded is None:
             return
         num_admitted = 0

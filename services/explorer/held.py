@@ -1,4 +1,4 @@
-"""The leases an explorer holds, and the work that goes on under each."""
+"""The leases that an explorer holds, and the work under each."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ SOON_SECONDS = 1.0
 
 
 class HeldLeases:
-    """Work by assignment. Its lease is renewed for as long as it goes on; a lost lease ends it."""
+    """Renews each assignment's lease while its work runs; cancels work whose lease is lost."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class HeldLeases:
         patience: Patience,
         is_cut_short: bool = False,
     ) -> None:
-        """`is_cut_short` asks often whether leases are lost: steps do not wait for all tasks."""
+        """Checks often for lost leases if `is_cut_short`: steps then do not wait for all tasks."""
         self._key = key
         usual = lease_seconds / RENEWALS_PER_LEASE
         self._renew_seconds = min(usual, SOON_SECONDS) if is_cut_short else usual
@@ -38,13 +38,13 @@ class HeldLeases:
 
     @property
     def assignments(self) -> list[Assignment]:
-        """What is held."""
+        """The assignments whose leases are held."""
         return [assignment for assignment, _ in self._held.values()]
 
     def hold(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
-        """Keep the lease until `work` is done.
+        """Keeps the lease until `work` is done.
 
-        The same assignment again means that its lease had expired: work under the old one is void.
+        The same assignment again means that its lease had expired: its old work is cancelled.
         """
         if before := self._held.get(assignment.id):
             before[1].cancel()
@@ -52,7 +52,7 @@ class HeldLeases:
         work.add_done_callback(lambda _: self._let_go(assignment, work))
 
     async def release(self, assignment: Assignment) -> None:
-        """Give work back that is to be tried again at once."""
+        """Returns work to the buffer, to be retried at once."""
         await self._patience.persist(
             partial(self._buffer.release, self._key, [assignment]),
             waits_for="buffer",
@@ -60,12 +60,12 @@ class HeldLeases:
         )
 
     def cancel_all(self) -> None:
-        """End all work."""
+        """Cancels all work."""
         for _, work in self._held.values():
             work.cancel()
 
     async def renew(self) -> None:
-        """Renew leases and end the work of those that are lost; until cancelled."""
+        """Renews leases and cancels the work of those that are lost, until cancelled."""
         while True:
             await asyncio.sleep(self._renew_seconds)
             held = self.assignments

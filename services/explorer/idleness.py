@@ -1,4 +1,4 @@
-"""A buffer that has no work: shown, and not for ever while nothing about it changes."""
+"""Shows that the buffer has no work, and fails the stage if its reason stays the same too long."""
 
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ SHOWN_AFTER_SECONDS = 1.0
 
 
 class Idleness:
-    """Since when the buffer gives the same reason for having no work."""
+    """Tracks how long the buffer has given the same reason for having no work."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -19,13 +19,13 @@ class Idleness:
 
     @property
     def seconds_left(self) -> float:
-        """How much longer the reason that the buffer gave last may stay the same."""
+        """Seconds for which the buffer's last reason may still stay the same."""
         if self._reason is None:
             return self._patience.seconds
         return max(self._patience.seconds - (time.monotonic() - self._since), 0.0)
 
     def asking(self) -> AbstractContextManager[None]:
-        """Show that work is asked for, until the buffer has given a reason."""
+        """Shows that work is being requested, until the buffer has given a reason."""
         if self._reason is not None:
             return nullcontext()
         return self._patience.waits.if_longer(
@@ -36,7 +36,7 @@ class Idleness:
         )
 
     def note(self, reason: str, *, is_idle: bool) -> None:
-        """The buffer's newest reason; while this process has runs of its own, it may take its time.
+        """Records the buffer's newest reason; there is no deadline while this process has runs.
 
         Raises: StageFailed when nothing has changed for too long.
         """
@@ -54,6 +54,6 @@ class Idleness:
         )
 
     def over(self) -> None:
-        """There is work, or nobody asks for it any more."""
+        """Clears the wait: there is work, or none is requested any more."""
         self._reason = None
         self._patience.waits.clear(WAIT)

@@ -1,4 +1,4 @@
-"""Weights that runs wait for and that are not to be had: shown, and not for ever."""
+"""Tracks weights that runs wait for but that cannot be loaded, and shows them until a deadline."""
 
 import time
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from services.explorer.weights import Requirement
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """Why weights are not to be had."""
+    """The reason why weights are unavailable."""
 
     waits_for: str
     what: str
@@ -17,7 +17,7 @@ class Lack:
 
 
 class LackingWeights:
-    """Since when each requirement cannot be met."""
+    """Tracks since when each requirement could not be met."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
@@ -25,9 +25,9 @@ class LackingWeights:
         self._shown = ""
 
     def are(self, lacks: dict[Requirement, Lack]) -> None:
-        """Take note of everything that is lacking now.
+        """Records everything that is lacking now.
 
-        Raises: StageFailed when one of it has been for too long.
+        Raises: StageFailed when a requirement has been unmet for too long.
         """
         now = time.monotonic()
         self._since = {required: self._since.get(required, now) for required in lacks}
@@ -41,14 +41,14 @@ class LackingWeights:
         self._show(f"weights {oldest.version} of incarnation {oldest.incarnation}", lack)
 
     def seconds_left(self) -> float | None:
-        """Until patience ends; None when nothing is lacking."""
+        """Returns the seconds until the deadline; None when nothing is lacking."""
         if not self._since:
             return None
         waited = time.monotonic() - min(self._since.values())
         return max(self._patience.seconds - waited, 0.0)
 
     def over(self) -> None:
-        """Nobody waits any more."""
+        """Clears everything: no run waits any more."""
         self._since.clear()
         self._show("")
 

@@ -1,4 +1,4 @@
-"""Runs that go on for long: the longest is shown, with the time that is left to it."""
+"""Shows the longest of the runs that take long, with its deadline."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ SHOWN_AFTER_SECONDS = 2.0
 
 
 class LongRuns:
-    """All attempts that go on; most end before anybody needs to know of them.
+    """Tracks running attempts; most end before they need to be shown.
 
     with long_runs.going_on(attempt):
         outcome = await runner.run(attempt, weights)
@@ -26,21 +26,21 @@ class LongRuns:
         self._waits = waits
         self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}
-        """In the order of their beginning."""
+        """Ordered by start."""
         self._shown = ""
 
     @contextlib.contextmanager
     def going_on(self, attempt: Attempt) -> Iterator[None]:
-        """For as long as the block lasts."""
-        mine = object()
-        self._open[mine] = attempt, time.monotonic()
+        """Tracks the attempt until the block ends."""
+        token = object()
+        self._open[token] = attempt, time.monotonic()
         try:
             yield
         finally:
-            del self._open[mine]
+            del self._open[token]
 
     async def run(self) -> NoReturn:
-        """Until cancelled."""
+        """Runs until cancelled."""
         try:
             while True:
                 self._look()

@@ -1,4 +1,4 @@
-"""Workflows and rewards whose run is over and that go on: said, where people look."""
+"""Reports calls of workflows and rewards that still run after their run is over."""
 
 import logging
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ EXPLORING = "exploring"
 
 
 class Losing(Protocol):
-    """Runs calls that may go on when nobody waits for them any more."""
+    """Runs calls that may go on after the wait for their result has ended."""
 
     @property
     def num_lost(self) -> int: ...
 
 
 class LostWatch:
-    """Keeps the activity that others see up to date while runs go on."""
+    """Keeps the activity shown in heartbeats up to date."""
 
     def __init__(self, *, beats: Heartbeats, of: Sequence[Losing]) -> None:
         self._beats = beats
@@ -27,8 +27,8 @@ class LostWatch:
         self._num_lost = 0
 
     def look(self) -> None:
-        """Say what is done, and how many calls of users' code outlive their run."""
-        num_lost = sum(one.num_lost for one in self._of)
+        """Updates the activity with the number of calls of users' code that outlive their run."""
+        num_lost = sum(runner.num_lost for runner in self._of)
         if num_lost > self._num_lost:
             logger.warning("calls of users' code outlive their runs", extra={"calls": num_lost})
         self._num_lost = num_lost

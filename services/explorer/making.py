@@ -1,4 +1,4 @@
-"""A workflow that is to be made for one attempt, with its reward."""
+"""Deferred construction of an attempt's workflow and its reward."""
 
 import inspect
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from trinity.workflows.workflow import Workflow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardMaking:
-    """A reward that is to be made."""
+    """A reward to be constructed later."""
 
     source: RewardSource
     args: JsonObject
     name: str
 
     def make(self) -> Reward:
-        """Raises: UserError when it refuses its arguments, and what its constructor raises."""
+        """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
         return Reward(self.source, self.args, self.name)
 
     @property
     def may_wait(self) -> bool:
-        """Whether its constructor may take long: that of a class may, unless it says otherwise."""
+        """True if the constructor may take long: that of a class may, unless it says otherwise."""
         source = self.source
         if not isinstance(source, type):
             return False
@@ -36,26 +36,26 @@ class RewardMaking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """Constructors are users' code: what they do may take as long as a run does."""
+    """A workflow to be constructed later; constructors of users may take as long as a run."""
 
     kind: type[Workflow]
     task: Task
-    """Without its reward."""
+    """The task without its reward."""
     reward: RewardMaking | None
     model: ModelWrapper
     auxiliary_models: Sequence[ModelWrapper]
 
     @property
     def blocks(self) -> bool:
-        """Whether it needs a thread; a property is asked of each instance, once there is one."""
+        """True if it needs a thread; `is_async` as a property is read later, on the instance."""
         return inspect.getattr_static(self.kind, "is_async") is False
 
     def make(self) -> Workflow:
-        """All of it here, in a thread where it may block."""
+        """Constructs reward and workflow here, in a thread that may block."""
         return self._workflow(self.reward.make() if self.reward is not None else None)
 
     async def make_on_loop(self) -> Workflow:
-        """The workflow here, and a reward that may wait in a thread of rewards."""
+        """Constructs the workflow here, and a reward that may take long in a reward thread."""
         if self.reward is None or not self.reward.may_wait:
             return self.make()
         return self._workflow(await REWARD_THREADS.run(self.reward.make))
@@ -68,7 +68,7 @@ class Making:
 
 
 def kind_named(name: str, kind: object) -> type[Workflow]:
-    """Raises: UserError when it is no workflow."""
+    """Returns `kind` as a workflow class; raises UserError if it is none."""
     if not (isinstance(kind, type) and issubclass(kind, Workflow)):
         raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
     return kind

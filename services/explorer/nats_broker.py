@@ -31,23 +31,23 @@ class NatsBroker:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now."""
+        """True if there is a connection now."""
         return self._client is not None and bool(self._client.is_connected)
 
     def on_return(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever a connection that was lost is there again."""
+        """Registers `listener` to be called whenever a lost connection is back."""
         self._on_return = listener
 
     async def connect(self) -> None:
-        """Raises: Unavailable when nothing answers, UserError when the password is refused."""
+        """Connects; raises Unavailable when nothing answers, UserError for a wrong password."""
         self._client = await connect(
             self._url, name="explorer", setting=SETTING, on_return=lambda: self._on_return()
         )
 
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
-        """Return when the message is stored.
+        """Publishes a message and returns when it is stored.
 
-        Raises: Unavailable when it may not be, InvalidRequest when it never will be.
+        Raises: Unavailable when it may not be stored, InvalidRequest when it never will be.
         """
         if self._client is None or not self._client.is_connected:
             raise Unavailable("there is no connection to it")
@@ -61,7 +61,7 @@ class NatsBroker:
                         timeout=PUBLISH_SECONDS,
                     )
         except (MaxPayloadError, BadSubjectError) as error:
-            raise InvalidRequest(f"the broker takes no such message: {error}") from error
+            raise InvalidRequest(f"the broker rejects the message: {error}") from error
         except (OSError, NatsError, TimeoutError) as error:
             raise Unavailable(f"it did not store: {str(error) or type(error).__name__}") from error
 

@@ -1,4 +1,4 @@
-"""How attempts at runs end, and their form on the wire."""
+"""Outcomes of attempts at runs, and their conversion to protobuf."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an attempt ended: its experiences, or the reason why there are none."""
+    """The result of an attempt: its experiences, or the reason why there are none."""
 
     attempt: Attempt
     experiences: list[Experience] = field(default_factory=list)
@@ -30,12 +30,12 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the workflow came to its end."""
+        """True if the workflow ran to its end."""
         return not self.failure
 
 
 def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
-    """Raises: ValueError when an experience contradicts itself."""
+    """Converts an outcome; raises ValueError when an experience is inconsistent."""
     attempt = outcome.attempt
     key, assignment = attempt.key, attempt.assignment
     ref = SampleRef(
@@ -58,6 +58,6 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         duration_seconds=outcome.duration_seconds,
         traceparent=outcome.traceparent,
     )
-    for one in outcome.experiences:
-        set_experience(message.experiences.add(), one, ref)
+    for experience in outcome.experiences:
+        set_experience(message.experiences.add(), experience, ref)
     return message

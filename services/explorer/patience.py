@@ -1,4 +1,4 @@
-"""Bearing with others that do not answer: visibly, and only for as long as the plan says."""
+"""Retries calls to services that do not answer, visibly and within the plan's deadline."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 0.5
-"""A peer that was killed is back within seconds; a question costs it nothing."""
+"""A killed peer is back within seconds, and a retry costs it little."""
 
 
 class Patience:
-    """How long a wait may last; without `seconds` for ever, which only suits who has no stage.
+    """The deadline of waits; infinite by default, which is only right outside of a stage.
 
     plan = await patience.persist(read_plan, waits_for="synchronizer", purpose="read the plan")
     """
@@ -31,19 +31,19 @@ class Patience:
 
     @property
     def deadline_seconds(self) -> float:
-        """As waits are shown: 0 when it is never over."""
+        """The deadline as waits show it: 0 if there is none."""
         return self.seconds if math.isfinite(self.seconds) else 0.0
 
     def lost(self, waits_for: str, what: str) -> StageFailed:
-        """The error that ends a wait."""
+        """Returns the error that ends a wait."""
         return StageFailed(f"waited {self.seconds:g} s for the {waits_for} {what}")
 
     def outage(self, *, waits_for: str, purpose: str) -> "Outage":
-        """What to note failures of one kind in."""
+        """Returns an outage that records failures of one kind."""
         return Outage(self, waits_for=waits_for, purpose=purpose)
 
     async def persist(self, call: Callable[[], Awaitable[T]], *, waits_for: str, purpose: str) -> T:
-        """The result of `call`, tried again for as long as it raises Unavailable.
+        """Returns the result of `call`, retrying for as long as it raises Unavailable.
 
         Raises: StageFailed when that takes too long.
         """
@@ -60,7 +60,7 @@ class Patience:
 
 
 class Outage:
-    """Failures in a row: one wait, from the first of them on."""
+    """Consecutive failures, shown as one wait that begins with the first of them."""
 
     def __init__(self, patience: Patience, *, waits_for: str, purpose: str) -> None:
         self._patience = patience
@@ -71,7 +71,7 @@ class Outage:
         self._pause = FIRST_PAUSE_SECONDS
 
     def note(self, reason: str) -> None:
-        """Show the newest failure.
+        """Shows the newest failure.
 
         Raises: StageFailed when the first one is too long ago.
         """
@@ -82,7 +82,7 @@ class Outage:
         if now - self._began_at >= self._patience.seconds:
             raise self._patience.lost(self._waits_for, text)
         if reason != self._reason:
-            logger.warning("will try again", extra={"purpose": self._purpose, "reason": reason})
+            logger.warning("will retry", extra={"purpose": self._purpose, "reason": reason})
         self._reason = reason
         self._patience.waits.set(
             self._name,
@@ -92,12 +92,12 @@ class Outage:
         )
 
     def over(self) -> None:
-        """Say that it works again, or is given up."""
+        """Ends the outage: it works again, or is given up."""
         self._began_at, self._reason, self._pause = None, "", FIRST_PAUSE_SECONDS
         self._patience.waits.clear(self._name)
 
     def next_pause(self) -> float:
-        """Seconds to the next try: longer each time, and never far beyond the deadline."""
+        """Returns the seconds until the next try: longer each time, but cut at the deadline."""
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         waited = time.monotonic() - self._began_at if self._began_at is not None else 0.0
         return min(pause, max(self._patience.seconds - waited, 0.0))

@@ -1,4 +1,4 @@
-"""Sends results to the buffer through JetStream, packed, each until the buffer reports its fate."""
+"""Sends results in batches to the buffer through JetStream, each until its fate is reported."""
 
 import asyncio
 import hashlib
@@ -20,10 +20,10 @@ RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
 
 MAX_RESULTS = 64
 MAX_BYTES = 1 << 20
-"""What the broker takes at most; larger content goes to the buffer and is referred to."""
+"""Limit of the broker; larger content is uploaded to the buffer and sent as a reference."""
 ROOM_BYTES = MAX_BYTES - (16 << 10)
 FRAME_BYTES = 1 << 10
-"""What a message adds to its results: only a single result can be too large for one."""
+"""Overhead of a message, so that only a single result can be too large for it."""
 LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
@@ -33,25 +33,25 @@ RESEND_CHECK_SECONDS = 0.5
 
 
 class Broker(Protocol):
-    """Where messages are published."""
+    """Publishes messages."""
 
     def on_return(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the broker is there again."""
+        """Registers `listener` to be called whenever the broker is back."""
         ...
 
     async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
-        """Return when the message is stored.
+        """Publishes a message and returns when it is stored.
 
-        Raises: Unavailable when it may not be, InvalidRequest when it never will be.
+        Raises: Unavailable when it may not be stored, InvalidRequest when it never will be.
         """
         ...
 
 
 class BlobStore(Protocol):
-    """Where content too large for the broker goes."""
+    """Stores content that is too large for the broker."""
 
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
-        """Store the content and give its SHA-256.
+        """Stores the content and returns its SHA-256.
 
         Raises: Unavailable when it may not be stored, another RpcError when it never will be.
         """
@@ -74,24 +74,24 @@ class Publisher:
         broker.on_return(unconfirmed.doubt_sent)
 
     async def run(self) -> None:
-        """Send what is queued and send again what is overdue; until cancelled."""
+        """Sends queued results and resends overdue ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._resend())
             while True:
                 await self._in_flight.acquire()
                 results = await self._pack()
-                sending = tasks.create_task(self._send(results))
+                send_task = tasks.create_task(self._send(results))
                 self._num_sending += 1
-                sending.add_done_callback(self._sent)
+                send_task.add_done_callback(self._sent)
 
     def _sent(self, _: asyncio.Task[None]) -> None:
         self._num_sending -= 1
         self._in_flight.release()
 
     async def _pack(self) -> list[HeldResult]:
-        """A message's worth of results of one stage; a short wait lets more of them come along.
+        """Returns a batch of results of one stage, after a short wait for more of them.
 
-        A result that nothing is under way before is not kept waiting.
+        Without another message being sent, a result is not kept waiting.
         """
         await self._unconfirmed.wait_queued()
         lingers = self._num_sending and self._unconfirmed.num_queued < MAX_RESULTS
@@ -118,9 +118,9 @@ class Publisher:
             self._unconfirmed.sent(results)
 
     async def _fitting(self, results: list[HeldResult]) -> bytes:
-        """A message that the broker takes."""
+        """Serializes the results as a message that fits the broker's limit."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + with_parts(RESULTS_FIELD, (one.body for one in results))
+        batch = own + with_parts(RESULTS_FIELD, (held.body for held in results))
         if len(batch) <= ROOM_BYTES:
             return batch
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
@@ -134,13 +134,13 @@ class Publisher:
         self._unconfirmed.send_again(results)
 
     def _refuse(self, results: list[HeldResult], error: RpcError) -> None:
-        """Sending it again would not help: its run has to be told of as failed."""
+        """Settles results as rejected: a retry would not help, so their runs must be failed."""
         logger.error("results cannot be published", extra={"reason": str(error)})
         for held in results:
             self._unconfirmed.settle(held.sequence, Report(Fate.REJECTED, str(error)))
 
     def _message_id(self, results: list[HeldResult]) -> str:
-        """Another one each time the results are sent, or the broker would drop the second copy."""
+        """Returns an id that differs on each send, or the broker would drop the resent copy."""
         sends = ",".join(f"{result.sequence}:{result.num_sends}" for result in results)
         return hashlib.blake2b(f"{self._producer}/{sends}".encode(), digest_size=16).hexdigest()
 
@@ -148,7 +148,7 @@ class Publisher:
         while True:
             await asyncio.sleep(RESEND_CHECK_SECONDS)
             if num_overdue := self._unconfirmed.queue_overdue():
-                logger.warning("no report on results: sent again", extra={"results": num_overdue})
+                logger.warning("no report on results: resending", extra={"results": num_overdue})
 
 
 def _subject(results: list[HeldResult]) -> str:

@@ -1,4 +1,4 @@
-"""What goes on beside the work: readiness, and the first connection to the broker."""
+"""Background duties: readiness, health of a peer, and the first connection to the broker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +16,7 @@ WATCH_SECONDS = 600.0
 
 
 async def keep_readiness(health: Health, needs: Mapping[str, Callable[[], bool]]) -> None:
-    """Ready while everything needed is usable; else say what is not."""
+    """Reports ready while everything needed is usable, otherwise what is not usable."""
     while True:
         missing = [name for name, is_usable in needs.items() if not is_usable()]
         await health.set_ready(not missing, f"not usable: {', '.join(missing)}")
@@ -24,7 +24,7 @@ async def keep_readiness(health: Health, needs: Mapping[str, Callable[[], bool]]
 
 
 async def watch_health(channel: grpc.aio.Channel, service: str) -> AsyncIterator[bool]:
-    """Stream whether a service calls itself ready."""
+    """Streams the readiness of a service, as it reports it."""
     stub = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     async for response in following(service, stub.Watch(request, timeout=WATCH_SECONDS)):
@@ -32,5 +32,5 @@ async def watch_health(channel: grpc.aio.Channel, service: str) -> AsyncIterator
 
 
 async def connect(broker: NatsBroker, patience: Patience) -> None:
-    """Connect for the first time; later the client reconnects by itself."""
+    """Connects for the first time; later the client reconnects by itself."""
     await patience.persist(broker.connect, waits_for="broker", purpose="connect")

@@ -1,4 +1,4 @@
-"""The prompts that chats were encoded as last, for runs that begin with the same one."""
+"""A cache of encoded chats, for runs that begin with the same prompt."""
 
 import threading
 from collections import OrderedDict
@@ -7,9 +7,9 @@ from trinity.workflows.generation import Prompt
 
 
 class RememberedPrompts:
-    """No more than `max_tokens` tokens together, whatever their number; those used last stay.
+    """An LRU cache of prompts with at most `max_tokens` tokens in all.
 
-    Workflows in threads ask too.
+    It is thread-safe, as workflows in threads use it too.
 
         prompt = prompts.get(chat)
         prompts.put(chat, prompt)
@@ -23,11 +23,11 @@ class RememberedPrompts:
 
     @property
     def num_tokens(self) -> int:
-        """Of all that are remembered."""
+        """Total tokens of the cached prompts."""
         return self._num_tokens
 
     def get(self, chat: str) -> Prompt | None:
-        """What it was encoded as, if that is remembered."""
+        """Returns the prompt of a chat, if it is cached."""
         with self._lock:
             prompt = self._prompts.get(chat)
             if prompt is not None:
@@ -35,7 +35,7 @@ class RememberedPrompts:
             return prompt
 
     def put(self, chat: str, prompt: Prompt) -> None:
-        """Remember it, in the place of others."""
+        """Caches a prompt, and evicts those not used for longest."""
         with self._lock:
             if chat in self._prompts or len(prompt.token_ids) > self._max_tokens:
                 return

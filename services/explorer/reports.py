@@ -1,11 +1,11 @@
-"""What the buffer says about results."""
+"""The buffer's reports on results."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Fate(StrEnum):
-    """What the buffer did with a result; after any of them it is never sent again."""
+    """The buffer's final decision on a result, after which it is never sent again."""
 
     COMMITTED = "committed"
     SUPERSEDED = "superseded"
@@ -15,8 +15,8 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the buffer says about a result."""
+    """The buffer's report on a result."""
 
     fate: Fate
     reason: str = ""
-    """Why it was rejected."""
+    """Reason of a rejection."""

@@ -1,4 +1,4 @@
-"""One run of an assignment: attempts until one is complete, and the buffer's word on them."""
+"""One run of an assignment: attempts until one is complete, and the buffer's reports on them."""
 
 import logging
 from collections.abc import Callable
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunWork:
-    """Runs one run after the other of a stage, any number of them at a time."""
+    """Executes the runs of a stage, any number of them at a time."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RunWork:
     async def work(
         self, assignment: Assignment, run: int, on_attempts_over: Callable[[], None]
     ) -> bool:
-        """Whether the buffer took the results; if not, it knows of a failure instead."""
+        """Executes a run; returns false if the buffer refused results and recorded a failure."""
         attempt = Attempt(key=self._key, assignment=assignment, run=run, number=-1)
         reports = []
         for number in self._numbers(assignment):
@@ -60,7 +60,7 @@ class RunWork:
             if message.state == RunResult.STATE_COMPLETE:
                 break
         on_attempts_over()
-        for report in [await one for one in reports]:
+        for report in [await future for future in reports]:
             if report.fate is Fate.REJECTED:
                 await self._report_refused(attempt, report.reason)
                 return False
@@ -70,9 +70,9 @@ class RunWork:
         return range(assignment.first_attempt, assignment.first_attempt + self._max_attempts)
 
     async def _report_refused(self, last: Attempt, reason: str) -> None:
-        """A result that is not stored ends no run: count a failed attempt, or it is run for ever.
+        """Reports a failed attempt, without which the run of a refused result would never end.
 
-        Raises: StageFailed when the buffer takes not even that.
+        Raises: StageFailed when the buffer refuses that too.
         """
         assignment = last.assignment
         logger.error(
@@ -86,13 +86,13 @@ class RunWork:
         )
         if report.fate is Fate.REJECTED:
             raise StageFailed(
-                f"the buffer refuses results of assignment {assignment.id}, and that they failed: "
+                f"the buffer refuses results of assignment {assignment.id} and their failure: "
                 f"{report.reason}"
             )
 
 
 def _message(outcome: Outcome) -> RunResult:
-    """What cannot be written down is a failure of the workflow that made it."""
+    """Converts an outcome; one that cannot be serialized becomes a failure of its workflow."""
     try:
         return outcome_to_proto(outcome)
     except Exception as error:  # the user's values, of whatever type

@@ -1,4 +1,4 @@
-"""Runs one attempt at a run: a workflow with a limit of time, whose end is always an outcome."""
+"""Runs one attempt at a run: a workflow with a time limit, which always ends in an outcome."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ MAX_REASON_CHARACTERS = 500
 
 
 class Runner:
-    """Whatever a workflow does becomes an `Outcome`; only a dead engine is raised: EngineDied."""
+    """Turns whatever a workflow does into an `Outcome`; raises only EngineDied."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Runner:
         self._tasks = tasks
 
     async def run(self, attempt: Attempt, weights: WeightsId) -> Outcome:
-        """Cancelling this call aborts what the engine generates for it."""
+        """Runs the attempt; cancelling the call aborts what the engine generates for it."""
         begun = time.monotonic()
         try:
             experiences = await self._experiences(attempt, weights)
@@ -66,7 +66,7 @@ class Runner:
                 extra={"assignment": attempt.assignment.id, "run": attempt.run},
                 exc_info=error,
             )
-        await self._check_engines()  # a workflow may have caught what a dead one raised
+        await self._check_engines()  # a workflow may have caught a dead engine's error
         return Outcome(
             attempt=attempt,
             experiences=experiences,
@@ -75,14 +75,14 @@ class Runner:
         )
 
     async def _experiences(self, attempt: Attempt, weights: WeightsId) -> list[Experience]:
-        """When this is over, nothing of the attempt has a hold on the engine any more."""
+        """Runs the workflow; once this returns, nothing of the attempt uses the engine."""
         model = self._workbench.model(attempt, weights)
-        beside = self._workbench.auxiliary_models(attempt)
+        auxiliary = self._workbench.auxiliary_models(attempt)
         try:
-            making = self._workbench.making(attempt, model, beside)
+            making = self._workbench.making(attempt, model, auxiliary)
             experiences = await self._call(making, self._limit.of(attempt.assignment))
         finally:
-            await _close((model, *beside))
+            await _close((model, *auxiliary))
         return _checked(experiences, making.kind.__name__, attempt)
 
     async def _check_engines(self) -> None:
@@ -102,7 +102,7 @@ class Runner:
             raise TimeOver(f"it took more than {seconds:g} s (`explorer.max_timeout`)") from error
 
     async def _in_thread(self, making: Making, seconds: float) -> list[Experience]:
-        """It gets a thread, and time when it has one."""
+        """Runs the workflow in a thread; its time begins once it has one."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -117,14 +117,14 @@ class Runner:
 
     async def _on_loop(self, making: Making) -> list[Experience]:
         workflow = await making.make_on_loop()
-        if not workflow.is_async:  # which a property may say of this very instance
+        if not workflow.is_async:  # a property may decide this per instance
             return await self._threads.run(workflow.run)
         return await workflow.run_async()
 
 
 async def _close(models: Sequence[ModelWrapper]) -> None:
-    for one in models:
-        await one.close()
+    for model in models:
+        await model.close()
 
 
 def _is_cancelled_from_outside() -> bool:
@@ -145,19 +145,19 @@ def _eid(attempt: Attempt, step: int) -> EID:
 
 
 def _checked(experiences: list[Experience], name: str, attempt: Attempt) -> list[Experience]:
-    """Find here what the buffer would refuse: here it has a traceback and another try."""
+    """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
-        raise ValueError(f"{name} gave no list of experiences")
+        raise ValueError(f"{name} returned no list of experiences")
     placed = []
     place = tracing.current()
     own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
         if not isinstance(experience, Experience):
-            raise TypeError(f"{name} gave {type(experience).__name__}, not an Experience")
+            raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
         if other := experience.info.get(AUXILIARY_MODEL):
             raise ValueError(
-                f"{name} gave an answer of the auxiliary model `{other}` as an experience: only "
-                "what `self.model` answers is the policy's"
+                f"{name} returned an answer of the auxiliary model `{other}` as an experience: "
+                "only what `self.model` answers is the policy's"
             )
         trace_id = experience.trace_id or own_trace
         placed.append(replace(experience, eid=_eid(attempt, step), trace_id=trace_id))
@@ -166,7 +166,7 @@ def _checked(experiences: list[Experience], name: str, attempt: Attempt) -> list
 
 
 def _reason(error: BaseException) -> str:
-    """The traceback's last line, and where in whose file it happened."""
+    """Returns the traceback's last line, with the file and line where it happened."""
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""Seeds of single calls: hashed far apart, the same again whenever the same run is repeated."""
+"""Seeds of single calls: hashed, and the same again whenever the same run is repeated."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ BITS = 63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedBase:
-    """What decides a run's seeds; not the attempt, and nothing that is drawn at random."""
+    """The inputs to a run's seeds; neither the attempt nor anything random is among them."""
 
     experiment_seed: int
     stage: str
@@ -18,10 +18,10 @@ class SeedBase:
     position: int
     run: int
     model: str = ""
-    """Which of the models of a run; empty for the policy."""
+    """The model within a run; empty for the policy."""
 
     def seed_of_call(self, call: int) -> int:
-        """63 bits for the run's call number `call`, from 0."""
+        """Returns a 63-bit seed for the run's call number `call`, counted from 0."""
         parts = (
             self.experiment_seed,
             self.stage,

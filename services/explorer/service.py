@@ -1,4 +1,4 @@
-"""The explorer put together: what it is made of, what runs beside what, and how it ends."""
+"""Assembles the explorer: its parts, its background tasks, and its graceful shutdown."""
 
 import asyncio
 import logging
@@ -33,13 +33,13 @@ from trinity.threads import DaemonThreads
 logger = logging.getLogger(__name__)
 
 MAX_THREADS = 64
-"""Workflows that block, going on at a time; more of them wait their turn."""
+"""Blocking workflows that run at a time; more of them wait their turn."""
 FLUSH_SECONDS = 3.0
 RELEASE_SECONDS = 1.0
 
 
 class Explorer:
-    """All parts of one explorer process; `run` is its life."""
+    """All parts of one explorer process."""
 
     def __init__(
         self, *, settings: ExplorerSettings, start_engine: StartEngine, broker: NatsBroker
@@ -90,7 +90,7 @@ class Explorer:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve and work until `stop` is set, then end in order."""
+        """Serves and works until `stop` is set, then shuts down in order."""
         servicer = Servicer(
             name=SERVICE,
             add=add_ExplorerServiceServicer_to_server,
@@ -106,7 +106,7 @@ class Explorer:
 
     async def _work(self, server: RunningServer, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
-            beside = [tasks.create_task(one) for one in self._beside(server)]
+            background = [tasks.create_task(coroutine) for coroutine in self._beside(server)]
             directing = tasks.create_task(self._director.run())
             await stop.wait()
             await server.health.stop()
@@ -115,7 +115,7 @@ class Explorer:
             directing.cancel()
             await asyncio.wait([directing])
             await self._hand_over()
-            for task in beside:
+            for task in background:
                 task.cancel()
 
     def _beside(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
@@ -142,7 +142,7 @@ class Explorer:
         ]
 
     async def _hand_over(self) -> None:
-        """Leave nothing behind that only this process knows: results go out, leases go back."""
+        """Sends the remaining results and releases the leases, as far as time permits."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._unconfirmed.wait_all_sent()
@@ -154,7 +154,7 @@ class Explorer:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._buffer.release(key)
         except (RpcError, TimeoutError) as error:
-            logger.warning("leases were not given back", extra={"reason": str(error)})
+            logger.warning("leases were not released", extra={"reason": str(error)})
 
     async def _close(self) -> None:
         self._unconfirmed.close()

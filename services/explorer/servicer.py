@@ -1,4 +1,4 @@
-"""The explorer's own RPC: what it is doing."""
+"""The explorer's own RPC, which reports what it is doing."""
 
 import grpc
 
@@ -12,7 +12,7 @@ SERVICE = "trinity.api.v1.ExplorerService"
 
 
 class ExplorerServicer(ExplorerServiceServicer):
-    """Answers from memory."""
+    """Answers requests from memory."""
 
     def __init__(self, beats: Heartbeats, counts: Counts, unconfirmed: Unconfirmed) -> None:
         self._beats = beats
@@ -24,7 +24,7 @@ class ExplorerServicer(ExplorerServiceServicer):
         request: pb.GetExplorerStatusRequest,  # noqa: ARG002 empty by contract
         context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
     ) -> pb.GetExplorerStatusResponse:
-        """What the explorer does now."""
+        """Returns what the explorer is doing now."""
         member = self._beats.member
         return pb.GetExplorerStatusResponse(
             explorer_id=member.id,

@@ -11,7 +11,7 @@ from trinity.sizing.runs import RUNS_PER_RUNNER
 
 
 class ExplorerSettings(ServiceSettings):
-    """Where the explorer finds the others, and how much it takes on."""
+    """Addresses of the other services, and limits of the explorer's work."""
 
     model_config = SettingsConfigDict(env_prefix="TRINITY_EXPLORER_")
 
@@ -25,23 +25,23 @@ class ExplorerSettings(ServiceSettings):
     """Address of the broker that carries results, with user and password."""
 
     tenant: str = ""
-    """Whose experiments it works on; empty for everybody's. Their own code runs in its process."""
+    """Tenant whose experiments it works on; empty for all. Tenants' code runs in its process."""
 
     lease_seconds: float = Field(default=15.0, ge=1)
-    """How long work is held without a sign of life."""
+    """Seconds for which work stays leased without a renewal."""
 
     runs_per_runner: int = Field(default=RUNS_PER_RUNNER, ge=1)
-    """Runs that may go on at once for each of `explorer.runner_per_model`; they mostly wait."""
+    """Concurrent runs for each of `explorer.runner_per_model`; runs mostly wait."""
 
     max_unconfirmed: int = Field(default=4096, ge=1)
     """Results held in memory until they are committed; beyond it no work is taken."""
 
     @property
     def lease_holder(self) -> str:
-        """The name under which leases are held, one for all who ever serve at a fixed address.
+        """The name under which leases are held, the same for all processes at a fixed address.
 
-        Only one process can, so what a killed one held is its successor's to give back. Empty where
-        the address is whichever is free.
+        Only one process at a time can listen there, so its successor may release what a killed one
+        held. Empty if the port is any free one.
         """
         if self.listen.endswith(":0"):
             return ""

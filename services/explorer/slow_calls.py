@@ -1,4 +1,4 @@
-"""Calls of a model beside the policy, shown while one of them takes long."""
+"""Shows calls of an auxiliary model that take long."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ SHOWN_AFTER_SECONDS = 2.0
 
 
 class SlowCalls:
-    """The engine, but whoever waits long for its answers says so: `trinity why` names the model.
+    """Wraps an engine and shows a wait for slow answers, so that `trinity why` names the model.
 
-    The policy's engine needs none: what it is slow at is a run, which is shown as such.
+    The policy's engine needs no wrapper: its slow calls are part of runs, which are shown.
     """
 
     def __init__(self, engine: Engine, *, name: str, waits: Waits) -> None:
@@ -26,7 +26,7 @@ class SlowCalls:
         self._name = name
         self._waits = waits
         self._open: dict[object, float] = {}
-        """Since when, in the order of their beginning."""
+        """Start times of the calls in progress, in order."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def generate(
@@ -37,52 +37,52 @@ class SlowCalls:
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Continue the prompt."""
+        """Continues the prompt."""
         with self._shown():
             return await self._engine.generate(
                 prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
             )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        """Of given tokens."""
+        """Scores given tokens."""
         with self._shown():
             return await self._engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
-        """Its weights stay as they are."""
+        """Never called: the weights do not change."""
         raise AssertionError(f"{self._name} takes no new weights, not those of {directory}")
 
     @property
     def receivers(self) -> Receivers:
-        """The engine's own, which never are."""
+        """The engine's receivers, which are never used."""
         return self._engine.receivers
 
     async def receive_weights(self, seat: Seat) -> str:
-        """Its weights stay as they are."""
+        """Never called: the weights do not change."""
         raise AssertionError(f"{self._name} takes no new weights, not those of {seat}")
 
     async def check(self) -> None:
-        """Raises: EngineDied when it has."""
+        """Raises EngineDied if the engine has died."""
         await self._engine.check()
 
     async def close(self) -> None:
-        """Free what the engine holds."""
+        """Releases the engine's resources."""
         await self._engine.close()
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """A call lasts as long as the block."""
-        mine = object()
-        self._open[mine] = time.monotonic()
+        """Tracks a call until the block ends."""
+        token = object()
+        self._open[token] = time.monotonic()
         self._look_in_time()
         try:
             yield
         finally:
-            del self._open[mine]
+            del self._open[token]
             self._look_in_time()
 
     def _look_in_time(self) -> None:
-        """As long as the oldest call is the same, one look at it is enough."""
+        """Schedules a look at the oldest call; one timer at a time is enough."""
         oldest = next(iter(self._open.values()), None)
         waited = 0.0 if oldest is None else time.monotonic() - oldest
         if oldest is None or waited < SHOWN_AFTER_SECONDS:

@@ -1,4 +1,4 @@
-"""The models that a stage has engines for: its policy and those beside it."""
+"""The models that a stage has engines for: its policy and the auxiliary models."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from trinity.config.rollout_model import EngineConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageModel:
-    """What engines are started for; those of an equal one may go on."""
+    """A model to start engines for; running engines of an equal one are kept."""
 
     path: str
     max_len: int
@@ -19,20 +19,20 @@ class StageModel:
     has_api: bool
     serves: bool = False
     external: ExternalAccess | None = None
-    """Where it is, if others serve it."""
+    """Access to the model, if others serve it."""
     name: str = ""
-    """Of a model beside the policy."""
+    """Name of an auxiliary model; empty for the policy."""
     first_gpu: int = 0
     gpus_of_process: int = 0
 
     @property
     def role(self) -> str:
-        """How sentences call its engine."""
+        """Name of the model's engine in messages."""
         return f"the engine of {self.name}" if self.name else "the rollout engine"
 
 
 def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
-    """The policy first; the GPUs of the others come after its own, in their order."""
+    """Returns the policy first; the GPUs of the others follow its own, in the same order."""
     rollout = plan.config.explorer.rollout_model
     total = plan.num_rollout_gpus
     policy = StageModel(
@@ -48,9 +48,9 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
     )
     models = [policy]
     first_gpu = 0 if plan.external_model is not None else rollout.num_gpus
-    for one in plan.auxiliary_models:
-        models.append(replace(_beside(one), first_gpu=first_gpu, gpus_of_process=total))
-        first_gpu += one.engine.num_gpus
+    for model in plan.auxiliary_models:
+        models.append(replace(_beside(model), first_gpu=first_gpu, gpus_of_process=total))
+        first_gpu += model.engine.num_gpus
     return tuple(models)
 
 

@@ -1,4 +1,4 @@
-"""Puts together what works on one stage."""
+"""Assembles the parts that work on one stage."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,13 +50,13 @@ class StageJob:
     engine: RunningEngine
     feed: Feed[Published]
     label: str = ""
-    """What the experiment is called."""
+    """Name of the experiment."""
     given: PublishedWeights | None = None
     """The only weights of a stage without a trainer."""
 
 
 class StageSetup:
-    """Opens stages; holds what all of them share."""
+    """Opens stages, and holds the parts that all of them share."""
 
     def __init__(
         self,
@@ -78,17 +78,17 @@ class StageSetup:
         self._environment = WorkflowEnvironment()
 
     async def check(self, plan: StagePlan) -> None:
-        """Find every part that the stage names, while nothing heavy is started for it.
+        """Checks that every part named by the stage exists, before anything heavy is started.
 
-        Their files are imported in a thread: that may take seconds. Raises: UserError.
+        The parts' files are imported in a thread: that may take seconds. Raises: UserError.
         """
         await in_daemon_thread(lambda: check_parts([plan]))
 
     @asynccontextmanager
     async def opened(self, job: StageJob) -> AsyncIterator[StageWork]:
-        """The stage, ready to be worked on; its environment variables are there for the block.
+        """Yields the stage ready for work; its environment variables are set until the block ends.
 
-        Raises: as `_open`.
+        Raises: the errors of `_open`.
         """
         self._environment.set(job.plan.config.explorer.env_vars)
         try:
@@ -97,9 +97,9 @@ class StageSetup:
             self._environment.set({})
 
     async def _open(self, job: StageJob) -> StageWork:
-        """Make the stage known to the buffer and get ready to work on it.
+        """Registers the stage with the buffer and prepares the work on it.
 
-        Raises: UserError when the plan names something that is not there; PreconditionFailed when
+        Raises: UserError when the plan names something that does not exist; PreconditionFailed when
         the buffer cannot read a taskset; StageFailed when it takes too long.
         """
         patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
@@ -132,7 +132,7 @@ class StageSetup:
         )
 
     def serve(self, job: StageJob) -> ServeWork:
-        """Get ready to serve the stage's model, which takes no buffer."""
+        """Prepares to serve the stage's model, which needs no buffer."""
         return serve_work(
             plan=job.plan,
             tenant=job.key.tenant,
@@ -152,7 +152,7 @@ class StageSetup:
             limit=limit,
             threads=self._threads,
             tasks=self._tasks,
-            auxiliary=[one.engine for one in job.engine.auxiliary],
+            auxiliary=[model.engine for model in job.engine.auxiliary],
         )
         return RunWork(
             key=job.key,
@@ -165,7 +165,7 @@ class StageSetup:
         )
 
     async def _workbench(self, job: StageJob) -> Workbench:
-        """In a thread: it makes the stage's rewards, whose constructors may take long."""
+        """Makes it in a thread: constructors of the stage's rewards may take long."""
         make = partial(
             Workbench,
             plan=job.plan,
@@ -212,14 +212,14 @@ class StageSetup:
         return gate
 
     def _idleness(self, plan: StagePlan, patience: Patience) -> Idleness:
-        """Another explorer may hold the last work for all of its attempts, and the trainer may
-        wait for a batch: who has no work gives up no sooner."""
+        """Waits for work at least as long as all attempts of a run or the trainer's wait for a
+        batch may take: another explorer may hold the last work for that long."""
         attempts = plan.config.explorer.max_timeout * _max_attempts(plan)
         longest = max(patience.seconds, attempts, plan.experience_buffer.max_read_timeout)
         return Idleness(Patience(patience.waits, longest))
 
     def _bounds(self, plan: StagePlan) -> Bounds:
-        """Asynchronous runs mostly wait for the engine, so each runner takes many.
+        """Returns the bounds; each runner takes many runs, which mostly wait for the engine.
 
         A run without offset is made with the same weights after any restart.
         """

@@ -1,4 +1,4 @@
-"""The explorer's part of one stage: takes work, runs it, sees its results committed."""
+"""The explorer's work on one stage: leases work, runs it, and awaits commits of its results."""
 
 import asyncio
 import logging
@@ -31,24 +31,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much is taken on at a time, and with which weights."""
+    """Limits on the work in progress, and the weights it needs."""
 
     max_runs: int
-    """Runs leased and not yet over."""
+    """Most runs that are leased and not yet over."""
     max_unconfirmed: int
-    """Results that are not committed yet."""
+    """Most results that are not committed yet."""
     runs_per_assignment: int
     lease_seconds: float
     trains_exactly: bool
-    """Whether a training run needs the very version that its lease names."""
+    """True if a training run needs exactly the version that its lease names."""
     is_cut_short: bool = False
-    """Whether explore steps leave slow tasks behind."""
+    """True if explore steps leave slow tasks behind."""
 
 
 class StageWork:
-    """Holds leases from the grant until every result of theirs is committed.
+    """Holds each lease from its grant until all results under it are committed.
 
-    An assignment is one task: its runs go on inside it, and a lost lease cancels it whole.
+    An assignment is one asyncio task that contains its runs; a lost lease cancels it whole.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class StageWork:
         self._stopping = False
 
     async def run(self) -> Ending:
-        """Work until the stage is drained or cancelled, or `stop` was called and runs are over.
+        """Works until the stage is drained or cancelled, or `stop` was called and runs are over.
 
-        Raises: a group with StageFailed when something is waited for in vain.
+        Raises: an ExceptionGroup with StageFailed when a wait exceeds its deadline.
         """
-        helping = (
+        background = (
             self._held.renew(),
             self._gate.run(),
             self._commits.run(),
             self._long_runs.run(),
         )
         async with asyncio.TaskGroup() as tasks:
-            helpers = [tasks.create_task(helper) for helper in helping]
+            helpers = [tasks.create_task(helper) for helper in background]
             ending = await self._take(tasks)
             if isinstance(ending, Drained):
                 await self._unconfirmed.wait_empty()
@@ -111,7 +111,7 @@ class StageWork:
         return ending
 
     def stop(self) -> None:
-        """Take no more work."""
+        """Stops taking work."""
         self._stopping = True
         self._changed.set()
 
@@ -125,7 +125,7 @@ class StageWork:
                         self._idleness.over()
                         for assignment in assignments:
                             self._begin(assignment, tasks)
-                            await asyncio.sleep(0)  # results leave while others begin
+                            await asyncio.sleep(0)  # results are sent while other runs begin
                     case Waiting(reason):
                         self._idleness.note(reason, is_idle=not self._num_open_runs)
                     case ending:
@@ -134,12 +134,12 @@ class StageWork:
             self._idleness.over()
 
     def _room(self) -> int:
-        """Assignments that may be taken now."""
+        """Returns the number of assignments that may be taken now."""
         free = self._bounds.max_runs - self._num_open_runs
         return -(-free // self._bounds.runs_per_assignment) if free > 0 else 0
 
     async def _ask_or_stop(self) -> LeaseAnswer | Stopped:
-        """The buffer's answer, unless `stop` is called meanwhile."""
+        """Returns the buffer's answer, or Stopped if `stop` is called first."""
         asking = asyncio.ensure_future(self._ask())
         stopped = asyncio.ensure_future(self._wait_until(lambda: self._stopping))
         try:
@@ -154,9 +154,9 @@ class StageWork:
         return await self._patience.persist(self._lease, waits_for="buffer", purpose="lease work")
 
     async def _lease(self) -> LeaseAnswer:
-        """The buffer answers when there is work, or after a while why there is none.
+        """Requests work; the buffer answers when there is some, or later why there is none.
 
-        One call at a time: what it grants and this does not name as held was lost on the way.
+        Calls do not overlap: a grant that the next call does not name as held was lost in transit.
         """
         with self._idleness.asking():
             return await self._buffer.lease(
@@ -169,14 +169,14 @@ class StageWork:
             )
 
     def _begin(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
-        """A task that is cancelled before its first step runs no `finally`: the callback counts."""
+        """Starts a task; a callback counts its end, as one cancelled early runs no `finally`."""
         open_runs = _OpenRuns(len(assignment.runs), self._count_open)
         work = tasks.create_task(self._work(assignment, open_runs))
         work.add_done_callback(lambda _: open_runs.all_over())
         self._held.hold(assignment, work)
 
     async def _work(self, assignment: Assignment, open_runs: "_OpenRuns") -> None:
-        """All runs, each until it is over and the buffer has reported on its results."""
+        """Executes all runs, each until the buffer has reported on its results."""
         async with asyncio.TaskGroup() as runs:
             taken = [
                 runs.create_task(self._runs.work(assignment, run, open_runs.one_over))
@@ -197,7 +197,7 @@ class StageWork:
 
 
 class _OpenRuns:
-    """Runs of one assignment that are not over, counted among all."""
+    """Counts the runs of one assignment that are not over into the total."""
 
     def __init__(self, num_runs: int, count: Callable[[int], None]) -> None:
         self._left = num_runs

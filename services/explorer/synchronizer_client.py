@@ -1,4 +1,4 @@
-"""The synchronizer as the explorer calls it: domain values in and out."""
+"""Client of the synchronizer service: takes and returns domain values."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,24 +21,24 @@ SERVICE = "trinity.api.v1.SynchronizerService"
 LIVE_SECONDS = 10.0
 """A member silent for longer counts as gone."""
 STREAM_SECONDS = 600.0
-"""Streams are opened anew now and then: a broken one that nobody noticed ends by it."""
+"""Streams are reopened periodically, which ends a broken one that went unnoticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageView:
-    """A stage as far as it concerns an explorer."""
+    """The explorer's view of a stage."""
 
     name: str
     is_running: bool
     is_over: bool
-    """Finished, failed, or without an explorer's part."""
+    """Finished, failed, or without work for an explorer."""
     final: PublishedWeights | None = None
-    """What its training ended with."""
+    """The weights that its training ended with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentView:
-    """An experiment as far as it concerns an explorer."""
+    """The explorer's view of an experiment."""
 
     id: str
     tenant: str
@@ -47,7 +47,7 @@ class ExperimentView:
     stages: tuple[StageView, ...]
 
     def stage(self, name: str) -> StageView | None:
-        """The stage of that name."""
+        """Returns the stage of that name, if there is one."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
@@ -60,21 +60,21 @@ class Published:
 
 
 class SynchronizerClient:
-    """Every call raises an RpcError when it fails."""
+    """Calls the synchronizer; every call raises an RpcError when it fails."""
 
     def __init__(self, channel: grpc.aio.Channel, tenant: str = "") -> None:
         self.stub = SynchronizerServiceStub(channel)
         self._tenant = tenant
 
     async def watch_experiments(self) -> AsyncIterator[tuple[ExperimentView, ...]]:
-        """Stream the tenant's experiments that run, oldest first, anew at each change."""
+        """Streams the tenant's running experiments, oldest first, at each change."""
         request = pb.WatchExperimentsRequest(tenant=self._tenant)
         stream = self.stub.WatchExperiments(request, timeout=STREAM_SECONDS)
         async for response in following("synchronizer", stream):
             yield tuple(map(_experiment, response.experiments))
 
     async def watch_experiment(self, experiment_id: str) -> AsyncIterator[Published]:
-        """Stream one experiment and its weights, anew at each change."""
+        """Streams one experiment and its weights at each change."""
         request = pb.WatchExperimentRequest(experiment_id=experiment_id)
         stream = self.stub.WatchExperiment(request, timeout=STREAM_SECONDS)
         async for response in following("synchronizer", stream):
@@ -83,9 +83,9 @@ class SynchronizerClient:
             )
 
     async def plan(self, experiment_id: str) -> ExperimentPlan:
-        """The plan of an experiment.
+        """Returns the plan of an experiment.
 
-        Raises: UserError when it is not one of this version's.
+        Raises: UserError when another version of the software wrote it.
         """
         response = await self._get(experiment_id)
         try:
@@ -97,13 +97,13 @@ class SynchronizerClient:
             ) from error
 
     async def experiment(self, experiment_id: str) -> ExperimentView:
-        """An experiment as it is now."""
+        """Returns the current state of an experiment."""
         return _experiment((await self._get(experiment_id)).experiment)
 
     async def num_others(self, own: pb.Member) -> Counter[str]:
-        """How many other explorers are alive and work on each experiment.
+        """Counts the other live explorers that work on each experiment.
 
-        Who was heard from this explorer's own address is the one whose place it has taken.
+        A member at this explorer's own address is its predecessor, and is not counted.
         """
         with calling("synchronizer"):
             response: pb.GetStatusResponse = await self.stub.GetStatus(
@@ -119,7 +119,7 @@ class SynchronizerClient:
         )
 
     async def finish_role(self, experiment_id: str, stage: str) -> None:
-        """Say that the explorer's part of a stage is done."""
+        """Reports that the explorer's part of a stage is done."""
         request = pb.FinishRoleRequest(
             experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER
         )
@@ -127,7 +127,7 @@ class SynchronizerClient:
             await self.stub.FinishRole(request, timeout=CALL_SECONDS)
 
     async def fail_stage(self, experiment: ExperimentView, stage: str, reason: str) -> None:
-        """End this start of the experiment with a reason a person can act on."""
+        """Ends this start of the experiment with a reason that a person can act on."""
         request = pb.FailStageRequest(
             experiment_id=experiment.id,
             stage=stage,

@@ -1,4 +1,4 @@
-"""What the explorer tells of its work: spans of runs and of results, figures of both."""
+"""The explorer's telemetry: spans and metrics of runs and of results."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from trinity.types import StageKey
 
 @contextmanager
 def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
-    """A run, in the trace of its task, with a link to the train step that made its weights."""
+    """Opens a run's span in its task's trace, linked to the train step that made its weights."""
     if not tracing.is_on():
         yield tracing.NO_SPAN
         return
@@ -40,7 +40,7 @@ def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
 
 
 def sampled(span: Span, outcome: Outcome) -> None:
-    """How the run ended; its reason may quote what the user's code was given, and stays here."""
+    """Records the end of a run, without its reason, which may quote the user's data."""
     fate = "complete" if outcome.is_complete else "failed"
     instruments.SAMPLE_SECONDS.record(outcome.duration_seconds, {names.FATE: fate})
     for experience in outcome.experiences:
@@ -53,7 +53,7 @@ def sampled(span: Span, outcome: Outcome) -> None:
 
 
 def publishing(message: RunResult) -> Span:
-    """From a result's end to the report on it; the result carries the context from now on."""
+    """Begins a span from a result's end to the report on it, and puts its context in the result."""
     if not tracing.is_on():
         return tracing.NO_SPAN
     span = tracing.begin(
@@ -67,7 +67,7 @@ def publishing(message: RunResult) -> Span:
 
 
 def published(span: Span, report: Report, num_sends: int, waited_seconds: float) -> None:
-    """The buffer has said what became of a result."""
+    """Records the buffer's report on a result."""
     fate = report.fate.value
     instruments.CONFIRM_SECONDS.record(waited_seconds, {names.FATE: fate})
     span.set(names.FATE, fate)
@@ -76,7 +76,7 @@ def published(span: Span, report: Report, num_sends: int, waited_seconds: float)
 
 
 def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
-    """One message to the broker, in the trace of its first result and linked to the others'."""
+    """Opens a broker message's span in the trace of its first result, linked to the others'."""
     if not tracing.is_on():
         return tracing.NO_SPAN
     first, *others = (span.place for span in results)
@@ -94,7 +94,7 @@ def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
 
 @contextmanager
 def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
-    """Weights on their way into the engine, in the trace of the train step that made them."""
+    """Opens the span of loading weights, in the trace of the train step that made them."""
     begun = time.perf_counter()
     made_by = places.of_step(
         key.experiment_id, key.stage, weights.id.incarnation, weights.id.version
@@ -107,7 +107,7 @@ def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
 
 
 class Held(Protocol):
-    """Results that are not confirmed."""
+    """The results that are not confirmed."""
 
     def __len__(self) -> int: ...
 
@@ -116,7 +116,7 @@ class Held(Protocol):
 
 
 def observe(counts: Counts, held: Held) -> None:
-    """Measure how much is going on."""
+    """Registers the gauges of running and unconfirmed work."""
     instruments.RUNS_GOING_ON.by(lambda: [(counts.num_running, {})])
     instruments.UNCONFIRMED.by(lambda: [(len(held), {})])
     instruments.UNCONFIRMED_SECONDS.by(lambda: [(held.oldest_seconds, {})])

@@ -1,18 +1,18 @@
-"""How long one attempt at a run may take."""
+"""The time limit of one attempt at a run."""
 
 from services.explorer.assignments import Assignment, Kind
 from trinity.config.explorer import ExplorerConfig
 
 LEAST_SECONDS = 1.0
-"""What short runs take varies more with the machine than with the run."""
+"""Lower bound: the time of short runs depends more on the machine than on the run."""
 
 
 class TimeLimit:
-    """`max_timeout`; with `dynamic_timeout` no more than a multiple of what training runs took.
+    """Applies `max_timeout`; with `dynamic_timeout` at most a multiple of training runs' mean time.
 
-    Evaluations are sampled otherwise, and keep the whole of it.
+    Evaluations use other sampling, so they keep the full `max_timeout`.
 
-    limit.note(assignment, seconds)     # of each run that came to its end
+    limit.note(assignment, seconds)     # for each run that ended
     limit.of(assignment)
     """
 
@@ -24,7 +24,7 @@ class TimeLimit:
         self._seconds = 0.0
 
     def note(self, assignment: Assignment, seconds: float) -> None:
-        """How long a run took."""
+        """Records how long a run took."""
         if assignment.kind is Kind.EVAL:
             return
         self._steps.add(assignment.explore_step)
@@ -32,7 +32,7 @@ class TimeLimit:
         self._seconds += seconds
 
     def of(self, assignment: Assignment) -> float:
-        """Seconds; runs of the newest step may still be going on, so it is not counted."""
+        """Returns the limit in seconds; the newest step may still be running and is not counted."""
         is_known = len(self._steps) > self._dynamic.warmup_min_steps
         if assignment.kind is Kind.EVAL or not self._dynamic.enable or not is_known:
             return self._most

@@ -1,4 +1,4 @@
-"""The model's tokenizer: chats to tokens once, tokens to text for people and rewards."""
+"""The model's tokenizer: encodes chats once, and decodes tokens for people and rewards."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MAX_REMEMBERED_TOKENS = 1 << 20
-"""Of chats, as all runs of a task begin with the same one; each token takes some 50 bytes."""
+"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
 
 
 class HuggingFaceTokenizer:
@@ -48,11 +48,11 @@ class HuggingFaceTokenizer:
 
     @property
     def plain(self) -> "PreTrainedTokenizerBase":
-        """What it stands on."""
+        """The underlying transformers tokenizer."""
         return self._tokenizer
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
-        """Apply the chat template; a last message of the assistant is continued."""
+        """Applies the chat template; a last message of the assistant is continued."""
         chat = json.dumps([messages, list(tools)])
         prompt = self.remembered.get(chat)
         if prompt is None:
@@ -78,11 +78,11 @@ class HuggingFaceTokenizer:
         return self._encode(str(text), add_special_tokens=False)
 
     def encode(self, text: str) -> Prompt:
-        """Tokens of plain text, with what the tokenizer puts before a text."""
+        """Encodes plain text, with the special tokens that the tokenizer adds."""
         return self._encode(text, add_special_tokens=True)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Text without special tokens."""
+        """Decodes tokens to text without special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> Prompt:
@@ -97,7 +97,7 @@ def load_tokenizer(
     enable_thinking: bool | None = None,
     max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
 ) -> HuggingFaceTokenizer:
-    """Raises: UserError when the model has no tokenizer, no chat template or no end token."""
+    """Loads it; raises UserError when there is no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
 
     try:
@@ -117,7 +117,7 @@ def load_tokenizer(
 
 
 def _configured_ends(model_path: str) -> list[int | None]:
-    """End tokens of the generation config, of which chat models often have several."""
+    """Returns the end tokens of the generation config; chat models often have several."""
     from transformers import GenerationConfig
 
     try:

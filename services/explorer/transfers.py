@@ -1,4 +1,4 @@
-"""Weights from the trainer's memory into the engine's, and the word when files have to do."""
+"""Moves weights from the trainer's memory to the engine's, and shows when files are needed."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ FILES = "files"
 
 
 class EngineTransfers:
-    """Takes what is offered, within limits; the reason of a failure shows until the files are in.
+    """Receives offered weights within limits; a failure's reason shows until files are loaded.
 
     transfers = EngineTransfers(engine=engine, waits=waits, limits=Limits.within(3600))
     if not await transfers.receive(weights, weights.offer):
@@ -32,7 +32,7 @@ class EngineTransfers:
         self._limits = limits
 
     async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
-        """Whether the engine has them now, each byte as announced; else it is to have files."""
+        """Returns true if the engine now has exactly these weights, false if it needs files."""
         about = {"version": weights.id.version, "incarnation": weights.id.incarnation}
         begun = time.perf_counter()
         failure = await self._failure(weights, offer)
@@ -56,7 +56,7 @@ class EngineTransfers:
         return True
 
     def over(self) -> None:
-        """The weights are loaded, one way or the other."""
+        """Clears the wait once the weights are loaded, one way or the other."""
         self._waits.clear(FILES)
 
     async def _failure(self, weights: PublishedWeights, offer: Offer) -> str:

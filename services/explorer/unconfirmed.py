@@ -1,4 +1,4 @@
-"""Results that the buffer has not reported on yet: kept, resent, let go."""
+"""Results that the buffer has not reported on yet: kept, resent and removed."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ from trinity.types import StageKey
 FIRST_RESEND_SECONDS = 10.0
 LONGEST_RESEND_SECONDS = 60.0
 DOUBTED_SECONDS = 0.5
-"""A broker that was killed may have lost what it had just taken."""
+"""A broker that was killed may have lost the messages that it had just accepted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class HeldResult:
     sequence: int
     """Its number among this producer's results."""
     body: bytes
-    """As it goes over the wire: made once, however often it is sent."""
+    """The serialized result: made once, however often it is sent."""
     report: asyncio.Future[Report] = field(repr=False)
     added_at: float
     num_sends: int = 0
@@ -35,9 +35,9 @@ class HeldResult:
 
 
 class Unconfirmed:
-    """Every result of this process without a fate, by sequence, and which of them to send next.
+    """Holds this process's unreported results by sequence, and the queue of those to send next.
 
-    A result leaves by `settle` or `forget`. Whoever adds one may await the report on it.
+    `settle` and `forget` remove results. `add` returns a future of the report on its result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -57,32 +57,32 @@ class Unconfirmed:
 
     @property
     def sequences(self) -> list[int]:
-        """Numbers of all that are held, in order."""
+        """Sequence numbers of all held results, in order."""
         return sorted(self._held)
 
     @property
     def watched(self) -> list[int]:
-        """Numbers to ask reports on; what is numbered after the last of them is meant as well.
+        """Sequence numbers to request reports on; all after the last of them are included.
 
-        When nothing is held it is the last one given out: a result may be sent and committed while
-        the question is on its way.
+        When nothing is held, it is the last number given out: a result may be sent and committed
+        while the request is in transit.
         """
         return self.sequences or [self._next_sequence - 1]
 
     @property
     def num_queued(self) -> int:
-        """How many wait to be sent."""
+        """Number of results that wait to be sent."""
         return len(self._queue)
 
     @property
     def oldest_seconds(self) -> float:
-        """For how long the oldest result has waited; 0 when there is none."""
+        """Seconds that the oldest result has waited; 0 when there is none."""
         oldest = next(iter(self._held.values()), None)
         return self._clock() - oldest.added_at if oldest is not None else 0.0
 
     @property
     def hindrance(self) -> tuple[str, str]:
-        """Who keeps the oldest result from being committed, and why, as far as it is known."""
+        """The peer that keeps the oldest result from being committed, and why, as far as known."""
         if self._hindrances:
             return next(iter(self._hindrances.items()))
         if next(iter(self._held), None) in self._unsent:
@@ -90,15 +90,15 @@ class Unconfirmed:
         return "buffer", "it does not report on them"
 
     def hindered(self, by: str, reason: str) -> None:
-        """Note what keeps results from being committed."""
+        """Records that `by` keeps results from being committed."""
         self._hindrances[by] = reason
 
     def unhindered(self, by: str) -> None:
-        """Note that `by` works."""
+        """Records that `by` works."""
         self._hindrances.pop(by, None)
 
     def add(self, message: RunResult) -> asyncio.Future[Report]:
-        """Number a result, queue it, and give the promise of the report on it."""
+        """Numbers and queues a result, and returns a future of the report on it."""
         span = publishing(message)
         message.sequence = self._next_sequence
         self._next_sequence += 1
@@ -119,14 +119,14 @@ class Unconfirmed:
         return held.report
 
     def settle(self, sequence: int, report: Report) -> None:
-        """Let a result go; a second report on it changes nothing."""
+        """Removes a reported result; a second report on it changes nothing."""
         held = self._drop(sequence)
         if held is not None and not held.report.done():
             published(held.span, report, held.num_sends, self._clock() - held.added_at)
             held.report.set_result(report)
 
     def forget(self, key: StageKey) -> None:
-        """Let all results of a stage go that is over for this process."""
+        """Removes all results of a stage that is over for this process."""
         for held in list(self._held.values()):
             if held.key == key:
                 self._drop(held.sequence)
@@ -134,21 +134,21 @@ class Unconfirmed:
                 held.span.end()
 
     def close(self) -> None:
-        """Nobody will hear what becomes of what is left: others see to it."""
+        """Ends the spans of the remaining results: their reports will not reach this process."""
         for held in self._held.values():
             held.span.end()
 
     async def wait_queued(self) -> None:
-        """Wait until there is something to send."""
+        """Waits until there is something to send."""
         await self._queued.wait()
 
     def take(self, max_results: int, max_bytes: int) -> list[HeldResult]:
-        """The next results of one stage, as many as fit, at least one if any is queued."""
+        """Returns the next results of one stage: as many as fit, at least one if any is queued."""
         taken: list[HeldResult] = []
         room = max_bytes
         while self._queue and len(taken) < max_results:
-            following = self._queue[0]
-            if taken and (len(following.body) > room or following.key != taken[0].key):
+            head = self._queue[0]
+            if taken and (len(head.body) > room or head.key != taken[0].key):
                 break
             held = self._queue.popleft()
             held.is_queued = False
@@ -160,7 +160,7 @@ class Unconfirmed:
         return taken
 
     def sent(self, results: Iterable[HeldResult]) -> None:
-        """Note that the broker has them: they are sent again if no report comes for long."""
+        """Records that the broker has the results; they are resent if no report comes for long."""
         for held in results:
             held.num_sends += 1
             pause = FIRST_RESEND_SECONDS * 2.0 ** (held.num_sends - 1)
@@ -168,20 +168,20 @@ class Unconfirmed:
             self._note_sent(held.sequence)
 
     def send_again(self, results: Iterable[HeldResult]) -> None:
-        """Queue results whose sending failed."""
+        """Queues results whose sending failed."""
         for held in results:
             held.num_sends += 1
             self._enqueue(held)
 
     def doubt_sent(self) -> None:
-        """Send all of it again if no report comes soon: the broker was away."""
+        """Resends everything sent if no report comes soon, because the broker was away."""
         soon = self._clock() + DOUBTED_SECONDS
         for held in self._held.values():
             if held.resend_at > 0:
                 held.resend_at = min(held.resend_at, soon)
 
     def queue_overdue(self) -> int:
-        """Queue what was sent and not reported on for long; says how many."""
+        """Queues results that were sent and not reported on for long; returns how many."""
         now = self._clock()
         overdue = [h for h in self._held.values() if not h.is_queued and 0 < h.resend_at <= now]
         for held in overdue:
@@ -189,17 +189,17 @@ class Unconfirmed:
         return len(overdue)
 
     async def wait_empty(self) -> None:
-        """Wait until every result has been reported on."""
+        """Waits until every result has been reported on."""
         await self.wait_fewer_than(1)
 
     async def wait_fewer_than(self, limit: int) -> None:
-        """Wait until so many results have been reported on that fewer than `limit` are left."""
+        """Waits until fewer than `limit` results are left without a report."""
         while len(self._held) >= limit:
             self._dropped.clear()
             await self._dropped.wait()
 
     async def wait_all_sent(self) -> None:
-        """Wait until the broker has every result at least once."""
+        """Waits until the broker has had every result at least once."""
         await self._all_sent.wait()
 
     def _drop(self, sequence: int) -> HeldResult | None:

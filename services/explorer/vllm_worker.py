@@ -1,4 +1,4 @@
-"""What is added to vLLM's worker, inside its process."""
+"""Extension of vLLM's worker, inside its process."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,22 @@ else:
 
 
 class CheckpointLoading(_Worker):  # type: ignore[misc]
-    """Loads new weights whole.
+    """Loads new weights completely.
 
     On CPUs each linear layer keeps a packed copy of its weights, made when it is loaded. An output
     head that is tied to the embedding is not loaded by itself, so its copy would stay the old one
-    and the engine would go on with new layers under an old head.
+    and the engine would combine new layers with an old head.
     """
 
     def load_checkpoint(self, directory: str) -> None:
-        """Replace the weights by those of a Hugging Face directory."""
+        """Replaces the weights with those of a Hugging Face directory."""
         self.reload_weights(weights_path=directory)
         self._pack_tied_head()
 
     def receive_weights(self, seat: dict[str, Any]) -> str:
-        """Replace the weights by those that a trainer sends; why they must not be used, or nothing.
+        """Replaces the weights with those that a trainer sends; returns why not to use them, or "".
 
-        Loading always ends as usual, so that others can be loaded after it.
+        Loading always completes, so that other weights can be loaded after it.
         """
         from trinity.transfer.receiving import Arrival
 

@@ -1,4 +1,4 @@
-"""Which weights a run needs, and the loading of published ones."""
+"""The weights that a run requires, and the loading of published ones."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsId:
-    """Weights of a stage: the train step that made them, and the trainer's life it was in."""
+    """Identity of weights: the train step that made them, and the trainer's incarnation."""
 
     version: int
     incarnation: int
@@ -29,9 +29,10 @@ class WeightsId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """What a run may be made with: this version, or this and any newer; of this life or a later.
+    """The weights that a run may use: this version or, if not `exact`, any newer one.
 
-    A later life of the trainer makes the same version again from the same recorded batches.
+    They may be of this incarnation or a later one: a later incarnation of the trainer makes the
+    same version again from the same recorded batches.
     """
 
     version: int
@@ -39,7 +40,7 @@ class Requirement:
     exact: bool
 
     def is_met_by(self, loaded: WeightsId | None) -> bool:
-        """Whether a run may begin with `loaded`; an older incarnation's newer version is none."""
+        """Returns true if a run may begin with `loaded`; older incarnations never suit."""
         if loaded is None or loaded.incarnation < self.incarnation:
             return False
         if self.exact:
@@ -49,23 +50,23 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedWeights:
-    """Weights that lie on disk; those of a user's model have no manifest and no hash."""
+    """Weights on disk; those of a user's model have no manifest and no hash."""
 
     id: WeightsId
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
     offer: Offer | None = field(default=None, compare=False)
-    """Where their trainer gives them from memory to memory, if it does."""
+    """The trainer's offer to transfer them from memory to memory, if it makes one."""
 
     @property
     def content(self) -> bytes:
-        """What tells them from others: their hash, else where they lie."""
+        """Identity of the content: its hash, else its path."""
         return self.weights_sha256 or str(self.path).encode()
 
 
 def model_weights(model_path: str) -> PublishedWeights:
-    """A model as the user gave it, for stages that nobody publishes weights in."""
+    """Returns the user's model as weights, for stages in which no weights are published."""
     return PublishedWeights(
         id=WeightsId(version=0, incarnation=0),
         path=Path(model_path),
@@ -80,30 +81,30 @@ PublishedNow = Callable[[], tuple[PublishedWeights, ...]]
 def best_match(
     required: Requirement, published: tuple[PublishedWeights, ...]
 ) -> PublishedWeights | None:
-    """The oldest weights that meet the requirement: the ones it names, if they are left."""
+    """Returns the oldest weights that meet the requirement: those it names, if still there."""
     matches = [weights for weights in published if required.is_met_by(weights.id)]
     return min(matches, key=lambda w: (w.id.version, w.id.incarnation), default=None)
 
 
 class Transfers(Protocol):
-    """Takes weights from a trainer's memory."""
+    """Receives weights from a trainer's memory."""
 
     async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
-        """Whether the engine has them now, each byte as announced; else it is to have files."""
+        """Returns true if the engine now has exactly these weights, false if it needs files."""
         ...
 
 
 class WeightLoader:
-    """Puts published weights into the engine, after a look at every byte."""
+    """Loads published weights into the engine after verifying every byte."""
 
     def __init__(self, engine: Engine, holds: PublishedWeights | None = None) -> None:
         self._engine = engine
         self._content = holds.content if holds is not None else None
 
     async def load(self, weights: PublishedWeights, transfers: Transfers | None = None) -> None:
-        """Weights with the content that is loaded already only change their name.
+        """Loads weights; if their content is already loaded, only the name changes.
 
-        Raises: ManifestError when the files are not what was announced, EngineDied.
+        Raises: ManifestError when the files are not as announced, EngineDied.
         """
         if not await self._take(weights, transfers):
             await self._verify(weights)
@@ -115,7 +116,7 @@ class WeightLoader:
         )
 
     async def _load(self, weights: PublishedWeights) -> None:
-        """Files may be removed while they are read; what an engine has half would be mixed."""
+        """Loads the files; if they are removed meanwhile, the engine holds mixed weights."""
         self._content = None
         try:
             await self._watched(self._engine.load_weights(weights.path))
@@ -127,7 +128,7 @@ class WeightLoader:
         self._content = weights.content
 
     async def _check_left(self, weights: PublishedWeights) -> None:
-        """Raises: EngineDied when the files are not what they were."""
+        """Raises EngineDied if the files are not what they were."""
         try:
             await self._verify(weights)
         except ManifestError as error:
@@ -141,7 +142,7 @@ class WeightLoader:
             raise ManifestError(f"{weights.path} holds other weights than were announced")
 
     async def _take(self, weights: PublishedWeights, transfers: Transfers | None) -> bool:
-        """From memory to memory, where that is offered; what half came is not `_content`."""
+        """Receives weights from memory if offered; a partial transfer leaves no `_content`."""
         if transfers is None or weights.offer is None or self._content == weights.content:
             return False
         self._content = None
@@ -151,7 +152,7 @@ class WeightLoader:
         return True
 
     async def _watched(self, call: Coroutine[None, None, T]) -> T:
-        """An engine whose process dies answers no more: it is looked at meanwhile."""
+        """Awaits a call while checking the engine, which never answers once its process died."""
         loading = asyncio.ensure_future(call)
         try:
             while not (await asyncio.wait({loading}, timeout=LOOK_SECONDS))[0]:

@@ -18,14 +18,14 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
 
 UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
-"""Of a model that others serve: what is too long for it, it refuses."""
+"""Limits of a model that others serve, which refuses what is too long for it."""
 
 
 class Workbench:
-    """Everything a stage's workflows are made from.
+    """Everything that a stage's workflows are made from.
 
-    Rewards are made once to see that they can be, which takes as long as users' constructors do.
-    Raises UserError when it is made with a plan that names a workflow or reward that is not there.
+    Its constructor makes each reward once as a check, which takes as long as users' constructors
+    do, and raises UserError when the plan names a workflow or reward that does not exist.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Workbench:
         self._tokenizer = tokenizer
         self._api = api
         self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
-        self._tasksets = {one.name: one for one in (*plan.tasksets, *plan.eval_tasksets)}
+        self._tasksets = {
+            taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)
+        }
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
             if (reward := _reward(taskset, {})) is not None:
@@ -53,7 +55,7 @@ class Workbench:
     def making(
         self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
     ) -> Making:
-        """A workflow for one attempt, over models that were made for it."""
+        """Returns the workflow to construct for one attempt, over models that were made for it."""
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.new_task()
         name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
@@ -74,7 +76,7 @@ class Workbench:
         )
 
     def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
-        """The model for one attempt, to be closed when the attempt is over."""
+        """Makes the policy's model for one attempt, to be closed when the attempt is over."""
         plan = self._plan
         sampling = self._tasksets[attempt.assignment.taskset].sampling
         model = ModelWrapper(
@@ -96,7 +98,7 @@ class Workbench:
         return model
 
     def auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
-        """The models beside the policy for one attempt, to be closed with it."""
+        """Makes the auxiliary models for one attempt, to be closed with it."""
         return [
             self._auxiliary_model(f"auxiliary {position}", attempt, plan, running)
             for position, (plan, running) in enumerate(self._auxiliary)
@@ -105,7 +107,7 @@ class Workbench:
     def _auxiliary_model(
         self, place: str, attempt: Attempt, plan: AuxiliaryModel, running: RunningModel
     ) -> ModelWrapper:
-        """Its seeds follow from its place among the models: a new name changes no answer."""
+        """Makes one; its seeds follow from its position, so a new name changes no answer."""
         model = ModelWrapper(
             generator=running.engine,
             tokenizer=running.tokenizer,

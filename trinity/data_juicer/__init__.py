@@ -1,4 +1,4 @@
-"""Data-Juicer behind HTTP: its server runs in an environment of its own, the client here.
+"""Data-Juicer over HTTP: the server runs in its own environment, the client here.
 
-Trinity-RFT's data service has the same calls, so that either side can be the other's.
+Trinity-RFT's data service has the same calls, so client and server of both are interchangeable.
 """

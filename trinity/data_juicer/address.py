@@ -1,4 +1,4 @@
-"""Where a Data-Juicer server may be: it asks nobody who they are, so nobody else may reach it."""
+"""Allowed addresses of a Data-Juicer server, which has no authentication of its own."""
 
 from urllib.parse import urlsplit
 
@@ -7,7 +7,7 @@ from trinity.security.loopback import is_loopback
 
 
 def check_address(url: str) -> None:
-    """Raises: UserError when it is none, or rows would leave this machine without TLS."""
+    """Raises UserError for an invalid address, or if rows would leave this machine without TLS."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -18,7 +18,7 @@ def check_address(url: str) -> None:
         )
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UserError(
-            f"refusing to speak to Data-Juicer at {parts.hostname} without TLS: run its server "
+            f"refusing to connect to Data-Juicer at {parts.hostname} without TLS: run its server "
             "beside the buffer and give http://127.0.0.1:PORT, or give the https:// address of a "
-            "proxy that asks who comes"
+            "proxy that authenticates clients"
         )

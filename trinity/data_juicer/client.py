@@ -18,12 +18,12 @@ MAX_ERROR_BYTES = 4_000
 
 
 class _NoSession(Exception):
-    """The server does not know it any more."""
+    """The server no longer knows the session."""
 
 
 @dataclass(slots=True)
 class DataJuicer:
-    """One pipeline of a server; a session that it has forgotten is opened again.
+    """One pipeline of a server; a session that the server has lost is opened again.
 
     Raises: UserError for an address beyond this machine that has no TLS.
 
@@ -33,7 +33,7 @@ class DataJuicer:
 
     url: str
     pipeline: JsonObject
-    """What /create is told."""
+    """Body of the request to /create."""
     limit_seconds: float = 120.0
     _session: str = field(default="", init=False)
 
@@ -41,12 +41,12 @@ class DataJuicer:
         check_address(self.url)
 
     def process(self, stream: bytes) -> bytes:
-        """An Arrow stream through all operators, from any thread.
+        """Sends an Arrow stream through all operators; may be called from any thread.
 
-        A server works on one call after the other: those of this process wait here for their turn,
-        so that none is given up as unanswered while the server is at work on another.
+        A server handles one call at a time. Calls of this process wait here for their turn, so that
+        none times out while the server is busy with another.
 
-        Raises: Unavailable when the server does not answer, UserError for what it refuses.
+        Raises: Unavailable when the server does not answer, UserError when it refuses the request.
         """
         turn = _turn_at(self.url)
         if not turn.acquire(timeout=self.limit_seconds):
@@ -103,7 +103,7 @@ class DataJuicer:
 
 @cache
 def _turn_at(url: str) -> threading.Lock:
-    """Held by whoever asks the server of this address."""
+    """Returns the lock that is held during a call to the server at this address."""
     del url
     return threading.Lock()
 
@@ -122,7 +122,7 @@ def _form(boundary: str, parts: dict[str, bytes]) -> bytes:
 
 
 def _said(answer: bytes) -> str:
-    """The error of the answer, or its beginning."""
+    """Returns the error in an answer, or the beginning of the answer."""
     text = answer[:MAX_ERROR_BYTES].decode(errors="replace")
     try:
         values: Any = json.loads(text)

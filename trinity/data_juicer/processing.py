@@ -1,4 +1,4 @@
-"""What the server does with Data-Juicer, which is imported when it is needed or asked for."""
+"""The server's use of Data-Juicer, which is imported on first use or by `load`."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -6,44 +6,44 @@ from dataclasses import dataclass
 from typing import Any
 
 ROWS_A_PROCESS = 256
-"""Fewer are faster without a further process."""
+"""Fewer rows are faster without another process."""
 
 
 class BadRequest(Exception):
-    """The request cannot be; the text says why."""
+    """The request is invalid; the text says why."""
 
 
 def load() -> None:
-    """Import Data-Juicer. Raises: ImportError where it is not installed."""
+    """Imports Data-Juicer; raises ImportError if it is not installed."""
     for module in ("data_juicer.core.data", "data_juicer.ops"):
         importlib.import_module(module)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Operators, loaded once."""
+    """Loaded operators."""
 
     operators: Sequence[Any]
     most_processes: int
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> "Session":
-        """Raises: BadRequest for operators that cannot be loaded."""
+        """Loads the operators; raises BadRequest for those that cannot be loaded."""
         if request.get("pipeline_type", "experience") != "experience":
-            raise BadRequest("this server has pipeline_type experience alone")
+            raise BadRequest("this server supports only pipeline_type experience")
         listed = request.get("operators") or _from_file(request.get("config_path"))
         if not isinstance(listed, list) or not listed:
             raise BadRequest("give operators, a list of {name: {arguments}}, or config_path")
         from data_juicer.ops import load_ops  # type: ignore[import-not-found]  # in its environment
 
         try:
-            operators = load_ops([_alone(one) for one in listed])
-        except Exception as error:  # names and arguments are a user's
+            operators = load_ops([_alone(operator) for operator in listed])
+        except Exception as error:  # names and arguments are the user's
             raise BadRequest(f"{type(error).__name__}: {error}") from error
         return cls(operators, int(request.get("np") or 1))
 
     def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
-        """The rows that are left, with what operators wrote beside them; and figures."""
+        """Returns the remaining rows with the columns that operators added, and metrics."""
         import pyarrow as pa
         from data_juicer.core.data import NestedDataset  # type: ignore[import-not-found]
         from datasets import Dataset
@@ -67,7 +67,7 @@ class Session:
 
 
 def _alone(operator: Any) -> Any:
-    """One process unless many rows come; processes are chosen with the rows."""
+    """Sets one process by default; `process` adjusts the number to the rows."""
     if not isinstance(operator, dict) or len(operator) != 1:
         raise BadRequest(f"{operator!r} is no operator: write {{name: {{arguments}}}}")
     [(name, arguments)] = operator.items()
@@ -75,7 +75,7 @@ def _alone(operator: Any) -> Any:
 
 
 def _from_file(path: Any) -> Any:
-    """The operators of a configuration of Data-Juicer's own."""
+    """Reads the operators from a configuration file of Data-Juicer."""
     if not path:
         return None
     import yaml

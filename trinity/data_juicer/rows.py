@@ -1,4 +1,4 @@
-"""Rows on their way to a Data-Juicer server and back: which they are, and what was measured."""
+"""Converts rows to and from Data-Juicer's server, and reads the statistics it measured."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def session(
     num_processes: int,
     limit_seconds: float,
 ) -> DataJuicer:
-    """The same one for all rows that are treated alike."""
+    """Returns the session for these settings, which is shared by all rows with the same ones."""
     pipeline = {"operators": operators, "config_path": config_path, "np": num_processes}
     return _session(server_url, json.dumps(pipeline, sort_keys=True), limit_seconds)
 
@@ -36,8 +36,8 @@ def _session(url: str, pipeline: str, limit_seconds: float) -> DataJuicer:
 
 
 def write_columns(columns: Mapping[str, Sequence[JsonValue]]) -> bytes:
-    """Columns as an Arrow stream."""
-    import pyarrow as pa  # weighs 40 MB, for who uses these operators
+    """Writes columns as an Arrow stream."""
+    import pyarrow as pa  # takes 40 MB: only for users of these operators
 
     table = pa.table(dict(columns))
     sink = pa.BufferOutputStream()
@@ -48,7 +48,7 @@ def write_columns(columns: Mapping[str, Sequence[JsonValue]]) -> bytes:
 
 
 def read_rows(stream: bytes) -> Answered:
-    """Raises: UserError when it is no Arrow stream."""
+    """Reads rows; raises UserError when it is not an Arrow stream."""
     import pyarrow as pa
 
     try:
@@ -59,9 +59,9 @@ def read_rows(stream: bytes) -> Answered:
 
 
 def places_of(rows: Answered, *, column: str, size: int, what: str) -> list[int]:
-    """Which of the rows that were sent these are, by the column of their numbers.
+    """Returns the indices of the rows among those sent, by the column of their numbers.
 
-    Raises: UserError when they are not some of them, each once.
+    Raises: UserError when they are not a subset of them, each once.
     """
     places = [row.get(column) for row in rows]
     if len(set(places)) < len(places) or not set(places) <= set(range(size)):
@@ -73,14 +73,14 @@ def places_of(rows: Answered, *, column: str, size: int, what: str) -> list[int]
 
 
 def left_out(places_K: Sequence[int], size: int) -> numpy.typing.NDArray[numpy.bool_]:
-    """Those that are not in the answer; [N]."""
+    """Returns true for rows that are not in the answer, [N]."""
     left_out_N = numpy.ones(size, dtype=numpy.bool_)
     left_out_N[list(places_K)] = False
     return left_out_N
 
 
 def measured(rows: Answered, places_K: Sequence[int], size: int) -> dict[str, FloatVector]:
-    """Of the statistics those that are numbers, by their names; NaN where there is none."""
+    """Returns the numeric statistics by name, [N] each; NaN where there is none."""
     numbers: dict[str, FloatVector] = {}
     for place, row in zip(places_K, rows, strict=True):
         for name, value in _stats(row.get(STATS)).items():
@@ -91,6 +91,6 @@ def measured(rows: Answered, places_K: Sequence[int], size: int) -> dict[str, Fl
 
 
 def _stats(cell: Any) -> Mapping[str, Any]:
-    """A struct, or text in JSON, by the version of Data-Juicer."""
+    """Reads a struct or JSON text, depending on the version of Data-Juicer."""
     values = json.loads(cell) if isinstance(cell, str) else cell
     return values if isinstance(values, dict) else {}

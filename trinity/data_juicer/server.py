@@ -1,13 +1,13 @@
-"""Data-Juicer's operators over HTTP; runs with the Python of the environment that has them.
+"""Serves Data-Juicer's operators over HTTP; runs in the environment that has them.
 
     pip install py-data-juicer          # there
     PYTHON_THERE -m trinity.data_juicer.server --port 8005
 
 GET /health; POST /create (JSON) opens a session with operators, POST /process_experience (a form
-with `session_id` and `arrow_data`, an Arrow stream) answers an Arrow stream and figures in the
-header X-Metrics, POST /close ends the session. 400 is a wrong request, 404 an unknown session, 500
-what an operator raised. It imports next to nothing of ours, and has neither TLS nor a password: it
-listens on this machine alone, for who runs beside it or a proxy that asks who comes.
+with `session_id` and `arrow_data`, an Arrow stream) answers with an Arrow stream and metrics in the
+header X-Metrics, POST /close ends the session. 400 is an invalid request, 404 an unknown session,
+500 the error of an operator. It imports almost nothing of ours, and has neither TLS nor a password:
+it listens on this machine only, for local clients or a proxy that authenticates clients.
 """
 
 import argparse
@@ -30,11 +30,11 @@ Answer = tuple[bytes, Mapping[str, str]]
 
 
 class UnknownSession(Exception):
-    """It was closed, or the server was started again."""
+    """The session was closed, or the server was restarted."""
 
 
 class Sessions:
-    """Operators by session; one call at a time, as operators start processes of their own."""
+    """Operators by session; calls run one at a time, as operators start their own processes."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
@@ -71,7 +71,7 @@ class Sessions:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Handles one request."""
 
     sessions: Sessions
 
@@ -128,7 +128,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _form(body: bytes, content_type: str) -> dict[str, bytes]:
-    """The parts of multipart/form-data by name."""
+    """Returns the parts of multipart/form-data by name."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
     parts: dict[str, bytes] = {}
@@ -141,7 +141,7 @@ def _form(body: bytes, content_type: str) -> dict[str, bytes]:
 
 
 def main() -> int:
-    """Serve until stopped; the first line says where, once it can."""
+    """Serves until stopped; prints its address as the first line once it is ready."""
     parser = argparse.ArgumentParser(description="Data-Juicer's operators over HTTP.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8005)
@@ -153,7 +153,7 @@ def main() -> int:
             "or a password: use 127.0.0.1, beside the buffer or behind a proxy that has both\n",
         )
     try:
-        load()  # takes up to minutes, for which a first call would not wait
+        load()  # may take minutes, longer than a first call would wait
     except ImportError as error:
         parser.exit(
             1, f"{sys.executable} has no Data-Juicer, pip install py-data-juicer: {error}\n"

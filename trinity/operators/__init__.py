@@ -21,6 +21,6 @@ BUILT_IN = {
         "reward_std_filter",
     )
 }
-"""Operators of this package by name; whatever else is asked for is a user's."""
+"""Operators of this package by name; any other name is a user's."""
 
 OPERATORS: "Registry[OperatorFn]" = Registry("experience operator", BUILT_IN)

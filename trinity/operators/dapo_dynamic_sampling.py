@@ -1,4 +1,4 @@
-"""Keeps the groups that are neither all right nor all wrong."""
+"""Keeps the groups that are neither all correct nor all wrong."""
 
 import numpy as np
 
@@ -16,9 +16,9 @@ def dapo_dynamic_sampling(
 ) -> Changes:
     """Keeps groups with 0 < c < n, where c of a group's n samples are correct.
 
-    Correct is what lies under metric_key, or the reward where nothing does, if it is greater than
-    correct_threshold; of a group of one nothing can be learned. Other tasks are drawn for those
-    that go (https://arxiv.org/abs/2503.14476). Figures, in groups: `dropped_all_correct`,
+    A sample is correct if its value under metric_key, or its reward without one, is greater than
+    correct_threshold; nothing can be learned from a group of one. Other tasks are drawn in place of
+    dropped ones (https://arxiv.org/abs/2503.14476). Metrics, in groups: `dropped_all_correct`,
     `dropped_all_wrong`.
     """
     known_N = rollouts.numbers[metric_key]

@@ -1,4 +1,4 @@
-"""Sends samples through Data-Juicer: what it filters is left out, what it measures goes on."""
+"""Sends samples through Data-Juicer: applies its filters and passes on its statistics."""
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.data_juicer import rows as juiced
@@ -11,7 +11,7 @@ NUMBER = "sample"
 
 
 def _needs(arguments: Arguments) -> Needs:
-    """Raises: UserError where it is not said what shall be done, or the server may not be asked."""
+    """Returns the needs; raises UserError without operators, or for a forbidden server."""
     if (arguments.get("operators") is None) == (arguments.get("config_path") is None):
         raise UserError("give either `operators` or `config_path`")
     check_address(str(arguments.get("server_url", "")))
@@ -28,11 +28,11 @@ def data_juicer(
     np: int = 4,
     limit_seconds: float = 120.0,
 ) -> Changes:
-    """Operators of a Data-Juicer server, by list or by a configuration file of its own.
+    """Applies operators of a Data-Juicer server, from a list or its own configuration file.
 
-    Rows have the columns text and response (both the response), prompt, reward and sample. What is
-    not in the answer is left out; numbers of its statistics are `Rollouts.numbers` of the operators
-    that follow. `server_url` is `service.data_juicer.server_url` unless it is given here.
+    Rows have the columns text and response (both the response), prompt, reward and sample. Samples
+    missing from the answer are left out; numbers of its statistics are `Rollouts.numbers` for the
+    operators that follow. `server_url` defaults to `service.data_juicer.server_url`.
     """
     juicer = juiced.session(
         server_url,
@@ -52,12 +52,12 @@ def data_juicer(
 
 
 def _written(rollouts: Rollouts) -> bytes:
-    responses = [one.response_text for one in rollouts.contents]
+    responses = [content.response_text for content in rollouts.contents]
     return juiced.write_columns(
         {
             NUMBER: list(range(len(responses))),
             "text": responses,
-            "prompt": [one.prompt_text for one in rollouts.contents],
+            "prompt": [content.prompt_text for content in rollouts.contents],
             "response": responses,
             "reward": rollouts.rewards.tolist(),
         }

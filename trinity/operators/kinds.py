@@ -1,4 +1,4 @@
-"""The two kinds of functions that the buffer calls, and how they cross to their own process."""
+"""The two kinds of functions that the buffer calls, and their conversion to and from JSON."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ KindName = Literal["advantage", "operator"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What such a function takes and gives."""
+    """The input and result of functions of one kind."""
 
     registry: Registry[Callable[..., Any]]
     gives: type
@@ -38,9 +38,9 @@ class Kind:
     answer_to_json: Callable[[Any], JsonObject]
     answer_from_json: Callable[[Message], Any]
 
-    def call(self, name: str, given: object, arguments: Mapping[str, Any]) -> Any:
-        """Raises: TypeError for an answer of another type, and whatever the function raises."""
-        answer = self.registry.get(name)(given, **arguments)
+    def call(self, name: str, value: object, arguments: Mapping[str, Any]) -> Any:
+        """Calls a function; raises TypeError for a result of another type, or its own error."""
+        answer = self.registry.get(name)(value, **arguments)
         if not isinstance(answer, self.gives):
             raise TypeError(
                 f"it gave {type(answer).__name__}, where {self.gives.__name__} of "

@@ -1,12 +1,12 @@
-"""Overlong masking: what the token limit cut off is compared with others and not trained on."""
+"""Overlong masking: truncated responses count in their group but are not trained on."""
 
 from trinity.operators.rollouts import Changes, Rollouts
 
 
 def mask_response_truncated(rollouts: Rollouts) -> Changes:
-    """Zero action mask where the finish reason is `length`.
+    """Zeroes the action mask of samples with the finish reason `length`.
 
-    Its reward still counts in the mean of its group (https://arxiv.org/abs/2503.14476). Figure:
+    Their rewards still count in the mean of the group (https://arxiv.org/abs/2503.14476). Metric:
     `masked_truncated_count`.
     """
     masked_N = rollouts.is_truncated

@@ -1,4 +1,4 @@
-"""Measures how many tasks are neither solved nor out of reach."""
+"""Measures the share of tasks that are neither solved nor out of reach."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ FEW, MOST = 1 / 16, 15 / 16
 
 
 def pass_rate_calculator(rollouts: Rollouts) -> Changes:
-    """p is the mean reward of a group; changes nothing.
+    """Computes p, the mean reward of each group; changes nothing.
 
-    Figures, as shares of the groups: `selection/valid_ratio` (0 < p < 1), `strict_valid_ratio`
-    (1/16 < p < 15/16), and one for each of these bounds. The selector `difficulty_based` hears of
-    pass rates whether or not this operator is there.
+    Metrics, as shares of the groups: `selection/valid_ratio` (0 < p < 1), `strict_valid_ratio`
+    (1/16 < p < 15/16), and one for each of these bounds. The selector `difficulty_based` gets pass
+    rates with or without this operator.
     """
     rates_G = rollouts.group_means(rollouts.rewards)
     shares = {

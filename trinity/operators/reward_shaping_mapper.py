@@ -1,4 +1,4 @@
-"""Adds to rewards, or multiplies them by, numbers that workflows noted of their samples."""
+"""Changes rewards by numbers that workflows recorded with their samples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ def _needs(arguments: Arguments) -> Needs:
 def reward_shaping_mapper(
     rollouts: Rollouts, *, reward_shaping_configs: list[dict[str, JsonValue]]
 ) -> Changes:
-    """r = r op weight x, one rule after the other, where x lies under stats_key.
+    """r = r op weight x, one rule after the other, where x is the number under stats_key.
 
-    x is a number of the sample's info, metrics, reward parts or arrays; where there is none, or
-    DIV would divide by 0, the reward stays. Figure: `reward_diff`, the mean change of a group.
+    x is a number of the sample's info, metrics, reward parts or arrays; if there is none, or DIV
+    would divide by 0, the reward stays. Metric: `reward_diff`, the mean change of a group.
     """
     rewards_N = rollouts.rewards
     for rule in _rules(reward_shaping_configs):
@@ -56,18 +56,19 @@ def reward_shaping_mapper(
     return Changes(rewards=rewards_N, metrics={"reward_diff": differences_G})
 
 
-def _rules(given: JsonValue | list[dict[str, JsonValue]]) -> list[_Rule]:
-    """Raises: UserError naming the rule that is none."""
-    if not isinstance(given, list):
+def _rules(configs: JsonValue | list[dict[str, JsonValue]]) -> list[_Rule]:
+    """Reads the rules; raises UserError naming the invalid one."""
+    if not isinstance(configs, list):
         raise UserError(f"reward_shaping_configs must be a list of {_FORM}")
-    return [_rule(i, one) for i, one in enumerate(given)]
+    return [_rule(i, config) for i, config in enumerate(configs)]
 
 
-def _rule(number: int, given: JsonValue) -> _Rule:
+def _rule(number: int, config: JsonValue) -> _Rule:
     where = f"reward_shaping_configs[{number}]"
-    if not isinstance(given, dict) or set(given) - {"stats_key", "op_type", "weight"}:
-        raise UserError(f"{where} is {given!r}, where {_FORM} is expected")
-    key, kind, weight = given.get("stats_key"), given.get("op_type", "ADD"), given.get("weight", 1)
+    if not isinstance(config, dict) or set(config) - {"stats_key", "op_type", "weight"}:
+        raise UserError(f"{where} is {config!r}, where {_FORM} is expected")
+    key, kind = config.get("stats_key"), config.get("op_type", "ADD")
+    weight = config.get("weight", 1)
     if not isinstance(key, str) or not key:
         raise UserError(f"{where}.stats_key is {key!r}: name what lies in the samples' info")
     if not isinstance(kind, str) or kind.upper() not in _OPERATIONS:

@@ -6,10 +6,10 @@ from trinity.operators.rollouts import Changes, Rollouts
 
 
 def reward_std_filter(rollouts: Rollouts, *, threshold: float = 0.0) -> Changes:
-    """Leaves out groups with std(r) <= threshold, and groups of one; the std is the population's.
+    """Leaves out groups with std(r) <= threshold, and groups of one; std is the population's.
 
-    Figures: `operator_filtered_count`, and `origin_group_advantages/reward_mean` and
-    `.../reward_std` of all groups before the choice.
+    Metrics: `operator_filtered_count`, and `origin_group_advantages/reward_mean` and
+    `.../reward_std` of all groups before filtering.
     """
     is_compared_G = rollouts.group_sizes > 1
     deviations_G = rollouts.group_deviations(rollouts.rewards, ddof=0) * is_compared_G

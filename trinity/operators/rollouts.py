@@ -1,4 +1,4 @@
-"""What an experience operator gets and gives: N samples of one group, or of many at once.
+"""Input and result of experience operators: N samples of one group, or of many at once.
 
 def short_only(rollouts: Rollouts, *, longest: int = 512) -> Changes:
     return Changes(left_out=rollouts.response_lengths > longest, reason="its answer is too long")
@@ -17,30 +17,30 @@ from trinity.json_values import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a sample says; operators that ask for it have it (`Needs(content=True)`)."""
+    """Content of a sample, for operators that request it (`Needs(content=True)`)."""
 
     prompt_text: str
     response_text: str
     info: JsonObject
-    """What the workflow kept with the sample."""
+    """Information that the workflow stored with the sample."""
     metrics: Mapping[str, float]
     """Its metrics and the parts of its reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts(Samples):
-    """Samples with what was noted of them beside their rewards."""
+    """Samples with what was recorded of them in addition to their rewards."""
 
     is_truncated: BoolVector
-    """Whether the token limit ended the response, [N]."""
+    """True where the token limit ended the response, [N]."""
     has_reward: BoolVector
-    """False where the reward is 0 for want of one: the prompt was too long, [N]."""
+    """False where there is no reward and 0 stands in: the prompt was too long, [N]."""
     response_lengths: IntVector
     """Tokens after the prompt, [N]."""
     numbers: Mapping[str, FloatVector] = field(default_factory=dict)
-    """What lies under the keys that the operator asked for, [N] each; NaN where nothing does."""
+    """Values of the keys that the operator requested, [N] each; NaN where there is none."""
     contents: Sequence[Content] = ()
-    """[N], or empty where nobody asked."""
+    """[N], or empty if not requested."""
 
     @classmethod
     def of(
@@ -53,11 +53,11 @@ class Rollouts(Samples):
         numbers: Mapping[str, FloatVector] | None = None,
         contents: Sequence[Content] = (),
     ) -> "Rollouts":
-        """Samples of which nothing else is known but what is given."""
+        """Makes rollouts from samples, with defaults for everything not given."""
         size = len(samples.rewards)
         zeros_N = np.zeros(size, dtype=np.int64)
         return cls(
-            **{one.name: getattr(samples, one.name) for one in fields(Samples)},
+            **{f.name: getattr(samples, f.name) for f in fields(Samples)},
             is_truncated=zeros_N.astype(np.bool_) if is_truncated is None else is_truncated,
             has_reward=np.ones(size, dtype=np.bool_) if has_reward is None else has_reward,
             response_lengths=zeros_N if response_lengths is None else response_lengths,
@@ -66,9 +66,9 @@ class Rollouts(Samples):
         )
 
     def chosen(self, which_N: BoolVector) -> "Rollouts":
-        """Some of them; groups keep their numbers."""
+        """Returns the selected samples; groups keep their numbers."""
         return Rollouts(
-            **{one.name: getattr(self, one.name)[which_N] for one in fields(Samples)},
+            **{f.name: getattr(self, f.name)[which_N] for f in fields(Samples)},
             is_truncated=self.is_truncated[which_N],
             has_reward=self.has_reward[which_N],
             response_lengths=self.response_lengths[which_N],
@@ -77,27 +77,27 @@ class Rollouts(Samples):
         )
 
     def of_each_group(self, values_G: FloatVector) -> FloatVector:
-        """The value of each sample's group, [N]."""
+        """Returns the value of each sample's group, [N]."""
         return values_G[self.groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What becomes of the samples; what is None stays as it is."""
+    """Changes to the samples; fields that are None change nothing."""
 
     left_out: BoolVector | None = None
-    """[N], true where a sample goes no further: it is neither compared nor trained on."""
+    """[N], true where a sample is dropped: it is neither compared nor trained on."""
     reason: str = ""
-    """Why those are left out, for people."""
+    """Reason why they are left out, for people."""
     masked: BoolVector | None = None
-    """[N], true where a sample is compared with others and none of its tokens is trained on."""
+    """[N], true where a sample is compared with others but none of its tokens is trained on."""
     rewards: FloatVector | None = None
     """[N], the rewards from here on."""
     numbers: Mapping[str, FloatVector] = field(default_factory=dict)
-    """[N] each: what operators that follow find in `Rollouts.numbers`; NaN is unknown."""
+    """[N] each: `Rollouts.numbers` for the operators that follow; NaN is unknown."""
     metrics: Mapping[str, FloatVector] = field(default_factory=dict)
-    """Figures of each group, [G]. Over the groups of a batch those named `..._count` are summed up
-    and those named `..._ratio` averaged; of all others mean, max and min are shown."""
+    """Metrics of each group, [G]. Over the groups of a batch those named `..._count` are summed,
+    those named `..._ratio` are averaged, and all others are shown as mean, max and min."""
 
 
 OperatorFn = Callable[..., Changes]

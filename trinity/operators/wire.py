@@ -12,7 +12,7 @@ from trinity.types import JsonObject, JsonValue
 
 
 def rollouts_to_json(rollouts: Rollouts) -> JsonObject:
-    """A list for each array."""
+    """Converts rollouts, with a list for each array."""
     return {
         "samples": samples_to_json(rollouts),
         "is_truncated": rollouts.is_truncated.tolist(),
@@ -24,7 +24,7 @@ def rollouts_to_json(rollouts: Rollouts) -> JsonObject:
 
 
 def rollouts_from_json(message: Message) -> Rollouts:
-    """What `rollouts_to_json` wrote."""
+    """Reads the output of `rollouts_to_json`."""
     return Rollouts.of(
         samples_from_json(message["samples"]),
         is_truncated=np.array(message["is_truncated"], dtype=np.bool_),
@@ -36,7 +36,7 @@ def rollouts_from_json(message: Message) -> Rollouts:
 
 
 def changes_to_json(changes: Changes) -> JsonObject:
-    """A list for each array that there is; arrays may be whatever numpy makes one of."""
+    """Converts changes, with a list for each array or anything that numpy makes an array of."""
     return {
         "left_out": _listed(changes.left_out, np.bool_),
         "reason": str(changes.reason),
@@ -48,7 +48,7 @@ def changes_to_json(changes: Changes) -> JsonObject:
 
 
 def changes_from_json(message: Message) -> Changes:
-    """What `changes_to_json` wrote."""
+    """Reads the output of `changes_to_json`."""
     left_out, masked, rewards = (message[name] for name in ("left_out", "masked", "rewards"))
     return Changes(
         left_out=None if left_out is None else np.array(left_out, dtype=np.bool_),
@@ -61,11 +61,11 @@ def changes_from_json(message: Message) -> Changes:
 
 
 def _named(arrays: Mapping[str, FloatVector]) -> JsonObject:
-    return {str(name): _listed(one, np.float64) for name, one in arrays.items()}
+    return {str(name): _listed(array, np.float64) for name, array in arrays.items()}
 
 
 def _arrays(message: Message) -> dict[str, FloatVector]:
-    return {name: np.array(one, dtype=np.float64) for name, one in message.items()}
+    return {name: np.array(values, dtype=np.float64) for name, values in message.items()}
 
 
 def _listed(values: object, kind: type[np.generic]) -> JsonValue:

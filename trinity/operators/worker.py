@@ -1,10 +1,10 @@
-"""Calls the operators and advantage functions that users bring; runs as a process of its own.
+"""Calls users' operators and advantage functions; runs as a separate process.
 
     python -m trinity.operators.worker 2147483648
 
-The argument is how many bytes of memory it may take for its data. A request has the function's
-kind, name and arguments, and parts, each of them samples for one call: each has its answer, in
-their order. Without parts the function is loaded, and the answer says what it needs.
+The argument is the limit of its data memory in bytes. A request has the function's kind, name and
+arguments, and parts, each with the samples for one call; answers come in the order of the parts.
+Without parts the function is only loaded, and the answer states what it needs.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What scores a response: one reward a file."""
+"""Rewards, which score responses; each has its own file."""
 
 from trinity.rewards.reward import RewardFn
 

@@ -1,4 +1,4 @@
-"""1 for an answer that is mathematically the same as the truth."""
+"""Reward 1 for an answer that is mathematically equal to the truth."""
 
 from typing import ClassVar
 
@@ -7,10 +7,10 @@ from trinity.rewards.reward import RewardFn
 
 
 class AccuracyReward(RewardFn):
-    """Grades with math-verify, which finds the answer in the response by itself."""
+    """Grades with math-verify, which extracts the answer from the response."""
 
     in_thread: ClassVar[bool] = True
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
-        """Part `accuracy`."""
+        """Returns part `accuracy`."""
         return {"accuracy": float(same_answer(response, str(truth)))}

@@ -4,7 +4,7 @@ _BOX = "\\boxed{"
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last `\boxed{}` that is closed; None where there is none."""
+    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none."""
     start = text.rfind(_BOX)
     while start >= 0:
         inside = _balanced(text[start + len(_BOX) :])
@@ -15,10 +15,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def _balanced(text: str) -> str | None:
-    """Up to the brace that closes the one before the text."""
+    """Returns the text up to the brace that closes the one before it."""
     depth = 1
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return text[:place]
+            return text[:index]
     return None

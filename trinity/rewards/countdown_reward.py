@@ -32,7 +32,7 @@ class CountdownReward(RewardFn):
     in_thread: ClassVar[bool] = False
 
     def __call__(self, *, response: str, truth: JsonValue) -> dict[str, float]:
-        """Part `score`."""
+        """Returns part `score`."""
         answers = ANSWER.findall(response)
         if not answers:
             return {"score": NOTHING}
@@ -42,7 +42,7 @@ class CountdownReward(RewardFn):
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to reach, and with what."""
+    """The target and the numbers to reach it with."""
 
     target: Fraction
     numbers: Counter[Fraction]
@@ -64,7 +64,7 @@ def _solves(equation: str, goal: Goal) -> bool:
 
 
 def _evaluate(node: ast.expr, numbers: list[Fraction]) -> Fraction:
-    """Only numbers and the four operations; what a number literal is gets noted in `numbers`."""
+    """Evaluates numbers and the four operations; appends each number literal to `numbers`."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         numbers.append(Fraction(str(node.value)))
         return numbers[-1]

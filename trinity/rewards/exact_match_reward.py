@@ -1,4 +1,4 @@
-"""1 for the very answer, 0 for any other."""
+"""Reward 1 for exactly the true answer, 0 for any other."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from trinity.rewards.reward import RewardFn
 
 
 class ExactMatchReward(RewardFn):
-    """Compares response and truth as text, without white space around them."""
+    """Compares response and truth as text, without surrounding white space."""
 
     in_thread: ClassVar[bool] = False
 
@@ -14,7 +14,7 @@ class ExactMatchReward(RewardFn):
         self._ignore_case = ignore_case
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
-        """Part `accuracy`."""
+        """Returns part `accuracy`."""
         return {"accuracy": float(self._plain(response) == self._plain(str(truth)))}
 
     def _plain(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""A small reward for answers that keep to a layout."""
+"""A small reward for answers in a given format."""
 
 import re
 from typing import ClassVar
@@ -10,7 +10,7 @@ SCORE = 0.1
 
 
 class FormatReward(RewardFn):
-    """Plus or minus 0.1, by whether the response matches a regular expression as a whole."""
+    """Plus 0.1 if a regular expression matches the whole response, else minus 0.1."""
 
     in_thread: ClassVar[bool] = False
 
@@ -18,5 +18,5 @@ class FormatReward(RewardFn):
         self._pattern = re.compile(pattern, re.DOTALL)
 
     def __call__(self, *, response: str) -> dict[str, float]:
-        """Part `format_score`."""
+        """Returns part `format_score`."""
         return {"format_score": SCORE if self._pattern.fullmatch(response.strip()) else -SCORE}

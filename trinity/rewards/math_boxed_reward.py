@@ -1,4 +1,4 @@
-r"""Accuracy of the last `\boxed{}`, and a deduction for thoughts that are not in their tags."""
+r"""Accuracy of the last `\boxed{}`, and a deduction for reasoning outside its tags."""
 
 import re
 from typing import ClassVar
@@ -11,7 +11,7 @@ THOUGHT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>(?:(?!</?think>).)*"
 
 
 class MathBoxedReward(RewardFn):
-    r"""`accuracy` is 1 where the last `\boxed{}` holds the truth, else 0.
+    r"""`accuracy` is 1 if the last `\boxed{}` holds the truth, else 0.
 
     with_think: a response that does not begin with exactly one pair of think tags has a
     `format_score` of minus `format_score_coef`, else 0.
@@ -24,7 +24,7 @@ class MathBoxedReward(RewardFn):
         self._coefficient = format_score_coef
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
-        """Parts `accuracy` and `format_score`."""
+        """Returns parts `accuracy` and `format_score`."""
         answer = last_boxed(response)
         expected = str(truth)
         boxed_truth = last_boxed(expected)

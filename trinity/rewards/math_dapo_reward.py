@@ -1,4 +1,4 @@
-"""Plus or minus 1 for the answer, and less the longer a response is beyond a limit, as in DAPO.
+"""Plus or minus 1 for the answer, with DAPO's penalty for responses near or over a length limit.
 
 https://arxiv.org/abs/2503.14476
 """
@@ -15,9 +15,9 @@ ANSWER = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 
 
 class MathDapoReward(RewardFn):
-    r"""`accuracy` is 1 or -1; the answer is the last `\boxed{}`, else behind the last `Answer:`.
+    r"""`accuracy` is 1 or -1; the answer is the last `\boxed{}`, else after the last `Answer:`.
 
-    enable_overlong_penalty: `format_score` goes from 0 at `max_response_length - cache_length`
+    enable_overlong_penalty: `format_score` falls from 0 at `max_response_length - cache_length`
     tokens down to minus `penalty_factor` at `max_response_length`, and stays there.
     """
 
@@ -40,7 +40,7 @@ class MathDapoReward(RewardFn):
         self._margin = cache_length or 1
 
     def __call__(self, *, response: str, truth: str, response_length: int) -> dict[str, float]:
-        """Parts `accuracy` and `format_score`."""
+        """Returns parts `accuracy` and `format_score`."""
         right = same_answer(_answer(response), str(truth))
         return {
             "accuracy": 1.0 if right else -1.0,
@@ -48,7 +48,7 @@ class MathDapoReward(RewardFn):
         }
 
     def _excess(self, response_length: int) -> float:
-        """How much of the margin is used up, 0 to 1."""
+        """Returns the used share of the margin, 0 to 1."""
         over = response_length - (self._limit - self._margin)
         return min(max(over / self._margin, 0.0), 1.0)
 

@@ -1,4 +1,4 @@
-"""The grading process: reads [response, truth] as JSON lines, answers 1 or 0; ends with its parent.
+"""The grading process: reads [response, truth] as JSON lines and answers 1 or 0.
 
 python -m trinity.rewards.math_grader
 """
@@ -15,7 +15,7 @@ VERIFY_SECONDS = 4
 
 
 def main() -> None:
-    """Answer until the parent closes the pipe."""
+    """Grades until the parent closes the pipe."""
     logging.disable(logging.WARNING)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def agree(response: str, truth: str) -> bool:
-    """Whether any reading of the truth equals the answer found in the response."""
+    """Returns true if any parse of the truth equals the answer found in the response."""
     answer = _parse(response)
     return bool(answer) and any(
         verify(gold, answer, timeout_seconds=VERIFY_SECONDS) for gold in _readings(truth)
@@ -34,7 +34,7 @@ def agree(response: str, truth: str) -> bool:
 
 
 def _readings(truth: str) -> list[list[object]]:
-    """A bare truth is an expression as a whole, which only dollar signs tell the parser."""
+    """Parses the truth; a bare one needs dollar signs to be parsed as a whole expression."""
     bare = "$" not in truth and "\\boxed" not in truth
     readings = [_parse(f"${truth}$")] if bare else []
     return [gold for gold in [*readings, _parse(truth)] if gold][:1]

@@ -1,8 +1,8 @@
-"""Whether two answers are mathematically the same, within a limit of time.
+"""Compares two answers mathematically, within a time limit.
 
 math-verify limits itself with signals, which only a process's main thread may use, and some
-expressions keep Python inside one long C call that no signal interrupts. So it runs in a process of
-its own (`math_grader`), which is killed when it does not answer.
+expressions keep Python inside one long C call that no signal interrupts. It therefore runs in a
+separate process (`math_grader`), which is killed when it does not answer.
 """
 
 import atexit
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 60.0
 GRADE_SECONDS = 15.0
 MAX_CHARACTERS = 4000
-"""An answer stands at the end: of a longer response, the end is graded."""
+"""Only the end of a longer response is graded, because answers are at the end."""
 _END = r"(?:[eE][-+]?\d+)?"
 _THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
 NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
-"""Commas and blanks only part thousands: any other comma may part the numbers of a list."""
+"""Commas and blanks only separate thousands: any other comma may separate list items."""
 _PLAIN = rf"(?:[-+] ?)?(?:\d+(?:\.\d*)?|\.\d+){_END}"
 NUMBERS = re.compile(rf"{_PLAIN}(?:\s*,\s*{_PLAIN})+")
 
 
 def same_answer(response: str, truth: str) -> bool:
-    """Whether `response` gives the answer `truth`; what cannot be graded in time is wrong."""
+    """Returns true if `response` gives the answer `truth`; a timeout counts as wrong."""
     plain, expected = response.strip(), truth.strip()
     if plain == expected:
         return True
@@ -41,23 +41,23 @@ def same_answer(response: str, truth: str) -> bool:
 
 
 def _number(text: str) -> Decimal | None:
-    """Plain numbers are compared here, which is most of what there is to grade."""
+    """Parses a plain number; most answers are plain numbers, which need no grading process."""
     bare = text.strip("$").strip()
     if not NUMBER.fullmatch(bare):
         return None
     try:
         return Decimal(bare.replace(",", "").replace(" ", ""))
-    except InvalidOperation:  # its exponent is too large
+    except InvalidOperation:  # the exponent is too large
         return None
 
 
 def _as_list(text: str) -> str:
-    """Of bare numbers the parser takes the last, unless dollar signs say that they are a list."""
+    """Puts bare numbers in dollar signs, without which the parser takes only the last of them."""
     return f"${text}$" if NUMBERS.fullmatch(text) else text
 
 
 class Grader:
-    """The grading process: started when first needed, replaced when it had to be killed."""
+    """The grading process: started on first use, and replaced after it had to be killed."""
 
     def __init__(self, grade_seconds: float = GRADE_SECONDS) -> None:
         self._grade_seconds = grade_seconds
@@ -65,7 +65,7 @@ class Grader:
         self._process: subprocess.Popen[bytes] | None = None
 
     def grade(self, response: str, truth: str) -> bool:
-        """Whether the two agree; False when there is no verdict in time."""
+        """Returns true if the two agree; False when there is no verdict in time."""
         with self._lock:
             try:
                 return self._ask(self._running(), response, truth)
@@ -75,7 +75,7 @@ class Grader:
                 return False
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         with self._lock:
             self._kill()
 

@@ -1,4 +1,4 @@
-"""Accuracy of what stands between answer tags, and a little for the layout."""
+"""Accuracy of the text between answer tags, and a small format reward."""
 
 import re
 from typing import ClassVar
@@ -20,7 +20,7 @@ class MathReward(RewardFn):
         self._format = FormatReward(pattern)
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
-        """Parts `accuracy` and `format_score`."""
+        """Returns parts `accuracy` and `format_score`."""
         answers = ANSWER.findall(response)
         answer = answers[-1] if answers else response
         return {

@@ -1,4 +1,4 @@
-"""A reward: names the parts of a response's score; their sum is the reward."""
+"""Rewards: each names the parts of a response's score, whose sum is the reward."""
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping
@@ -21,17 +21,17 @@ class RewardFn:
             def __call__(self, *, response: str) -> dict[str, float]:
                 return {"short": float(len(response) <= self._limit)}
 
-    `__call__` names what it wants to see and gets only that: `response`, `truth` (or
+    `__call__` receives only the parameters that it names. Available are `response`, `truth` (or
     `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
-    `response_length` in tokens and `finish_reason` are there to be named. A truth without a default
-    must be there: a row that has none is not scored.
+    `response_length` in tokens and `finish_reason`. A truth without a default is required: a row
+    that has none is not scored.
     """
 
     in_thread: ClassVar[bool] = True
     """False for a reward that never waits and takes well under a millisecond."""
 
     __call__: Callable[..., RewardParts]
-    """The named parts of the score of one response; a mere number is one part, named after it."""
+    """Returns the named parts of a score; a plain number is one part, named after the reward."""
 
 
 KNOWN = frozenset(
@@ -46,15 +46,15 @@ KNOWN = frozenset(
         "finish_reason",
     }
 )
-"""What a reward may name."""
+"""Parameters that a reward may name."""
 TRUTHS = frozenset({"truth", "ground_truth"})
-"""What a row may lack."""
+"""Parameters that a row may lack."""
 
 RewardSource = type[RewardFn] | Callable[..., RewardParts]
 
 
 class Reward:
-    """A reward made ready: called with everything there is, it passes on what was asked for."""
+    """A constructed reward: called with all known values, it passes on those that are named."""
 
     def __init__(self, source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
         self._function = _build(source, args, name)
@@ -65,38 +65,38 @@ class Reward:
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
     def __call__(self, **known: object) -> dict[str, float]:
-        """The parts of the score.
+        """Returns the parts of the score.
 
-        Raises: TypeError when the reward gives neither numbers by name nor a number.
+        Raises: TypeError when the reward returns neither numbers by name nor a number.
         """
         wanted = self._wanted
-        given = known if wanted is None else {k: v for k, v in known.items() if k in wanted}
-        parts = self._function(**given)
+        values = known if wanted is None else {k: v for k, v in known.items() if k in wanted}
+        parts = self._function(**values)
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
             return {self._name.rpartition(".")[2]: float(parts)}
         if not isinstance(parts, Mapping):
             raise TypeError(
-                f"the reward {self._name} gave {type(parts).__name__}, neither a dict of named "
+                f"the reward {self._name} returned {type(parts).__name__}, neither a dict of named "
                 "numbers nor a number"
             )
         return {str(name): float(value) for name, value in parts.items()}
 
 
 def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
-    """Look at the signatures alone: what a class does when it is made is not for every process.
+    """Checks only signatures, because constructors may do things that not every process may do.
 
-    Raises: UserError when the arguments do not fit, or it wants to see what nobody gives it.
+    Raises: UserError when the arguments do not fit, or the reward names an unknown parameter.
     """
     if not callable(source):
         raise UserError(f"the reward {name} is neither a class nor a function")
     try:
-        made = inspect.signature(source)
-        made.bind(**args) if isinstance(source, type) else made.bind_partial(**args)
+        signature = inspect.signature(source)
+        signature.bind(**args) if isinstance(source, type) else signature.bind_partial(**args)
     except TypeError as error:
         raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
-    except ValueError:  # of a callable written in C nothing is known
+    except ValueError:  # callables written in C have no signature
         return
-    called = made if not isinstance(source, type) else _call_signature(source, name)
+    called = signature if not isinstance(source, type) else _call_signature(source, name)
     parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
     unknown = [p.name for p in parameters if _is_demanded(p) and p.name not in KNOWN]
     if unknown:
@@ -108,9 +108,9 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
 
 @lru_cache
 def _named(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
-    """What it wants to see, where None is everything, and what of it has no default.
+    """Returns the parameters that it names, None for all, and those without a default.
 
-    Remembered: every run has a reward made for it.
+    The result is cached, because a reward is made for every run.
     """
     assert callable(source)
     called = (

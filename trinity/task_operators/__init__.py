@@ -1,4 +1,4 @@
-"""Task operators by name: what is done to the rows of a taskset before any of them is explored."""
+"""Task operators by name, which process the rows of a taskset before they are explored."""
 
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,6 @@ BUILT_IN = {
         "number_filter",
     )
 }
-"""Operators of this package by name; whatever else is asked for is a user's."""
+"""Operators of this package by name; any other name is a user's."""
 
 TASK_OPERATORS: "Registry[TaskOperatorFn]" = Registry("task operator", BUILT_IN)

@@ -1,8 +1,8 @@
-"""Makes a column of numbers a score, for `priority_weights` to order by."""
+"""Turns a column of numbers into a score, for ordering by `priority_weights`."""
 
 from trinity.task_operators.task_rows import TaskChanges, TaskRows
 
 
 def column_score(tasks: TaskRows, *, column: str, score: str = "") -> TaskChanges:
-    """The score is called like the column unless `score` names it."""
+    """Names the score after the column unless `score` is given."""
     return TaskChanges(scores={score or column: tasks.numbers(column)})

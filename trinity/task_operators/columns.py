@@ -1,4 +1,4 @@
-"""Numbers, one a row, whose memory is a file: as many as there are rows, and little memory."""
+"""Columns of numbers, one per row, that are stored in files and so need little memory."""
 
 import os
 import tempfile
@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[Any]
 PART_ROWS = 65_536
-"""Rows that are worked on at once."""
+"""Rows that are processed at once."""
 
 
 def on_disk(size: int, dtype: npt.DTypeLike) -> Numbers:
-    """Zeros in a file without a name, which is gone when nobody holds them any more.
+    """Returns zeros in an unnamed file, which is removed with the last reference to them.
 
-    The system keeps of them in memory what it has room for. Raises: OSError on a full disk, now
-    and not when they are written.
+    The system caches as much of them in memory as it has room for. Raises: OSError on a full disk,
+    now and not when they are written.
     """
     kind = np.dtype(dtype)
     with tempfile.TemporaryFile() as file:
@@ -26,13 +26,13 @@ def on_disk(size: int, dtype: npt.DTypeLike) -> Numbers:
 
 
 def parts_of(size: int) -> Iterator[slice]:
-    """The places of so many rows, some at a time."""
+    """Yields the indices of `size` rows, in slices of PART_ROWS."""
     for first in range(0, size, PART_ROWS):
         yield slice(first, min(first + PART_ROWS, size))
 
 
 class Column:
-    """Numbers that grow with the rows.
+    """A growing column of numbers.
 
     column = Column("<i8")
     column.extend(np.arange(3))
@@ -47,7 +47,7 @@ class Column:
         return self._size
 
     def extend(self, values_N: Numbers) -> None:
-        """Add some more."""
+        """Appends numbers."""
         size = self._size + len(values_N)
         if size > len(self._room):
             larger = on_disk(max(size, 2 * len(self._room)), self._room.dtype)
@@ -58,5 +58,5 @@ class Column:
 
     @property
     def values(self) -> Numbers:
-        """All of them; what is added later may not be seen in it."""
+        """All numbers; those appended later may be missing from this view."""
         return self._room[: self._size]

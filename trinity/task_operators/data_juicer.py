@@ -1,4 +1,4 @@
-"""Sends tasks through Data-Juicer: it filters and rewrites rows, its statistics are scores."""
+"""Sends tasks through Data-Juicer, which filters, rewrites and scores rows."""
 
 from collections.abc import Sequence
 
@@ -20,10 +20,10 @@ def data_juicer(
     np: int = 4,
     limit_seconds: float = 120.0,
 ) -> TaskChanges:
-    """Operators of a Data-Juicer server, by list or by a configuration file of its own.
+    """Applies operators of a Data-Juicer server, from a list or its own configuration file.
 
-    It is given the columns of texts, numbers and lists of texts; where none is called `text`, all
-    texts together are.
+    It gets the columns of texts, numbers and lists of texts; without a column `text`, all texts
+    joined become one.
     """
     juicer = juiced.session(
         server_url,
@@ -58,15 +58,15 @@ def _written(rows: Sequence[Row], has_text: bool) -> bytes:
 
 
 def _plain_columns(rows: Sequence[Row]) -> list[str]:
-    """Columns that all rows have, with values of one kind that Arrow has a column for."""
+    """Returns columns that all rows have, with values of one type that Arrow supports."""
     names = [name for name in rows[0] if all(name in row for row in rows)]
     kinds = {name: {_kind(row[name]) for row in rows} - {""} for name in names}
     return [name for name in names if len(kinds[name]) == 1 and NESTED not in kinds[name]]
 
 
 def _kind(value: JsonValue) -> str:
-    """Empty for a missing value, which any column may have."""
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    """Returns the type of a value; empty for null, which any column may have."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "texts"
     if isinstance(value, list | dict):
         return NESTED

@@ -1,4 +1,4 @@
-"""Digests that were seen before, in a file: memory does not grow with them."""
+"""A set of digests in a file, so that memory does not grow with it."""
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,9 @@ class SeenDigests:
         self._count = 0
 
     def add(self, digests: list[bytes]) -> BoolVector:
-        """Which of them were there before, among these or earlier; all of them are now."""
+        """Adds digests; returns true for those seen before, among these or earlier."""
         words_N2 = np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, WORDS).copy()
-        words_N2[:, 0] |= np.uint64(1)  # a free slot has 0 there
+        words_N2[:, 0] |= np.uint64(1)  # a free slot has 0 here
         while 2 * (self._count + len(words_N2)) > len(self._slots):
             self._grow()
         was_there_N = _repeated(words_N2)
@@ -35,7 +35,7 @@ class SeenDigests:
         return was_there_N
 
     def _enter(self, words_K2: Digests) -> BoolVector:
-        """Which were there before; no two of these are the same."""
+        """Enters distinct digests; returns true for those that were in the table before."""
         was_there_K = np.zeros(len(words_K2), dtype=np.bool_)
         mask = len(self._slots) - 1
         left = np.arange(len(words_K2))
@@ -46,7 +46,7 @@ class SeenDigests:
             was_there_K[left[is_own]] = True
             is_free = self._slots[slots, 0] == 0
             self._slots[slots[is_free]] = wanted[is_free]
-            # Of several that take the same slot one has it, the others go on.
+            # If several digests take the same slot, one gets it and the others probe on.
             is_placed = (self._slots[slots] == wanted).all(axis=1)
             left, slots = left[~is_placed], (slots[~is_placed] + 1) & mask
         return was_there_K
@@ -64,7 +64,7 @@ def _table(num_slots: int) -> Digests:
 
 
 def _repeated(words_N2: Digests) -> BoolVector:
-    """All but the first one of the same."""
+    """Returns true for all but the first of equal digests."""
     order = np.lexsort((words_N2[:, 1], words_N2[:, 0]))
     is_same = (words_N2[order[1:]] == words_N2[order[:-1]]).all(axis=1)
     repeated_N = np.zeros(len(words_N2), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Leaves out tasks that were there before."""
+"""Leaves out duplicate tasks."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ from trinity.task_operators.task_rows import TaskChanges, TaskRows
 
 
 def duplicate_filter(tasks: TaskRows, *, columns: list[str]) -> TaskChanges:
-    """A task is known by the texts of these columns; the first one of the same stays."""
+    """Compares tasks by the texts of these columns; the first of equal tasks stays."""
     if "seen" not in tasks.memory:
         tasks.memory["seen"] = SeenDigests()
     seen: SeenDigests = tasks.memory["seen"]

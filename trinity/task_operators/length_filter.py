@@ -8,7 +8,7 @@ from trinity.task_operators.task_rows import TaskChanges, TaskRows
 def length_filter(
     tasks: TaskRows, *, column: str, at_least: int = 1, at_most: int | None = None
 ) -> TaskChanges:
-    """Lengths are in characters, without white space at both ends."""
+    """Compares lengths in characters, without surrounding white space."""
     places = range(len(tasks.rows))
     lengths_N = np.array([len(tasks.text(i, column).strip()) for i in places], dtype=np.int64)
     left_out_N = lengths_N < at_least

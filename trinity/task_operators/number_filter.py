@@ -8,7 +8,7 @@ from trinity.task_operators.task_rows import TaskChanges, TaskRows
 def number_filter(
     tasks: TaskRows, *, column: str, at_least: float | None = None, at_most: float | None = None
 ) -> TaskChanges:
-    """`column` may be a score of an operator before it."""
+    """Compares numbers of `column`, which may be a score of an earlier operator."""
     numbers_N = tasks.numbers(column)
     least = -np.inf if at_least is None else at_least
     most = np.inf if at_most is None else at_most

@@ -1,4 +1,4 @@
-"""Takes the rows of a taskset through its operators, and gives what is left in its order."""
+"""Applies a taskset's operators to its rows, and returns the remaining rows in order."""
 
 import json
 from collections import Counter
@@ -22,30 +22,30 @@ OTHER_REASONS = "other reasons"
 _ENCODER = json.JSONEncoder(allow_nan=False)
 
 Calling = Callable[[TaskOperator], AbstractContextManager[None]]
-"""Stands around each call."""
+"""Context manager that is entered for each call."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Rows that are left of those that came together."""
+    """The remaining rows of one part of the input."""
 
     numbers: IntVector
-    """Which rows of the source they are, from 0."""
+    """Indices of the rows in the source, from 0."""
     rows: Sequence[Row]
     scores: dict[str, FloatVector]
 
     def kept(self, left_out_N: Any) -> "_Part":
-        places = np.flatnonzero(~left_out_N)
+        indices = np.flatnonzero(~left_out_N)
         return _Part(
-            numbers=self.numbers[places],
-            rows=[self.rows[i] for i in places],
-            scores={name: score_N[places] for name, score_N in self.scores.items()},
+            numbers=self.numbers[indices],
+            rows=[self.rows[i] for i in indices],
+            scores={name: score_N[indices] for name, score_N in self.scores.items()},
         )
 
 
 @dataclass(slots=True)
 class Operating:
-    """Rows go in part by part; what is left comes out when all are in.
+    """Takes rows part by part; returns the remaining ones after the last part.
 
     operating = Operating(pipeline, spool, calling)
     operating.take([{"question": "1+1="}])
@@ -58,16 +58,16 @@ class Operating:
     num_read: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     ordered_by: dict[str, float] = field(default_factory=dict)
-    """The weights that ordered them."""
+    """The weights that determined the order."""
     _numbers: Column = field(default_factory=lambda: Column(np.int64))
     _scores: dict[str, Column] = field(default_factory=dict)
     _memories: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, rows: Sequence[Row]) -> None:
-        """The next rows.
+        """Processes the next rows.
 
-        Raises: UserError naming the operator and the rows that it failed on, Unavailable when it
-        needs somebody who does not answer.
+        Raises: UserError naming the operator and the rows that it failed on, Unavailable when a
+        service that it needs does not answer.
         """
         first = self.num_read
         self.num_read += len(rows)
@@ -78,7 +78,7 @@ class Operating:
         self._keep(part)
 
     def ordered(self) -> Iterator[tuple[IntVector, list[bytes]]]:
-        """The rows that stay, some at a time, each with its number in the source."""
+        """Yields the remaining rows in batches, each with its index in the source."""
         scores = {name: column.values for name, column in self._scores.items()}
         ordering = self.pipeline.ordering
         self.ordered_by = {}
@@ -93,11 +93,11 @@ class Operating:
 
     def _operated(self, place: int, operator: TaskOperator, part: _Part) -> _Part:
         memory = self._memories.setdefault(place, {})
-        given = TaskRows(rows=part.rows, scores=part.scores, memory=memory)
+        tasks = TaskRows(rows=part.rows, scores=part.scores, memory=memory)
         try:
             with self.calling(operator):
                 function = TASK_OPERATORS.get(operator.name)
-                changes = _checked(function(given, **operator.args), len(part.rows))
+                changes = _checked(function(tasks, **operator.args), len(part.rows))
         except (UserError, Unavailable) as error:
             raise type(error)(f"{_where(operator, part)}: {error}") from error
         except MemoryError:
@@ -122,7 +122,7 @@ class Operating:
         self._add_scores(part.scores, before, len(part.rows))
 
     def _text(self, part: _Part, place: int) -> bytes:
-        """A row as it is kept."""
+        """Serializes a row with its kept columns and added scores."""
         row, number = part.rows[place], int(part.numbers[place])
         fields = self.pipeline.target_fields
         if missing := [name for name in fields if name not in row]:
@@ -139,14 +139,14 @@ class Operating:
         return _json({**kept, **scored}, number)
 
     def _add_scores(self, scores: Mapping[str, FloatVector], before: int, count: int) -> None:
-        """What was not measured of some rows is not a number there."""
+        """Appends scores; rows without a score get NaN."""
         for name in self._scores.keys() | scores.keys():
             if name not in self._scores:
                 self._scores[name] = Column(np.float64)
                 for part in parts_of(before):
                     self._scores[name].extend(np.full(part.stop - part.start, np.nan))
-            given = scores[name] if name in scores else np.full(count, np.nan)
-            self._scores[name].extend(given)
+            score_N = scores[name] if name in scores else np.full(count, np.nan)
+            self._scores[name].extend(score_N)
 
 
 def _where(operator: TaskOperator, part: _Part) -> str:
@@ -162,7 +162,7 @@ def _json(row: Row, number: int) -> bytes:
 
 
 def _checked(changes: object, size: int) -> TaskChanges:
-    """Raises: UserError for an answer that is not of these rows."""
+    """Returns valid changes; raises UserError for a result that does not match the rows."""
     if not isinstance(changes, TaskChanges):
         raise UserError(f"it gave {type(changes).__name__}, where TaskChanges is expected")
     left_out = changes.left_out

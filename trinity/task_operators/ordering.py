@@ -1,4 +1,4 @@
-"""The order of tasks: by weighted scores, by chance, or as they came."""
+"""The order of tasks: by weighted scores, random, or unchanged."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from trinity.task_operators.task_rows import FloatVector
 
 IntVector = npt.NDArray[np.int64]
 DEFAULT_WEIGHTS = {"difficulty": -0.7, "diversity": 0.8, "usage_frequency": -0.5, "quality": 1.0}
-"""Those of Trinity-RFT; one that nothing measures counts for nothing."""
+"""Trinity-RFT's weights; one without a measured score has no effect."""
 MEASURES: Mapping[str, Mapping[str, int]] = {
     "quality": {
         "alnum_ratio": 1,
@@ -28,14 +28,14 @@ MEASURES: Mapping[str, Mapping[str, int]] = {
     "usage_frequency": {"consumed_cnt": 1},
     "diversity": {},
 }
-"""Data-Juicer's statistics that each is the mean of, -1 where less is more; Trinity-RFT's."""
+"""Data-Juicer statistics averaged for each score, -1 where less is better; from Trinity-RFT."""
 
 
 def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
-    """The weights of what was measured.
+    """Returns the weights of measured scores.
 
-    Raises: UserError for a weight that was asked for and of which nobody measured anything; of
-        Trinity-RFT's own it is enough that one is measured.
+    Raises: UserError for a requested weight whose score no operator measured; of Trinity-RFT's own
+        scores, one measured score is enough.
     """
     weights = ordering.priority_weights or DEFAULT_WEIGHTS
     used = {name: weight for name, weight in weights.items() if _measures(name, names)}
@@ -46,16 +46,16 @@ def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
                 f"`priority_weights.{name}` is measured by no operator: the scores are {known}"
             )
     if ordering.priority_weights and not used:
-        asked = ", ".join(f"`priority_weights.{name}`" for name in weights)
+        requested = ", ".join(f"`priority_weights.{name}`" for name in weights)
         known = ", ".join(sorted(names)) or "none"
-        raise UserError(f"no operator measures {asked}: the scores are {known}")
+        raise UserError(f"no operator measures {requested}: the scores are {known}")
     return used
 
 
 def order_of(
     ordering: Ordering, scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int
 ) -> IntVector:
-    """Places of the tasks that are kept, in the order in which they come, [K]; on the disk."""
+    """Returns the indices of the kept tasks in their order, [K]; stored on disk."""
     if ordering.method == "keep":
         return _best(rising_places(size), ordering.top_k)
     if ordering.method == "shuffle":
@@ -67,7 +67,7 @@ def order_of(
 
 
 def _keys(scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int) -> Keys:
-    """They rise as priorities fall."""
+    """Returns sort keys, which rise as priorities fall."""
     bounds = {name: _bounds(score_N) for name, score_N in scores.items()}
     keys_N = on_disk(size, np.uint64)
     for part in parts_of(size):
@@ -94,22 +94,22 @@ def _best(places_N: IntVector, top_k: int) -> IntVector:
 
 
 def _measures(name: str, names: set[str]) -> dict[str, int]:
-    """What is measured of it, with the sign; a score of its own name comes first."""
+    """Returns the measured statistics of a score with their signs; a score of that name wins."""
     if name in names:
         return {name: 1}
-    return {one: sign for one, sign in MEASURES.get(name, {}).items() if one in names}
+    return {stat: sign for stat, sign in MEASURES.get(name, {}).items() if stat in names}
 
 
 def _score(name: str, normalized: Mapping[str, FloatVector]) -> FloatVector:
-    """The mean of what is measured of it, each from 0 to 1."""
+    """Returns the mean of its measured statistics, each from 0 to 1."""
     measures = _measures(name, set(normalized))
-    parts = [normalized[one] if sign > 0 else 1 - normalized[one] for one, sign in measures.items()]
+    parts = [normalized[s] if sign > 0 else 1 - normalized[s] for s, sign in measures.items()]
     mean_N: FloatVector = np.mean(parts, axis=0)
     return mean_N
 
 
 def _bounds(score_N: FloatVector) -> tuple[float, float]:
-    """The least and the most; the same where nothing tells the rows apart."""
+    """Returns minimum and maximum; both 0 if there is no finite value."""
     least, most, any_finite = np.nan, np.nan, False
     for part in parts_of(len(score_N)):
         own = score_N[part]
@@ -119,7 +119,7 @@ def _bounds(score_N: FloatVector) -> tuple[float, float]:
 
 
 def _normalized(score_N: FloatVector, bounds: tuple[float, float]) -> FloatVector:
-    """From 0, the least, to 1, the most; what was not measured is 0."""
+    """Scales scores from 0, the minimum, to 1, the maximum; missing ones become 0."""
     least, most = bounds
     if least == most:
         return np.zeros(len(score_N))

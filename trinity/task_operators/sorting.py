@@ -1,4 +1,4 @@
-"""Sorts more numbers than memory holds: by 16 bits at a time, on the disk."""
+"""Sorts more numbers than fit in memory: a radix sort on disk, 16 bits at a time."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,15 @@ Keys = npt.NDArray[np.uint64]
 
 
 def rising_keys(numbers_N: npt.NDArray[np.float64]) -> Keys:
-    """Whole numbers in the order of these: equal where they are, and nan behind all others."""
-    plain_N = np.where(np.isnan(numbers_N), np.nan, numbers_N) + 0.0  # one nan, and no -0.0
+    """Returns integers in the same order, equal where the numbers are; NaN comes last."""
+    plain_N = np.where(np.isnan(numbers_N), np.nan, numbers_N) + 0.0  # a single NaN, and no -0.0
     bits_N = plain_N.view(np.uint64)
     keys_N: Keys = np.where(bits_N & SIGN, ~bits_N, bits_N | SIGN)
     return keys_N
 
 
 def rising_places(size: int) -> Numbers:
-    """0, 1, 2 and so on, on the disk."""
+    """Returns 0, 1, 2 and so on, stored on disk."""
     places_N = on_disk(size, np.int64)
     for part in parts_of(size):
         places_N[part] = np.arange(part.start, part.stop)
@@ -29,7 +29,7 @@ def rising_places(size: int) -> Numbers:
 
 
 def sorted_places(keys_N: Keys) -> Numbers:
-    """Places of the keys as they rise, of equal ones the first one first; the keys are used up."""
+    """Returns the indices of the keys in rising order (stable); overwrites the keys."""
     places_N = rising_places(len(keys_N))
     other_keys_N, other_places_N = on_disk(len(keys_N), np.uint64), on_disk(len(keys_N), np.int64)
     for shift in range(0, KEY_BITS, DIGIT_BITS):

@@ -1,4 +1,4 @@
-"""Rows on the disk while their order is not known yet."""
+"""Stores rows on disk until their order is known."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ BYTES_AT_ONCE = 256 * 1024
 
 
 class Spool:
-    """Takes rows in one order and gives them in another; neither they nor their places fill memory.
+    """Takes rows in one order and returns them in another; rows and offsets are kept on disk.
 
     with Spool() as spool:
         spool.extend([b"{}"])
@@ -42,13 +42,13 @@ class Spool:
         return len(self._ends) - 1
 
     def extend(self, rows: Sequence[bytes]) -> None:
-        """Keep some more."""
+        """Appends rows."""
         self._file.write(b"".join(rows))
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         self._ends.extend(self._ends.values[-1] + np.cumsum(lengths))
 
     def read(self, places: Numbers) -> Iterator[tuple[Numbers, list[bytes]]]:
-        """The rows at these places, counted from 0 as they came: places and rows, some at once."""
+        """Yields the rows at these places, counted from 0 as they came, in batches with places."""
         self._file.flush()
         descriptor, ends = self._file.fileno(), self._ends.values
         for part in parts_of(len(places)):
@@ -60,7 +60,7 @@ class Spool:
 
 
 def _cuts(lengths: Numbers) -> list[int]:
-    """Where rows are cut into parts that are not too large, unless a row is."""
+    """Returns boundaries of batches of at most BYTES_AT_ONCE, unless a single row is larger."""
     ends = np.cumsum(lengths)
     cuts = [0]
     while cuts[-1] < len(lengths):

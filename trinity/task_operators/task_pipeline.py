@@ -1,4 +1,4 @@
-"""What shall be done to the rows of a taskset, as the process that does it is told."""
+"""The resolved pipeline of a taskset, as it is sent to the process that runs it."""
 
 from typing import Literal
 
@@ -14,40 +14,40 @@ class _Told(BaseModel):
 
 
 class TaskOperator(_Told):
-    """One operator; arguments are complete, the user's over the function's own."""
+    """One operator with complete arguments: the user's, else the function's defaults."""
 
     name: str
     """Name or dotted path."""
     args: Args
     is_own: bool
-    """Whether it is a user's, which may take too long or too much."""
+    """True for a user's operator, which may take too much time or memory."""
 
 
 class Ordering(_Told):
-    """Which tasks stay, and in which order they come."""
+    """Order of the tasks, and how many of them stay."""
 
     method: OrderMethod = "sort"
     priority_weights: dict[str, float] = Field(default_factory=dict)
-    """Empty has those of Trinity-RFT."""
+    """Weights by score; empty for those of Trinity-RFT."""
     top_k: int = -1
-    """Tasks that stay, the first in order; -1 has all."""
+    """Number of tasks that stay, the first in order; -1 for all."""
     folding_layers: int = Field(default=3, ge=1)
     seed: int = 0
 
 
 class ResolvedTaskPipeline(_Told):
-    """Operators in order, then the order of what is left."""
+    """Operators in order, then the ordering of the remaining rows."""
 
     operators: tuple[TaskOperator, ...] = ()
     target_fields: tuple[str, ...] = ()
-    """Columns that are kept; none has all."""
+    """Columns to keep; empty for all."""
     added_scores: tuple[str, ...] = ()
-    """Scores that become columns, as selectors go by them."""
+    """Scores that become columns, for use by selectors."""
     ordering: Ordering = Field(default_factory=Ordering)
     further_paths: tuple[str, ...] = ()
-    """Read after the taskset's own path."""
+    """Paths read after the taskset's own path."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether the same rows always give the same, whatever others change."""
-        return not any(one.is_own or one.name == "data_juicer" for one in self.operators)
+        """True if the same rows always give the same result, without code that may change."""
+        return not any(op.is_own or op.name == "data_juicer" for op in self.operators)

@@ -1,4 +1,4 @@
-"""What a task operator is given and what it gives.
+"""Input and result of task operators.
 
 @TASK_OPERATORS.register_module("no_sums_with_zero")
 def no_sums_with_zero(tasks: TaskRows, *, column: str = "question") -> TaskChanges:
@@ -24,26 +24,26 @@ Row = Mapping[str, JsonValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRows:
-    """Rows that follow one another; a taskset comes in many such parts, in its order."""
+    """Consecutive rows; a taskset comes in many such parts, in its order."""
 
     rows: Sequence[Row]
     """Columns by name, [N]."""
     scores: Mapping[str, FloatVector] = field(default_factory=dict)
-    """What operators before this one have measured, by name, [N] each."""
+    """Scores that earlier operators measured, by name, [N] each."""
     memory: dict[str, Any] = field(default_factory=dict)
-    """The operator's own, empty at the first rows and kept to the last."""
+    """State of the operator, empty at the first rows and kept until the last."""
 
     def numbers(self, column: str) -> FloatVector:
-        """A column, or a score of that name, as numbers.
+        """Returns a column, or a score of that name, as numbers.
 
-        Raises: UserError for a row that has none.
+        Raises: UserError for a row without one.
         """
         if column in self.scores:
             return self.scores[column]
         return np.array([_number(row, column) for row in self.rows], dtype=np.float64)
 
     def text(self, place: int, column: str) -> str:
-        """A column of one row as text, empty where it is null.
+        """Returns a column of one row as text, empty if it is null.
 
         Raises: UserError when the row lacks it.
         """
@@ -53,16 +53,16 @@ class TaskRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChanges:
-    """What becomes of N rows; what is not given stays as it is."""
+    """Changes to N rows; fields that are not given change nothing."""
 
     left_out: BoolVector | None = None
-    """Which rows nobody shall explore, [N]."""
+    """True for rows that must not be explored, [N]."""
     reason: str = ""
-    """Why they are left out, as it is counted and shown; else the operator's name."""
+    """Reason why they are left out, for counts and display; the operator's name if empty."""
     scores: Mapping[str, FloatVector] = field(default_factory=dict)
     """Measured numbers by name, [N] each; `priority_weights` orders by them."""
     rows: Sequence[Row] | None = None
-    """Other rows in place of these, [N]."""
+    """Rows that replace the input rows, [N]."""
 
 
 TaskOperatorFn = Callable[..., TaskChanges]

@@ -1,13 +1,16 @@
-"""Takes the rows of a taskset through a task pipeline; runs as a process of its own.
+"""Runs a task pipeline over the rows of a taskset; runs as a separate process.
 
     python -m trinity.task_operators.worker 2147483648
 
-The argument is how many bytes of memory it may take for its data. The first line of standard input
-is the pipeline, the others are rows. It answers lines with a letter and a blank in front: `C` and
-an operator that is called now and may take too long, or nothing when that call has ended, `D` and
-how many rows were read, `R` and how many rows that stay follow, of how many bytes: first their
-numbers in the source, 8 bytes each, then a line for each row. `S` and the counts are the last line,
-`E` and what is wrong in place of that, or `U` and who does not answer.
+The argument is the limit of its data memory in bytes. The first line of standard input is the
+pipeline, the others are rows. Each line of the answer begins with a letter and a blank:
+
+- `C` and the name of a user's operator that is called now, or nothing when that call has ended
+- `D` and the number of rows read
+- `R`, the number of kept rows that follow and their bytes; then their indices in the source, 8
+  bytes each, and a line for each row
+- `S` and the counts, the last line; in its place `E` and an error, or `U` and the error of a
+  service that does not answer
 """
 
 import json
@@ -35,7 +38,7 @@ MAX_ERROR_LENGTH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """Lines to who asked; what an operator prints goes to standard error."""
+    """Writes answers to the parent process; output of operators goes to standard error."""
 
     stream: BinaryIO
 
@@ -44,7 +47,7 @@ class _Answers:
         self.stream.flush()
 
     def give(self, numbers: IntVector, rows: Sequence[bytes]) -> None:
-        """Rows that stay."""
+        """Writes rows that are kept."""
         lines = b"\n".join([*rows, b""])
         self.stream.write(b"R %d %d\n" % (len(rows), len(lines)))
         self.stream.write(numbers.astype("<i8").tobytes())
@@ -52,7 +55,7 @@ class _Answers:
 
     @contextmanager
     def calling(self, operator: TaskOperator) -> Iterator[None]:
-        """Who waits knows what it waits for and until when, where that is a user's."""
+        """Announces a user's operator for the call, so that the parent can enforce a deadline."""
         if not operator.is_own:
             yield
             return
@@ -64,7 +67,7 @@ class _Answers:
 
 
 def main() -> int:
-    """Work; what is wrong is an answer, and the exit code says that it ended by itself."""
+    """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
     answers = _Answers(_own_output())
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
@@ -101,7 +104,7 @@ def _run(pipeline: ResolvedTaskPipeline, spool: Spool, answers: _Answers) -> Non
 
 
 def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
-    """Rows in parts of the same size whoever sends them, so that operators give the same."""
+    """Yields rows in parts of fixed size, so that results do not depend on the sender."""
     rows: list[Row] = []
     size = 0
     for line in lines:
@@ -115,7 +118,7 @@ def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
 
 
 def _own_output() -> BinaryIO:
-    """Keep the way to whoever asks for ourselves."""
+    """Returns the original standard output, and redirects standard output to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

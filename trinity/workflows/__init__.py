@@ -1,4 +1,4 @@
-"""What runs on the model to make experiences: one workflow a file."""
+"""Workflows, which call the model to make experiences; each has its own file."""
 
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow

@@ -1,4 +1,4 @@
-"""The arguments of a workflow: what its taskset gives, over what is usual."""
+"""The arguments of a workflow: those of its taskset, with the workflow's defaults."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from trinity.workflows.workflow import Workflow
 
 
 class Arguments:
-    """Reads `workflow_args` by the types they must have; `usual_args` names all there are.
+    """Reads and type-checks `workflow_args`; `usual_args` names all of them, with defaults.
 
     arguments = Arguments(workflow)
     arguments.number("max_steps")
@@ -20,26 +20,26 @@ class Arguments:
         self._where = f"taskset {task.taskset!r}: {type(workflow).__name__}: workflow_args"
 
     def number(self, name: str) -> float:
-        """Any number."""
+        """Returns a number."""
         value = self._given[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"{self._where}.{name} is {value!r}, which is no number")
         return value
 
     def count(self, name: str) -> int:
-        """A whole number from 1."""
+        """Returns a whole number from 1 on."""
         value = self._given[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{self._where}.{name} is {value!r}: give a whole number from 1 on")
         return value
 
     def switch(self, name: str) -> bool:
-        """True or false."""
+        """Returns true or false."""
         value = self._given[name]
         if not isinstance(value, bool):
             raise UserError(f"{self._where}.{name} is {value!r}: give true or false")
         return value
 
     def value(self, name: str) -> JsonValue:
-        """Whatever was given."""
+        """Returns an unchecked value."""
         return self._given[name]

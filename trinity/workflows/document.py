@@ -15,12 +15,12 @@ from trinity.written_pages import fill_tables, write_page
 
 
 def main() -> None:
-    """Write the tables, or say that they are not what the code says."""
+    """Writes the tables, or with --check reports that they do not match the code."""
     write_page("Workflows and rewards, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
-    """The page with its tables as the code has them."""
+    """Returns the page with tables generated from the code."""
     tables = {
         "workflows": _workflows,
         "rewards": _rewards,
@@ -42,14 +42,14 @@ def _workflows() -> Iterator[str]:
 
 def _names(name: str) -> str:
     both = [name, f"async_{name}"] if f"async_{name}" in WORKFLOW_PATHS else [name]
-    return ", ".join(f"`{one}`" for one in both)
+    return ", ".join(f"`{variant}`" for variant in both)
 
 
 def _arguments_of(name: str) -> str:
     workflow = WORKFLOWS.get(name)
     usual = dict(workflow.usual_args)
     known = [*usual, *sorted((workflow.known_args or frozenset()) - usual.keys())]
-    return ", ".join(_argument(one, json.dumps(usual.get(one, ""))) for one in known)
+    return ", ".join(_argument(key, json.dumps(usual.get(key, ""))) for key in known)
 
 
 def _rewards() -> Iterator[str]:
@@ -59,7 +59,7 @@ def _rewards() -> Iterator[str]:
         reward = REWARDS.get(name)
         assert isinstance(reward, type)
         parameters = inspect.signature(reward).parameters.values()
-        arguments = ", ".join(_argument(one.name, json.dumps(one.default)) for one in parameters)
+        arguments = ", ".join(_argument(p.name, json.dumps(p.default)) for p in parameters)
         yield f"| `{name}` | {_said(reward)} | {arguments} |"
 
 
@@ -84,7 +84,7 @@ def _argument(name: str, usual: str) -> str:
 
 
 def _said(part: type) -> str:
-    """What its file says it is, and then what the class says."""
+    """Returns the first paragraph of the module's docstring, followed by the class's docstring."""
     first = (sys.modules[part.__module__].__doc__ or "").strip().split("\n\n")[0]
     rest = " ".join(inspect.cleandoc(part.__doc__ or "").split())
     return f"{' '.join(first.split())} {rest}".replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The game of the frozen lake: cross the ice to the goal without falling into a hole."""
+"""The frozen lake game: cross the ice to the goal without falling into a hole."""
 
 import random
 from collections import deque
@@ -22,10 +22,10 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class FrozenLake:
-    """A lake, and where the player is on it.
+    """A lake with the player's position.
 
-    Rows are texts of S (start), F (ice), H (hole) and G (goal). With `chance` the ice is slippery:
-    a move goes where it should in one of three cases, else to one of the sides.
+    Rows are strings of S (start), F (ice), H (hole) and G (goal). With `chance` the ice is
+    slippery: a move goes in the intended direction in one of three cases, else to one of the sides.
     """
 
     rows: tuple[str, ...]
@@ -34,20 +34,20 @@ class FrozenLake:
 
     @classmethod
     def from_rows(cls, rows: Sequence[str], chance: random.Random | None = None) -> "FrozenLake":
-        """Raises: UserError for rows that are no lake."""
-        given = tuple(str(row) for row in rows)
-        text = "".join(given)
-        is_lake = {len(row) for row in given} == {len(given)} and set(text) <= set("SFHG")
+        """Makes a lake with the player at the start; raises UserError for invalid rows."""
+        grid = tuple(str(row) for row in rows)
+        text = "".join(grid)
+        is_lake = {len(row) for row in grid} == {len(grid)} and set(text) <= set("SFHG")
         if not is_lake or text.count(START) != 1 or GOAL not in text:
             raise UserError(
-                f"the map {list(given)} is no frozen lake: give as many rows as columns, of the "
+                f"the map {list(grid)} is no frozen lake: give as many rows as columns, of the "
                 "letters S (start, once), F (ice), H (hole) and G (goal)"
             )
-        start = divmod(text.index(START), len(given))
-        return cls(given, start, chance)
+        start = divmod(text.index(START), len(grid))
+        return cls(grid, start, chance)
 
     def move(self, direction: str) -> None:
-        """Go one step; the edge of the lake stops it."""
+        """Moves the player one step; the edge of the lake stops it."""
         if self.chance is not None:
             turn = self.chance.randrange(3) - 1
             direction = DIRECTIONS[(DIRECTIONS.index(direction) + turn) % 4]
@@ -55,32 +55,32 @@ class FrozenLake:
 
     @property
     def tile(self) -> str:
-        """What the player stands on."""
+        """The tile under the player."""
         return self.rows[self.place[0]][self.place[1]]
 
     @property
     def is_over(self) -> bool:
-        """Whether the goal is reached or the player lies in a hole."""
+        """True if the player has reached the goal or fallen into a hole."""
         return self.tile in (GOAL, HOLE)
 
     def drawn(self) -> str:
-        """The lake as text, the player on it."""
+        """Returns the lake with the player as text."""
         rows = [list(row.replace(START, ICE)) for row in self.rows]
         rows[self.place[0]][self.place[1]] = PLAYER
         return "\n".join(" ".join(row) for row in rows)
 
 
 def beside(place: Place, direction: str, size: int) -> Place:
-    """The field that a step leads to."""
+    """Returns the field that a step leads to."""
     down, right = STEPS[direction]
     row, column = place[0] + down, place[1] + right
     return (min(max(row, 0), size - 1), min(max(column, 0), size - 1))
 
 
 def random_rows(*, size: int, ice_share: float, seed: int, max_steps: int) -> tuple[str, ...]:
-    """A lake whose goal can be reached in `max_steps`; the same numbers draw the same.
+    """Draws a lake whose goal is within `max_steps`; the same arguments draw the same lake.
 
-    Raises: UserError when there hardly is one.
+    Raises: UserError when none is found in MAX_DRAWS draws.
     """
     dice = random.Random(f"frozen lake {seed}")
     for _ in range(MAX_DRAWS):
@@ -97,7 +97,7 @@ def random_rows(*, size: int, ice_share: float, seed: int, max_steps: int) -> tu
 
 
 def distance(rows: Sequence[str], start: Place) -> int:
-    """Steps to the goal around the holes; -1 where there is no way."""
+    """Returns the steps to the goal around the holes; -1 if it cannot be reached."""
     steps = {start: 0}
     waiting = deque([start])
     while waiting:
@@ -108,8 +108,8 @@ def distance(rows: Sequence[str], start: Place) -> int:
         if tile == HOLE:
             continue
         for direction in DIRECTIONS:
-            onward = beside(place, direction, len(rows))
-            if onward not in steps:
-                steps[onward] = steps[place] + 1
-                waiting.append(onward)
+            neighbor = beside(place, direction, len(rows))
+            if neighbor not in steps:
+                steps[neighbor] = steps[place] + 1
+                waiting.append(neighbor)
     return -1

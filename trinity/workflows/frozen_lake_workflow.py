@@ -1,4 +1,4 @@
-"""The model crosses a frozen lake, one move a turn."""
+"""The model crosses a frozen lake, with one move per turn."""
 
 import random
 import re
@@ -24,11 +24,11 @@ SIZE, ICE_SHARE = 4, 0.8
 
 
 class FrozenLakeWorkflow(MultiTurnWorkflow):
-    """Reward 1 where the goal is reached, else 0; metrics `env_steps` and `agent_steps`.
+    """Reward 1 if the goal is reached, else 0; metrics `env_steps` and `agent_steps`.
 
-    A row draws its lake by `size` (4), `p`, the share of ice (0.8), and `seed` (its number in the
-    taskset); `desc` in workflow_args, a list or lines of S, F, H and G, is one lake for all. A
-    turn without a move counts for `agent_max_steps` alone.
+    A row's lake is drawn from `size` (4), `p`, the share of ice (0.8), and `seed` (its number in
+    the taskset); `desc` in workflow_args, a list or lines of S, F, H and G, sets one lake for all.
+    A turn without a move counts only for `agent_max_steps`.
     """
 
     is_async = True
@@ -41,7 +41,7 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
     async def run_async(self) -> list[Experience]:
-        """One experience, or several where turns do not go on from one another."""
+        """Returns one experience, or several if turns do not continue one another."""
         arguments = Arguments(self)
         num_moves, max_moves = 0, arguments.count("env_max_steps")
         lake = self._lake(arguments, max_moves)
@@ -57,9 +57,9 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
                 num_moves += 1
             if lake.is_over or num_moves == max_moves:
                 break
-            seen = lake.drawn() if move else f"{NO_MOVE}\n{lake.drawn()}"
-            messages.append(Message(role="user", content=seen))
-        num_turns = sum(one["role"] == "assistant" for one in messages)
+            observation = lake.drawn() if move else f"{NO_MOVE}\n{lake.drawn()}"
+            messages.append(Message(role="user", content=observation))
+        num_turns = sum(message["role"] == "assistant" for message in messages)
         return self.experiences(
             messages,
             reward=float(lake.tile == GOAL),
@@ -108,6 +108,6 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
 
 
 def move_in(reply: str) -> str | None:
-    """The last move that a reply names."""
-    named = [one.lower() for one in ACTION.findall(reply)]
-    return named[-1] if named and named[-1] in DIRECTIONS else None
+    """Returns the last move that a reply names, if it is valid."""
+    moves = [move.lower() for move in ACTION.findall(reply)]
+    return moves[-1] if moves and moves[-1] in DIRECTIONS else None

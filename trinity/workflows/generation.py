@@ -1,4 +1,4 @@
-"""What the model's wrapper stands on: an engine that makes tokens, a tokenizer, and limits."""
+"""Interfaces that the model wrapper uses: a token generator, a tokenizer, and limits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,26 +10,26 @@ from trinity.workflows.messages import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A prompt as text and as the tokens that stand for it."""
+    """A prompt as text and as tokens."""
 
     text: str
     token_ids: list[int]
 
 
 ANY_OBJECT = '{"type": "object"}'
-"""A JSON Schema that any JSON object keeps to."""
+"""A JSON Schema that any JSON object satisfies."""
 Likeliest = list[list[tuple[int, float]]]
 """The likeliest tokens at each position, with their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an engine made of a prompt: its very tokens, the end token included.
+    """An engine's response to a prompt, with its exact tokens, including the end token.
 
     logprobs are natural logarithms after penalties, temperature and truncation, one for each token:
-    what the token was drawn by. A model that others serve tells none: its tokens are masked out and
-    never trained. `likeliest` are the likeliest tokens at each position with the same
-    kind of number, as many as `SamplingParams.logprobs` asked for; without a question none.
+    the probability with which it was drawn. A model that others serve gives none: its tokens are
+    masked out and never trained. `likeliest` holds the likeliest tokens at each position with the
+    same kind of log-probability, as many as `SamplingParams.logprobs` requests.
     """
 
     token_ids: list[int]
@@ -40,11 +40,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """How likely a model finds given tokens, each after those before it; the first has no number.
+    """Log-probabilities of given tokens, each after those before it; the first token has none.
 
-    logprobs are natural logarithms of the model's own probabilities, at temperature 1 and with
-    nothing left out; `likeliest` are the likeliest tokens at the same positions, as many as were
-    asked for, or empty.
+    logprobs are natural logarithms of the model's own probabilities, at temperature 1 and without
+    truncation; `likeliest` holds the likeliest tokens at the same positions, as many as were
+    requested, or is empty.
     """
 
     logprobs: list[float]
@@ -53,7 +53,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Tokens of a response that is still being made, in its order, none of them twice."""
+    """Newly generated tokens of a response: pieces come in order and do not overlap."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -61,11 +61,11 @@ class Piece:
 
 
 Heard = Callable[[Piece], None]
-"""Told what is made while it is made; whole, the pieces are the generation."""
+"""Receives a generation's pieces as they are made; together they are the generation."""
 
 
 class Generator(Protocol):
-    """The part of an engine that makes tokens, and tells how likely given ones are."""
+    """The part of an engine that generates tokens and scores given ones."""
 
     async def generate(
         self,
@@ -75,16 +75,16 @@ class Generator(Protocol):
         min_tokens: int = 0,
         heard: Heard | None = None,
     ) -> Generation:
-        """Continue the prompt; cancelling the call stops the engine's work on it."""
+        """Continues the prompt; cancelling the call stops the engine's work on it."""
         ...
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
-        """How likely each of two or more tokens is after those before it."""
+        """Scores two or more tokens, each after those before it."""
         ...
 
 
 class ChatTokenizer(Protocol):
-    """Between text and tokens."""
+    """Converts between text and tokens."""
 
     @property
     def template_sha256(self) -> bytes:
@@ -92,24 +92,24 @@ class ChatTokenizer(Protocol):
         ...
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
-        """Apply the chat template; a last message of the assistant is continued."""
+        """Applies the chat template; a last message of the assistant is continued."""
         ...
 
     def encode(self, text: str) -> Prompt:
-        """Tokens of plain text."""
+        """Encodes plain text."""
         ...
 
     def decode(self, token_ids: list[int]) -> str:
-        """Text without special tokens."""
+        """Decodes tokens to text without special tokens."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """What bounds every call."""
+    """Limits of every call."""
 
     max_model_len: int
     max_prompt_tokens: int
     min_tokens: int = 0
     truncate_prompts: bool = True
-    """False makes a prompt that is too long an error."""
+    """If false, a prompt that is too long is an error."""

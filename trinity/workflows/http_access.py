@@ -1,4 +1,4 @@
-"""How a model is reached over HTTP, by agents that bring a client of their own."""
+"""Access to a model over HTTP, for agents that use their own client."""
 
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class HttpAccess:
-    """A part of `ModelWrapper`: nothing is offered until `offer_api` is called."""
+    """A part of `ModelWrapper`; the model has no address until `offer_api` is called."""
 
     _api: ApiAccess | None = None
 
     def offer_api(self, access: ApiAccess) -> None:
-        """Let this model be called over HTTP too."""
+        """Makes the model available over HTTP too."""
         self._api = access
 
     @property
     def api(self) -> ApiAccess:
-        """Address and key of this attempt, for agents that bring a client of their own.
+        """Address and key of this attempt, for agents that use their own client.
 
-        Raises: UserError when the model is not called over HTTP.
+        Raises: UserError when the model has no address.
         """
         if self._api is None:
             raise UserError(
@@ -39,18 +39,18 @@ class HttpAccess:
 
     @property
     def api_key(self) -> str:
-        """What requests must bring as a bearer token."""
+        """The bearer token that requests must carry."""
         return self.api.key
 
     @property
     def model_path(self) -> str:
-        """What requests call the model."""
+        """The model's name in requests."""
         return self.api.model_path
 
     def get_openai_client(self) -> "openai.OpenAI":
-        """An OpenAI client whose calls are those of this run; for workflows in a thread."""
+        """Returns a blocking OpenAI client whose calls belong to this run."""
         return openai_clients.client(self.api)
 
     def get_openai_async_client(self) -> "openai.AsyncOpenAI":
-        """An asynchronous OpenAI client whose calls are those of this run."""
+        """Returns an asynchronous OpenAI client whose calls belong to this run."""
         return openai_clients.async_client(self.api)

@@ -1,4 +1,4 @@
-r"""A mathematical question whose answer stands in `\boxed{}`."""
+r"""A mathematical question whose answer is in `\boxed{}`."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -18,10 +18,10 @@ THINKING = (
 
 
 class MathBoxedWorkflow(SimpleWorkflow):
-    """Scored with `math_boxed_reward` unless told otherwise; cut responses train nothing.
+    """Scored with `math_boxed_reward` by default; truncated responses are not trained on.
 
-    use_base: the model is given plain text instead of a chat. with_think: thoughts are asked for in
-    tags, and `format_score_coef` is what missing ones cost.
+    use_base: the model gets plain text instead of a chat. with_think: reasoning is requested in
+    tags, and `format_score_coef` is the penalty for missing tags.
     """
 
     usual_args: ClassVar[Mapping[str, JsonValue]] = {
@@ -34,7 +34,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
     default_reward: ClassVar[str | None] = "math_boxed_reward"
 
     async def run_async(self) -> list[Experience]:
-        """One experience, scored."""
+        """Returns one experience, scored."""
         arguments, reward = Arguments(self), self._reward()
         experiences = await self._asked(use_base=arguments.switch("use_base"))
         for experience in experiences:
@@ -46,7 +46,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
 
     @property
     def default_system(self) -> str | None:
-        """How to answer."""
+        """Instructions on how to answer."""
         return THINKING if Arguments(self).switch("with_think") else BOXED
 
     async def _asked(self, *, use_base: bool) -> list[Experience]:

@@ -1,4 +1,4 @@
-r"""A mathematical question for evaluations, sampled as Qwen2.5-Math's own evaluation does."""
+r"""A mathematical question for evaluations, sampled as in Qwen2.5-Math's own evaluation."""
 
 from functools import partial
 from typing import ClassVar
@@ -11,13 +11,13 @@ from trinity.workflows.simple_workflow import REWARD_THREADS
 from trinity.workflows.workflow import Workflow
 
 QUESTION, ANSWER = "question", "answer"
-"""Columns; the taskset's format may name another for the truth."""
+"""Columns; the taskset's format may name another column for the truth."""
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
 TEMPERATURE, TOP_P = 0.6, 0.8
 
 
 class MathEvalWorkflow(Workflow):
-    """Accuracy of the last boxed answer; temperature 0.6 and top_p 0.8, whatever the taskset says.
+    """Accuracy of the last boxed answer; temperature 0.6 and top_p 0.8 override the taskset.
 
     The question is the column `question`, the truth the taskset's `response_key`, else `answer`.
     """
@@ -26,7 +26,7 @@ class MathEvalWorkflow(Workflow):
     known_args: ClassVar[frozenset[str] | None] = frozenset()
 
     async def run_async(self) -> list[Experience]:
-        """One experience with the metric `accuracy`."""
+        """Returns one experience with the metric `accuracy`."""
         question = str(self.task.column(QUESTION))
         messages = [
             Message(role="system", content=self.task.system_prompt or SYSTEM_PROMPT),

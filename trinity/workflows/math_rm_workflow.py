@@ -1,4 +1,4 @@
-"""A mathematical question that is scored by a reward which sees the whole chat."""
+"""A mathematical question, scored by a reward that sees the whole chat."""
 
 from typing import ClassVar
 
@@ -6,9 +6,9 @@ from trinity.workflows.math_workflow import MathWorkflow
 
 
 class MathRMWorkflow(MathWorkflow):
-    """Asks as `math_workflow` does; the taskset names the reward, as a reward model's.
+    """Prompts as `math_workflow` does; the taskset names the reward, such as a reward model's.
 
-    Such a reward may take `messages`, what was asked, and `ground_truth`, the truth.
+    Such a reward may take `messages`, the prompt, and `ground_truth`, the truth.
     """
 
     default_reward: ClassVar[str | None] = None

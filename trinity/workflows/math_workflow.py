@@ -1,4 +1,4 @@
-"""A mathematical question, reasoned about before it is answered."""
+"""A mathematical question, answered after reasoning."""
 
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ the result
 
 
 class MathWorkflow(SimpleWorkflow):
-    """Asks for reasoning and result in tags; scored with `math_reward` unless told otherwise."""
+    """Requests reasoning and result in tags; scored with `math_reward` by default."""
 
     default_system_prompt: ClassVar[str | None] = SYSTEM_PROMPT
     default_reward: ClassVar[str | None] = "math_reward"

@@ -6,12 +6,12 @@ from trinity.json_values import JsonValue
 
 
 class Message(TypedDict):
-    """One message of a chat, as chat templates know it."""
+    """One message of a chat, in the form that chat templates take."""
 
     role: str
     content: str
     name: NotRequired[str]
     tool_calls: NotRequired[JsonValue]
-    """Of the assistant: which functions it called, arguments as objects."""
+    """Functions that the assistant called, with arguments as objects."""
     tool_call_id: NotRequired[str]
-    """Of a tool: the call that it answers."""
+    """The call that a tool's message answers."""

@@ -1,4 +1,4 @@
-"""The model as workflows see it: messages in, experiences out, with the engine's very tokens."""
+"""The model for workflows: messages in, experiences out, with the engine's exact tokens."""
 
 import asyncio
 import concurrent.futures
@@ -41,15 +41,15 @@ from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, unti
 
 T = TypeVar("T")
 HeardOf = Callable[[int, Piece], None]
-"""Told which of the answers goes on, and how."""
+"""Receives the index of an answer and the next piece of it."""
 AUXILIARY_MODEL = "auxiliary_model"
-"""Key of an experience's `info` that says which model beside the policy made it."""
+"""Key of an experience's `info` with the name of the auxiliary model that made it."""
 
 
 class AttemptOver(asyncio.CancelledError):
-    """The attempt's time is over or its lease is lost: what still runs of it gets no more tokens.
+    """The attempt's time is over or its lease is lost, so its calls get no more tokens.
 
-    No Exception, so that a workflow that tries again after any Exception ends as well.
+    It is not an Exception, so that it also ends a workflow that retries after any Exception.
     """
 
     def __init__(self) -> None:
@@ -57,11 +57,11 @@ class AttemptOver(asyncio.CancelledError):
 
 
 class ModelWrapper(HttpAccess):
-    """The model for one attempt at a run: fixed weights, and a seed of its own for each call.
+    """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
-    Calls are numbered in the order in which they are made; the number decides the seed, so a run
-    that makes its calls in the same order gets the same tokens again. After `close` the engine may
-    hold other weights: calls are refused with AttemptOver.
+    Calls are numbered in the order in which they are made. The number determines the seed, so a
+    run that makes its calls in the same order gets the same tokens again. After `close` the engine
+    may hold other weights, so calls are refused with AttemptOver.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class ModelWrapper(HttpAccess):
 
     @property
     def model_version(self) -> int:
-        """Version of the weights this run is made with."""
+        """Version of the weights that this run uses."""
         return self._version
 
     def stops_at(self, sampling: Sampling) -> tuple[str, ...]:
-        """Texts at which a response to such a call ends.
+        """Returns the texts at which a response to such a call ends.
 
-        Raises: UserError as the call would.
+        Raises: UserError, as the call would.
         """
         return applied(self._sampling, sampling).stop
 
@@ -111,9 +111,9 @@ class ModelWrapper(HttpAccess):
         heard: HeardOf | None = None,
         **sampling: Unpack[Sampling],
     ) -> list[Experience]:
-        """`n` answers to a chat; when its last message is the assistant's, that one goes on.
+        """Returns `n` answers to a chat; a last message of the assistant is continued.
 
-        `tools` are for the chat template; `heard` is told of the answers while they are made.
+        `tools` are for the chat template; `heard` receives pieces of the answers as they are made.
         """
         prompt = self._tokenizer.encode_chat(messages, tools)
         answers = await self._sample(prompt, n, sampling, heard)
@@ -129,20 +129,20 @@ class ModelWrapper(HttpAccess):
         heard: HeardOf | None = None,
         **sampling: Unpack[Sampling],
     ) -> list[Experience]:
-        """`n` continuations of each text, or of each one's tokens, in the order of the prompts."""
+        """Returns `n` continuations of each prompt (a text or tokens), in the prompts' order."""
         encoded = [self.encode(prompt) for prompt in prompts]
         samples = await asyncio.gather(
             *(
-                self._sample(one, n, sampling, _shifted(heard, place * n))
-                for place, one in enumerate(encoded)
+                self._sample(prompt, n, sampling, _shifted(heard, index * n))
+                for index, prompt in enumerate(encoded)
             )
         )
         return [experience for group in samples for experience in group]
 
     async def score_async(self, tokens: Sequence[int], *, num_likeliest: int = 0) -> Scores:
-        """How likely the model finds each of the tokens but the first, after those before it.
+        """Scores each of the tokens but the first, after those before it.
 
-        At temperature 1; nothing is generated or recorded, and no seed is used.
+        Scores are at temperature 1; nothing is generated or recorded, and no seed is used.
         """
         [scores] = await self.score_all_async([tokens], num_likeliest=num_likeliest)
         return scores
@@ -150,15 +150,15 @@ class ModelWrapper(HttpAccess):
     async def score_all_async(
         self, sequences: Sequence[Sequence[int]], *, num_likeliest: int = 0
     ) -> list[Scores]:
-        """The same of several sequences."""
+        """Scores several sequences; see `score_async`."""
         if self._is_closed:
             raise AttemptOver
-        return await asyncio.gather(*(self._score(one, num_likeliest) for one in sequences))
+        return await asyncio.gather(*(self._score(tokens, num_likeliest) for tokens in sequences))
 
     async def logprobs_async(
         self, tokens: Sequence[int], temperature: float | None = None
     ) -> FloatArray:
-        """Log-probabilities of given tokens, one fewer than there are tokens; see `score_async`."""
+        """Returns log-probabilities of all tokens but the first; see `score_async`."""
         if temperature not in (None, 1.0):
             raise UserError(
                 f"log-probabilities of given tokens are those at temperature 1, not {temperature}"
@@ -168,53 +168,53 @@ class ModelWrapper(HttpAccess):
     def chat(
         self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
-        """As `chat_async`, for workflows that run in a thread."""
+        """Does the same as `chat_async`, for workflows that run in a thread."""
         return self._from_thread(self.chat_async(messages, n=n, **sampling))
 
     def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> FloatArray:
-        """As `logprobs_async`, for workflows that run in a thread."""
+        """Does the same as `logprobs_async`, for workflows that run in a thread."""
         return self._from_thread(self.logprobs_async(tokens, temperature))
 
     def generate(
         self, prompts: Sequence[str | Sequence[int]], *, n: int = 1, **sampling: Unpack[Sampling]
     ) -> list[Experience]:
-        """As `generate_async`, for workflows that run in a thread."""
+        """Does the same as `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Version and incarnation of them."""
+        """Version and incarnation of the weights."""
         return self._version, self._incarnation
 
     @property
     def is_closed(self) -> bool:
-        """Whether the attempt is over."""
+        """True if the attempt is over."""
         return self._is_closed
 
     def keep_history(self) -> None:
-        """From now on record what calls give, whether or not the configuration says so."""
+        """Records answers from now on, whether or not the configuration says so."""
         self._history = self._history or History()
 
     def encode(self, prompt: str | Sequence[int]) -> Prompt:
-        """A text, or tokens as they are."""
+        """Encodes a text; tokens stay as they are."""
         if isinstance(prompt, str):
             encoded = self._tokenizer.encode(prompt)
         else:
-            encoded = Prompt(text=self.text_of(prompt), token_ids=[int(one) for one in prompt])
+            encoded = Prompt(text=self.text_of(prompt), token_ids=[int(token) for token in prompt])
         if not encoded.token_ids:
             raise UserError("a prompt has no tokens: give at least one")
         return encoded
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """What the model's tokenizer reads in tokens, without special ones."""
-        return self._tokenizer.decode([int(one) for one in tokens])
+        """Decodes tokens with the model's tokenizer, without special tokens."""
+        return self._tokenizer.decode([int(token) for token in tokens])
 
     def get_message_token_len(self, messages: Sequence[Message]) -> int:
-        """How many tokens a chat is as a prompt."""
+        """Returns the number of tokens of a chat as a prompt."""
         return len(self._tokenizer.encode_chat(messages).token_ids)
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
-        """What all calls of this run gave so far, over HTTP or not, in the order they were made.
+        """Returns the answers to all calls of this run so far, over HTTP or not, in call order.
 
         Raises: UserError when calls are not recorded.
         """
@@ -226,7 +226,7 @@ class ModelWrapper(HttpAccess):
         return self._history.take(clear=clear_history)
 
     async def close(self) -> None:
-        """The attempt is over: end the calls that go on, and refuse those that come."""
+        """Ends the attempt: cancels calls in progress and refuses new ones."""
         self._is_closed = True
         pending = list(self._pending)
         for task in pending:
@@ -248,21 +248,21 @@ class ModelWrapper(HttpAccess):
     ) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
-        own = applied(self._sampling, overrides)
+        merged = applied(self._sampling, overrides)
         numbers = range(self._num_calls, self._num_calls + n)
-        # Before anything is awaited: calls are numbered in the order they are made.
+        # Before any await, so that calls are numbered in the order in which they are made.
         self._num_calls += n
-        calls = [replace(own, seed=self._seed_of_call(number)) for number in numbers]
+        calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
-            made = [self._truncated(prompt, sampling) for sampling in calls]
+            answers = [self._truncated(prompt, sampling) for sampling in calls]
         else:
             listeners = [heard and partial(heard, index) for index in range(n)]
-            made = await asyncio.gather(
+            answers = await asyncio.gather(
                 *(self._one(prompt, *call) for call in zip(calls, listeners, strict=True))
             )
         if self._history is not None:
-            self._history.note(zip(numbers, made, strict=True))
-        return made
+            self._history.note(zip(numbers, answers, strict=True))
+        return answers
 
     async def _one(
         self, prompt: Prompt, sampling: SamplingParams, heard: Heard | None
@@ -289,21 +289,21 @@ class ModelWrapper(HttpAccess):
             return generation
 
     async def _score(self, tokens: Sequence[int], num_likeliest: int) -> Scores:
-        given = [int(token) for token in tokens]
+        token_ids = [int(token) for token in tokens]
         limit = self._limits.max_model_len
-        if not 1 <= len(given) <= limit:
+        if not 1 <= len(token_ids) <= limit:
             raise UserError(
-                f"log-probabilities are told of 1 to {limit} tokens (`max_model_len`), "
-                f"not of {len(given)}"
+                f"log-probabilities are given for 1 to {limit} tokens (`max_model_len`), "
+                f"not for {len(token_ids)}"
             )
         with self._call():
-            if len(given) == 1:
+            if len(token_ids) == 1:
                 return Scores(logprobs=[])
-            return await self._generator.score(given, num_likeliest=num_likeliest)
+            return await self._generator.score(token_ids, num_likeliest=num_likeliest)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """The engine is asked in the block, in a task of its own call, which `close` may cancel."""
+        """Registers the current task for the block's call of the engine; `close` may cancel it."""
         task = asyncio.current_task()
         assert task is not None
         self._pending.add(task)
@@ -333,7 +333,7 @@ class ModelWrapper(HttpAccess):
         return experience
 
     def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
-        """A stand-in that keeps the group whole and trains nothing: no token of it is masked in."""
+        """Returns a placeholder that keeps the group complete; its action mask is all false."""
         limit = self._limits.max_prompt_tokens
         if not self._limits.truncate_prompts:
             raise UserError(
@@ -371,7 +371,7 @@ class ModelWrapper(HttpAccess):
 
 
 def _shifted(heard: HeardOf | None, begin: int) -> HeardOf | None:
-    """Answers of later prompts are counted on from those of the ones before."""
+    """Offsets the index of answers by those of earlier prompts."""
     if heard is None:
         return None
     return lambda index, piece: heard(begin + index, piece)

@@ -1,4 +1,4 @@
-"""The base of workflows that talk with the model in several turns."""
+"""The base of workflows with several turns."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ RESPONSE_TRUNCATED = "response_truncated"
 
 
 class MultiTurnWorkflow(Workflow):
-    """Makes samples of a transcript, out of what the model gave while it was written.
+    """Makes samples of a transcript from the model's answers during the run.
 
         class Guess(MultiTurnWorkflow):
             is_async = True
@@ -26,10 +26,10 @@ class MultiTurnWorkflow(Workflow):
                     messages.append({"role": "user", "content": self.hint(turn.response_text)})
                 return self.experiences(messages, reward=self.score(messages))
 
-    Trained are the assistant's messages that the model answered in this run, with the tokens that
-    it answered them with. Any other message, also of an assistant that is quoted or edited, is
-    context. All turns together are one sample where each prompt goes on from the tokens before,
-    else several (see `turns`), each with the reward.
+    Only assistant messages that the model generated in this run are trained on, with their
+    original tokens. Any other message, also a quoted or edited one of an assistant, is context.
+    All turns form one sample if each prompt continues the tokens before it, else several (see
+    `turns`), each with the reward.
     """
 
     keeps_history = True
@@ -37,9 +37,9 @@ class MultiTurnWorkflow(Workflow):
     def experiences(
         self, messages: Sequence[Message], reward: float, info: JsonObject | None = None
     ) -> list[Experience]:
-        """The samples of a transcript; numbers of `info` are metrics too.
+        """Returns the samples of a transcript; numbers in `info` become metrics too.
 
-        Raises: UserError when no message of it is an answer of the model.
+        Raises: UserError when none of its messages is an answer of the model.
         """
         turns = _turns(messages, self.model.extract_experience_from_history(clear_history=False))
         if not turns:
@@ -47,16 +47,16 @@ class MultiTurnWorkflow(Workflow):
                 f"{type(self).__name__}: none of the assistant's messages in the transcript is "
                 "what the model answered in this run: append `experience.response_text` as it is"
             )
-        made = joined(turns)
-        for one in made:
-            one.reward = reward
-            one.info = dict(info or {})
-            one.metrics = {
+        samples = joined(turns)
+        for sample in samples:
+            sample.reward = reward
+            sample.info = dict(info or {})
+            sample.metrics = {
                 name: float(value)
-                for name, value in one.info.items()
+                for name, value in sample.info.items()
                 if isinstance(value, int | float)
             }
-        return made
+        return samples
 
     def process_messages_to_experience(
         self,
@@ -65,20 +65,20 @@ class MultiTurnWorkflow(Workflow):
         info: JsonObject | None = None,
         truncate_status: str | None = None,
     ) -> Experience:
-        """The one sample of a transcript; of a conversation that was cut short the reward is 0.
+        """Returns the only sample of a transcript; the reward of a truncated conversation is 0.
 
         Raises: UserError when its turns are several samples.
         """
         if truncate_status == RESPONSE_TRUNCATED:
             reward = 0.0
-        made = self.experiences(messages, reward, info)
-        if len(made) > 1:
+        samples = self.experiences(messages, reward, info)
+        if len(samples) > 1:
             raise UserError(
-                f"{type(self).__name__}: the transcript is {len(made)} samples, as the chat "
+                f"{type(self).__name__}: the transcript is {len(samples)} samples, as the chat "
                 "template does not repeat the model's earlier tokens as they were: return the "
                 "list of `self.experiences(messages, reward)` in place of one experience"
             )
-        return made[0]
+        return samples[0]
 
     async def process_messages_to_experience_async(
         self,
@@ -87,18 +87,18 @@ class MultiTurnWorkflow(Workflow):
         info: JsonObject | None = None,
         truncate_status: str | None = None,
     ) -> Experience:
-        """The same: no engine is asked again."""
+        """Does the same as `process_messages_to_experience`; it does not call the engine."""
         return self.process_messages_to_experience(messages, reward, info, truncate_status)
 
 
 def _turns(messages: Sequence[Message], made: Sequence[Experience]) -> list[Experience]:
-    """The answers that became messages of the transcript, in its order.
+    """Returns the answers that became messages of the transcript, in its order.
 
-    Where none did because the first prompt was too long, the stand-in for it. White space around
-    an answer is often taken off.
+    If there are none because the first prompt was too long, its placeholder is returned. Texts are
+    compared without surrounding white space, which is often stripped.
     """
-    cut = [one for one in made if one.finish_reason is FinishReason.PROMPT_TRUNCATED]
-    rest = [one for one in made if one.finish_reason is not FinishReason.PROMPT_TRUNCATED]
-    told = [one["content"].strip() for one in messages if one["role"] == "assistant"]
-    places = common_places(told, [one.response_text.strip() for one in rest])
-    return [rest[place] for place in places] or cut[:1]
+    cut = [answer for answer in made if answer.finish_reason is FinishReason.PROMPT_TRUNCATED]
+    rest = [answer for answer in made if answer.finish_reason is not FinishReason.PROMPT_TRUNCATED]
+    told = [message["content"].strip() for message in messages if message["role"] == "assistant"]
+    indices = common_places(told, [answer.response_text.strip() for answer in rest])
+    return [rest[index] for index in indices] or cut[:1]

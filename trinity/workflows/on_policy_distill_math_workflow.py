@@ -1,4 +1,4 @@
-"""A mathematical question, asked as Qwen2.5-Math's evaluation does, and a teacher's view of it."""
+"""A mathematical question with Qwen2.5-Math's evaluation prompt, and a teacher's logprobs."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from trinity.workflows.on_policy_distill_workflow import OnPolicyDistillWorkflow
 
 
 class OnPolicyDistillMathWorkflow(OnPolicyDistillWorkflow):
-    """As `on_policy_distill_workflow`; scored with `math_boxed_reward` unless told otherwise."""
+    """Like `on_policy_distill_workflow`; scored with `math_boxed_reward` by default."""
 
     default_system_prompt: ClassVar[str | None] = SYSTEM_PROMPT
     default_reward: ClassVar[str | None] = "math_boxed_reward"

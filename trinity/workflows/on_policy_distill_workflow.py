@@ -1,4 +1,4 @@
-"""One question, one answer, and how likely a teacher finds each token of that answer."""
+"""One question, one answer, and a teacher's log-probabilities of the answer's tokens."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -12,22 +12,22 @@ from trinity.workflows.model import ModelWrapper
 from trinity.workflows.simple_workflow import SimpleWorkflow
 
 TEACHER_LOGPROBS = "teacher_logprobs"
-"""The array in which trainers look for them."""
+"""The array from which trainers read them."""
 
 
 class OnPolicyDistillWorkflow(SimpleWorkflow):
-    """For `on_policy_distill` and its like; the teacher is the first auxiliary model.
+    """Used with `on_policy_distill` and similar; the teacher is the first auxiliary model.
 
-    It must have the policy's tokenizer. The reward is the taskset's, or 0 without one, and trains
-    nothing; the metric `kl_divergence` is the policy's log-probabilities less the teacher's, summed
-    over the answer. `temperature` is the teacher's, of which 1 is the one that is there.
+    It must have the policy's tokenizer. The reward is the taskset's, or 0 without one, and is not
+    trained on; the metric `kl_divergence` is the policy's log-probabilities minus the teacher's,
+    summed over the answer. `temperature` is the teacher's and must be 1.
     """
 
     known_args: ClassVar[frozenset[str] | None] = frozenset({"temperature", "reply_prefix"})
     usual_args: ClassVar[Mapping[str, JsonValue]] = {"temperature": 1.0}
 
     async def run_async(self) -> list[Experience]:
-        """One experience with the teacher's log-probabilities."""
+        """Returns one experience with the teacher's log-probabilities."""
         teacher = self._teacher()
         temperature = Arguments(self).number("temperature")
         experiences = await self.model.chat_async(self.messages())
@@ -41,7 +41,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
     def _teacher(self) -> ModelWrapper:
         if not self.auxiliary_model_wrappers:
             raise UserError(
-                f"taskset {self.task.taskset!r}: {type(self).__name__} asks a teacher: give one "
+                f"taskset {self.task.taskset!r}: {type(self).__name__} needs a teacher: give one "
                 "with the policy's tokenizer in `explorer.auxiliary_models`"
             )
         return self.auxiliary_model_wrappers[0]
@@ -49,7 +49,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
     async def _taught(
         self, experience: Experience, teacher: ModelWrapper, temperature: float
     ) -> FloatArray:
-        """One number a token; none of a prompt that was too long is trained."""
+        """Returns the teacher's log-probabilities of the answer; zeros if it has none."""
         sequence = experience.sequence
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             return np.zeros(sequence.response_length, dtype=np.float32)

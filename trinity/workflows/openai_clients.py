@@ -1,4 +1,4 @@
-"""Clients of the OpenAI-compatible address that an attempt at a run has."""
+"""OpenAI clients for the address of an attempt at a run."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ MISSING = "the package `openai` is missing: install it beside the explorer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiAccess:
-    """Where one attempt reaches the model, and by which key."""
+    """The address at which one attempt reaches the model, and the key."""
 
     address: str
     """Begins with http:// and ends with /v1."""
@@ -22,25 +22,27 @@ class ApiAccess:
 
 
 def client(access: ApiAccess) -> "openai.OpenAI":
-    """A client that blocks, for workflows in a thread; a call that fails is not made again.
+    """Returns a blocking client, for workflows in a thread; failed calls are not retried.
 
-    Raises: UserError when the package is not there.
+    Raises: UserError when the package is missing.
     """
     try:
         from openai import OpenAI
     except ImportError as error:
         raise UserError(MISSING) from error
-    made = OpenAI(base_url=access.address, api_key=access.key, max_retries=0, timeout=None)
-    made.model_path = access.model_path  # type: ignore[attr-defined]
-    return made
+    openai_client = OpenAI(base_url=access.address, api_key=access.key, max_retries=0, timeout=None)
+    openai_client.model_path = access.model_path  # type: ignore[attr-defined]
+    return openai_client
 
 
 def async_client(access: ApiAccess) -> "openai.AsyncOpenAI":
-    """The same for workflows with `is_async`."""
+    """Returns an asynchronous client, for workflows with `is_async`; see `client`."""
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
         raise UserError(MISSING) from error
-    made = AsyncOpenAI(base_url=access.address, api_key=access.key, max_retries=0, timeout=None)
-    made.model_path = access.model_path  # type: ignore[attr-defined]
-    return made
+    openai_client = AsyncOpenAI(
+        base_url=access.address, api_key=access.key, max_retries=0, timeout=None
+    )
+    openai_client.model_path = access.model_path  # type: ignore[attr-defined]
+    return openai_client

@@ -1,14 +1,14 @@
-"""Bases of workflows whose episode has one reward, which every step gets."""
+"""Bases of workflows in which every step gets the reward of the whole episode."""
 
 from trinity.types import Experience
 from trinity.workflows.step_wise import Episode
 
 ACTUAL_STEPS = "actual_env_steps"
-"""Metric: how many steps there were."""
+"""Metric with the number of steps."""
 
 
 class RewardPropagationWorkflow(Episode):
-    """Goes step by step, in a thread, and is rewarded at the end.
+    """Runs step by step in a thread, with one reward at the end.
 
     class Walk(RewardPropagationWorkflow):
         max_step_num = 10
@@ -21,17 +21,17 @@ class RewardPropagationWorkflow(Episode):
             return float(self.environment.is_won)
     """
 
-    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
+    # Subclasses must define both; NotImplementedError names the one that is missing.
     def step(self, step_num: int) -> bool:
-        """Make a step, from 0; False ends the episode."""
+        """Makes a step, counted from 0; returning False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")
 
     def reward(self, exps: list[Experience]) -> float:
-        """What the episode is worth; `exps` are the samples of all steps."""
+        """Returns the reward of the episode; `exps` are the samples of all steps."""
         raise NotImplementedError(f"{type(self).__name__} has no reward")
 
     def run(self) -> list[Experience]:
-        """The samples of all steps."""
+        """Returns the samples of all steps."""
         num_steps = 0
         goes_on = True
         while goes_on and num_steps < self.max_step_num:
@@ -42,21 +42,21 @@ class RewardPropagationWorkflow(Episode):
 
 
 class AsyncRewardPropagationWorkflow(Episode):
-    """The same on the event loop."""
+    """The asynchronous form of `RewardPropagationWorkflow`, on the event loop."""
 
     is_async = True
 
-    # A workflow writes both; one that does not fails with the sentence that names what it lacks.
+    # Subclasses must define both; NotImplementedError names the one that is missing.
     async def step(self, step_num: int) -> bool:
-        """Make a step, from 0; False ends the episode."""
+        """Makes a step, counted from 0; returning False ends the episode."""
         raise NotImplementedError(f"{type(self).__name__} has no step")
 
     async def reward(self, exps: list[Experience]) -> float:
-        """What the episode is worth; `exps` are the samples of all steps."""
+        """Returns the reward of the episode; `exps` are the samples of all steps."""
         raise NotImplementedError(f"{type(self).__name__} has no reward")
 
     async def run_async(self) -> list[Experience]:
-        """The samples of all steps."""
+        """Returns the samples of all steps."""
         num_steps = 0
         goes_on = True
         while goes_on and num_steps < self.max_step_num:
@@ -67,8 +67,8 @@ class AsyncRewardPropagationWorkflow(Episode):
 
 
 def rewarded_episode(episode: list[Experience], reward: float, num_steps: int) -> list[Experience]:
-    """Every sample with the reward of the whole."""
-    for one in episode:
-        one.reward = reward
-        one.metrics[ACTUAL_STEPS] = float(num_steps)
+    """Gives every sample the reward of the episode."""
+    for sample in episode:
+        sample.reward = reward
+        sample.metrics[ACTUAL_STEPS] = float(num_steps)
     return episode

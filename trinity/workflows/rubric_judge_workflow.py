@@ -1,4 +1,4 @@
-"""One question, one answer, and another model's judgement of it by the rubric of the row."""
+"""One question, one answer, and its grade by another model under the row's rubric."""
 
 import re
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ _GRADE = re.compile(r"<grade>\s*(\d+)\s*</grade>")
 
 
 class RubricJudgeWorkflow(SimpleWorkflow):
-    """Rewards the policy's answer by a tenth of the grade that the first auxiliary model gives.
+    """Rewards the policy's answer with a tenth of the grade given by the first auxiliary model.
 
-    Where the judge gives no grade the reward is 0 and the metric `judge_success` as well.
+    If the judge gives no grade, the reward and the metric `judge_success` are 0.
     """
 
     known_args: ClassVar[frozenset[str] | None] = frozenset({"reply_prefix"})
 
     async def run_async(self) -> list[Experience]:
-        """One experience, judged."""
+        """Returns one experience, judged."""
         judge, criteria = self._judge(), self._criteria()
         experiences = await self.model.chat_async(self.messages())
         for experience in experiences:
@@ -47,25 +47,25 @@ class RubricJudgeWorkflow(SimpleWorkflow):
     def _judge(self) -> ModelWrapper:
         if not self.auxiliary_model_wrappers:
             raise UserError(
-                f"taskset {self.task.taskset!r}: {type(self).__name__} asks another model for its "
-                "judgement: give one in `explorer.auxiliary_models`"
+                f"taskset {self.task.taskset!r}: {type(self).__name__} needs another model as the "
+                "judge: give one in `explorer.auxiliary_models`"
             )
         return self.auxiliary_model_wrappers[0]
 
     def _criteria(self) -> str:
-        """Raises: UserError when the row's rubric is none."""
-        given = self.task.raw_task.get(RUBRIC)
-        if not isinstance(given, list) or not given:
+        """Formats the row's rubric; raises UserError when it is not a list of criteria."""
+        rubric = self.task.raw_task.get(RUBRIC)
+        if not isinstance(rubric, list) or not rubric:
             raise UserError(
                 f"taskset {self.task.taskset!r}, row {self.task.index}: its column `{RUBRIC}` is "
                 "no list of criteria, each with `description` and `weight`: give one"
             )
-        return "\n".join(_criterion(number, one) for number, one in enumerate(given, 1))
+        return "\n".join(_criterion(number, entry) for number, entry in enumerate(rubric, 1))
 
     async def _grade(
         self, judge: ModelWrapper, criteria: str, experience: Experience
     ) -> int | None:
-        """None where the judge gives none; of a prompt that was too long nothing is judged."""
+        """Returns the grade, or None without one; a prompt that was too long is not judged."""
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             return None
         answer = self.reply_prefix + experience.response_text
@@ -74,8 +74,8 @@ class RubricJudgeWorkflow(SimpleWorkflow):
 
 
 def grade_in(judgement: str) -> int | None:
-    """The last grade in a judge's words, if it is one."""
-    grades = [int(one) for one in _GRADE.findall(judgement)]
+    """Returns the last grade in a judge's reply, if it is valid."""
+    grades = [int(digits) for digits in _GRADE.findall(judgement)]
     return grades[-1] if grades and 1 <= grades[-1] <= BEST else None
 
 
@@ -84,7 +84,7 @@ def _question(question: str, answer: str, criteria: str) -> Sequence[Message]:
     return [Message(role="system", content=INSTRUCTIONS), Message(role="user", content=text)]
 
 
-def _criterion(number: int, given: JsonValue) -> str:
-    if not isinstance(given, dict):
-        return f"{number}. {given}"
-    return f"{number}. (weight {given.get('weight', 1)}) {given.get('description', '')}"
+def _criterion(number: int, entry: JsonValue) -> str:
+    if not isinstance(entry, dict):
+        return f"{number}. {entry}"
+    return f"{number}. (weight {entry.get('weight', 1)}) {entry.get('description', '')}"

@@ -1,4 +1,4 @@
-"""How a call of the model is sampled, and what of it an experience tells."""
+"""Sampling parameters of model calls, and the arrays that an experience keeps of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +12,11 @@ from trinity.workflows.generation import Generation
 
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
-"""Arrays of an experience, position by position, where `logprobs` asked for them."""
+"""Arrays of an experience with one row per position, if `logprobs` requested them."""
 
 
 class Sampling(TypedDict, total=False):
-    """What a call may set otherwise than its taskset."""
+    """Parameters that a call may override."""
 
     temperature: float
     top_p: float
@@ -32,9 +32,9 @@ class Sampling(TypedDict, total=False):
 
 
 def applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
-    """What a call sets, over what is usual.
+    """Returns `usual` with the overrides of a call.
 
-    Raises: UserError for a text to stop at that is none, and a schema that is no text.
+    Raises: UserError for an empty stop text, or a schema that is not a text.
     """
     stop = overrides.get("stop", usual.stop)
     if isinstance(stop, str) or not all(stop):
@@ -46,13 +46,13 @@ def applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
 
 
 def until_stop(text: str, stop: Sequence[str]) -> str:
-    """A response ends as soon as it has one of the texts, so only its last token can hold more."""
-    ends = [text.find(one) for one in stop]
+    """Truncates a response at the first stop text, beyond which only its last token can reach."""
+    ends = [text.find(stop_text) for stop_text in stop]
     return text[: min((end for end in ends if end >= 0), default=len(text))]
 
 
 def likeliest_arrays(generation: Generation, num_likeliest: int) -> dict[str, Array]:
-    """The likeliest tokens and their log-probabilities; none where none were asked for."""
+    """Returns the likeliest tokens and log-probabilities as arrays; none if not requested."""
     if not num_likeliest:
         return {}
     tokens = [[token for token, _ in position] for position in generation.likeliest]

@@ -12,14 +12,14 @@ from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
 
 REWARD_THREADS = DaemonThreads(name="reward", max_threads=32)
-"""Rewards that wait for something are many at a time; those that compute gain nothing by it."""
+"""Many threads, for rewards that wait for something; those that compute do not gain from it."""
 
 
 class SimpleWorkflow(Workflow):
-    """Asks the task's question and scores the answer with the taskset's reward.
+    """Poses the task's question and scores the answer with the taskset's reward.
 
-    `reply_prefix` in the taskset's format, or in workflow_args, is put before the model's own words
-    and scored with them.
+    `reply_prefix`, from the taskset's format or workflow_args, begins the answer and is scored
+    with it.
     """
 
     is_async = True
@@ -28,7 +28,7 @@ class SimpleWorkflow(Workflow):
     default_reward: ClassVar[str | None] = None
 
     async def run_async(self) -> list[Experience]:
-        """One experience, scored."""
+        """Returns one experience, scored."""
         reward = self._reward()
         experiences = await self.model.chat_async(self.messages())
         for experience in experiences:
@@ -36,7 +36,7 @@ class SimpleWorkflow(Workflow):
         return experiences
 
     def messages(self) -> list[Message]:
-        """System prompt, question and the beginning of the answer, as far as they are given."""
+        """Returns the system prompt, if any, the question, and the reply prefix, if any."""
         system = self.task.system_prompt or self.default_system
         messages = [Message(role="system", content=system)] if system else []
         messages.append(Message(role="user", content=self.task.task_desc))
@@ -46,17 +46,17 @@ class SimpleWorkflow(Workflow):
 
     @property
     def default_system(self) -> str | None:
-        """The system prompt where the task has none."""
+        """The system prompt for tasks without one."""
         return self.default_system_prompt
 
     @property
     def reply_prefix(self) -> str:
-        """What the answer begins with."""
+        """The text with which the answer begins."""
         own = self.task.workflow_args.get("reply_prefix")
         return str(own or self.task.format.reply_prefix or "")
 
     async def _score(self, experience: Experience, reward: Reward) -> None:
-        """A prompt that was too long had no answer: it is scored as an empty one, at 0."""
+        """Scores an answer; all parts are 0 for a prompt that was too long to be answered."""
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             parts = dict.fromkeys(await self._call(reward, experience, ""), 0.0)
         else:

@@ -14,7 +14,7 @@ Cells = list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A number for a cell; all three count from 1."""
+    """A number for a cell; all three values count from 1."""
 
     row: int
     column: int
@@ -22,7 +22,7 @@ class Move:
 
 
 class Sudoku:
-    """A board that takes moves by the rules; which solution they lead to does not matter."""
+    """A board that accepts moves allowed by the rules; any solution counts."""
 
     def __init__(self, cells: Cells) -> None:
         self.cells = [list(row) for row in cells]
@@ -30,8 +30,8 @@ class Sudoku:
         self._box = isqrt(self.size)
 
     def play(self, move: Move) -> str:
-        """Fill a cell; a text where the rules forbid it."""
-        if not all(1 <= one <= self.size for one in (move.row, move.column, move.number)):
+        """Fills a cell; returns the reason if the rules forbid it."""
+        if not all(1 <= value <= self.size for value in (move.row, move.column, move.number)):
             return f"rows, columns and numbers go from 1 to {self.size}"
         row, column = move.row - 1, move.column - 1
         if self.cells[row][column] != EMPTY:
@@ -43,12 +43,12 @@ class Sudoku:
 
     @property
     def is_solved(self) -> bool:
-        """Whether every cell is filled; `play` keeps to the rules."""
+        """True if every cell is filled, as `play` enforces the rules."""
         return all(EMPTY not in row for row in self.cells)
 
     def drawn(self) -> str:
-        """The board as text, a dot for an empty cell."""
-        return "\n".join(" ".join(str(one or ".") for one in row) for row in self.cells)
+        """Returns the board as text, with a dot for an empty cell."""
+        return "\n".join(" ".join(str(number or ".") for number in row) for row in self.cells)
 
     def _around(self, row: int, column: int) -> set[int]:
         top, left = row - row % self._box, column - column % self._box
@@ -57,29 +57,29 @@ class Sudoku:
         return in_box | set(self.cells[row]) | {line[column] for line in self.cells}
 
 
-def read_board(given: JsonValue) -> Sudoku:
-    """From 81 or 16 characters, 0 or a dot for an empty cell, or from a list of rows.
+def read_board(value: JsonValue) -> Sudoku:
+    """Reads a board from 81 or 16 characters, 0 or a dot for an empty cell, or a list of rows.
 
-    Raises: UserError for what is no board, or contradicts the rules.
+    Raises: UserError for an invalid board, or one that breaks the rules.
     """
-    numbers = list(_numbers(given))
+    numbers = list(_numbers(value))
     size = isqrt(len(numbers))
     is_square = size * size == len(numbers) and isqrt(size) ** 2 == size and size > 1
-    if not is_square or not all(0 <= one <= size for one in numbers):
+    if not is_square or not all(0 <= number <= size for number in numbers):
         raise UserError(
-            f"the puzzle {given!r} is no sudoku: give 81 (or 16) characters, 0 or a dot for an "
+            f"the puzzle {value!r} is no sudoku: give 81 (or 16) characters, 0 or a dot for an "
             "empty cell, or a list of 9 (or 4) rows"
         )
     board = Sudoku([[EMPTY] * size for _ in range(size)])
     for place, number in enumerate(numbers):
         row, column = divmod(place, size)
         if number and board.play(Move(row + 1, column + 1, number)):
-            raise UserError(f"the puzzle {given!r} has {number} twice in a row, column or box")
+            raise UserError(f"the puzzle {value!r} has {number} twice in a row, column or box")
     return board
 
 
 def random_board(*, size: int, num_empty: int, seed: int) -> Sudoku:
-    """A board that can be solved; the same numbers draw the same."""
+    """Draws a solvable board; the same arguments draw the same board."""
     dice = random.Random(f"sudoku {seed}")
     box = isqrt(size)
     if box * box != size or size < 2:
@@ -93,20 +93,20 @@ def random_board(*, size: int, num_empty: int, seed: int) -> Sudoku:
 
 
 def _mixed(box: int, dice: random.Random) -> list[int]:
-    """Lines in another order, which leaves every box a box."""
+    """Returns a random order of lines that keeps the lines of a box together."""
     bands = dice.sample(range(box), box)
     return [band * box + line for band in bands for line in dice.sample(range(box), box)]
 
 
-def _numbers(given: JsonValue) -> Iterable[int]:
-    """-1 for what is no number."""
-    if isinstance(given, list):
-        for one in given:
-            yield from _numbers(one)
-    elif isinstance(given, int):
-        yield given
-    elif isinstance(given, str):
-        for one in given.split() if " " in given.strip() else given.strip():
-            yield from [int(digit) for digit in one] if one.isdigit() else [0 if one == "." else -1]
+def _numbers(value: JsonValue) -> Iterable[int]:
+    """Yields the numbers of a board; -1 for an invalid entry."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, int):
+        yield value
+    elif isinstance(value, str):
+        for part in value.split() if " " in value.strip() else value.strip():
+            yield from [int(d) for d in part] if part.isdigit() else [0 if part == "." else -1]
     else:
         yield -1

@@ -1,4 +1,4 @@
-"""The model solves a sudoku, a few cells a turn."""
+"""The model solves a sudoku, a few cells per turn."""
 
 import re
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class SudokuWorkflow(MultiTurnWorkflow):
     """Reward 1 for a solved board, -1 for a move against the rules, which ends the run, else 0.
 
     The board is the row's column `puzzle`: 81 (or 16) characters with 0 or a dot for empty cells,
-    or a list of rows. Without it one is drawn by `size` (9), `num_empty` (10) and `seed` (the row's
-    number). A reply without moves, or with too many, is against the rules.
+    or a list of rows. Without it, one is drawn from `size` (9), `num_empty` (10) and `seed` (the
+    row's number). A reply without moves, or with too many, is against the rules.
     """
 
     is_async = True
@@ -31,7 +31,7 @@ class SudokuWorkflow(MultiTurnWorkflow):
     known_args: ClassVar[frozenset[str] | None] = frozenset(usual_args)
 
     async def run_async(self) -> list[Experience]:
-        """One experience, or several where turns do not go on from one another."""
+        """Returns one experience, or several if turns do not continue one another."""
         arguments, board = Arguments(self), self._board()
         max_moves, reward = arguments.count("max_moves"), OPEN
         messages = self._begin(board, max_moves)
@@ -44,7 +44,7 @@ class SudokuWorkflow(MultiTurnWorkflow):
             if reward != OPEN:
                 break
             messages.append(Message(role="user", content=board.drawn()))
-        num_turns = sum(one["role"] == "assistant" for one in messages)
+        num_turns = sum(message["role"] == "assistant" for message in messages)
         return self.experiences(messages, reward, info={"env_steps": num_turns})
 
     def _begin(self, board: Sudoku, max_moves: int) -> list[Message]:
@@ -80,7 +80,7 @@ class SudokuWorkflow(MultiTurnWorkflow):
 
 
 def played(board: Sudoku, reply: str, max_moves: int) -> float:
-    """Make the moves of a reply, and what they are worth."""
+    """Plays the moves of a reply and returns their reward."""
     moves = moves_in(reply)
     if not 1 <= len(moves) <= max_moves or any(board.play(move) for move in moves):
         return BROKEN
@@ -88,11 +88,11 @@ def played(board: Sudoku, reply: str, max_moves: int) -> float:
 
 
 def moves_in(reply: str) -> list[Move]:
-    """Those of the last block; none where one of its lines is no move."""
+    """Returns the moves of the last block; none if one of its lines is not a move."""
     blocks = MOVES.findall(reply)
     lines = [line for line in blocks[-1].splitlines() if line.strip()] if blocks else []
     matches = [MOVE.fullmatch(line.strip()) for line in lines]
-    found = [one for one in matches if one is not None]
+    found = [match for match in matches if match is not None]
     if len(found) < len(lines):
         return []
-    return [Move(int(one[1]), int(one[2]), int(one[3])) for one in found]
+    return [Move(int(match[1]), int(match[2]), int(match[3])) for match in found]

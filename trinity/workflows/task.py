@@ -1,4 +1,4 @@
-"""What a workflow is given: one row of a taskset and how to treat it."""
+"""The input of a workflow: one row of a taskset with its settings."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ class Task:
     raw_task: JsonObject
     """The row as it was read."""
     format: FormatConfig = field(default_factory=FormatConfig)
-    """Which column means what."""
+    """Meaning of the columns."""
     taskset: str = ""
     index: int = 0
     """Row of the task in its taskset, from 0."""
@@ -32,7 +32,7 @@ class Task:
 
     @property
     def truth(self) -> JsonValue:
-        """The response column; None where the row has none."""
+        """The response column; None if the row has none."""
         return self.raw_task.get(self.format.response_key)
 
     @property
@@ -43,17 +43,17 @@ class Task:
         return self.format.system_prompt if own in (None, "") else self._text(key, own)
 
     def demand_truth(self) -> None:
-        """For who cannot do without; tasks that are said to have none are let through.
+        """Checks that there is a truth, unless the format says that tasks have none.
 
-        Raises: UserError when the row's truth is not there or null.
+        Raises: UserError when the row's truth is missing or null.
         """
         if self.format.response_key:
             self.filled(self.format.response_key)
 
     def column(self, key: str) -> JsonValue:
-        """The value of a column that must be there.
+        """Returns the value of a required column.
 
-        Raises: UserError naming the columns that are there instead.
+        Raises: UserError naming the columns that the row has.
         """
         if key not in self.raw_task:
             raise UserError(
@@ -63,9 +63,9 @@ class Task:
         return self.raw_task[key]
 
     def filled(self, key: str) -> JsonValue:
-        """The value of a column that must be there, and not null.
+        """Returns the value of a required column that must not be null.
 
-        Raises: UserError when it is not.
+        Raises: UserError when it is missing or null.
         """
         value = self.column(key)
         if value is None:
@@ -80,14 +80,14 @@ class Task:
         return str(value)
 
     def _setting_of(self, column: str) -> str:
-        """How to have another column read in its place; empty where no setting names it."""
+        """Returns advice on the setting that selects this column; empty if there is none."""
         form = self.format
         named = {
             "prompt_key": form.prompt_key,
             "response_key": form.response_key,
             "system_prompt_key": form.system_prompt_key,
         }
-        return next((f"set `format.{key}`" for key, one in named.items() if one == column), "")
+        return next((f"set `format.{key}`" for key, name in named.items() if name == column), "")
 
     @property
     def _row(self) -> str:

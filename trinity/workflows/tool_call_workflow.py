@@ -1,4 +1,4 @@
-"""The model is to call the right tools, with the right arguments, after having thought."""
+"""The model must reason, then call the right tools with the right arguments."""
 
 import json
 import re
@@ -38,18 +38,18 @@ REPLY = re.compile(
 
 
 class ToolCallWorkflow(Workflow):
-    """Reward 1 for one block of thoughts, one of calls, and exactly the calls of `answer`, else 0.
+    """Reward 1 for a reasoning block, then a block with exactly the calls of `answer`, else 0.
 
-    Columns: `tools`, `raw_system` (what goes before the tools), `conversations` (messages with
-    `from` and `value`, or `role` and `content`) and `answer` (a list of `name` and `arguments`),
-    each as JSON or as its text. The order of the calls does not count.
+    Columns: `tools`, `raw_system` (text before the tools), `conversations` (messages with `from`
+    and `value`, or `role` and `content`) and `answer` (a list of `name` and `arguments`), each as
+    JSON or as its text. The order of the calls does not count.
     """
 
     is_async = True
     known_args: ClassVar[frozenset[str] | None] = frozenset()
 
     async def run_async(self) -> list[Experience]:
-        """One experience with the metric `accuracy`."""
+        """Returns one experience with the metric `accuracy`."""
         wanted = calls_of(self._json("answer"))
         if wanted is None:
             raise UserError(
@@ -64,26 +64,26 @@ class ToolCallWorkflow(Workflow):
         return experiences
 
     def messages(self) -> list[Message]:
-        """The system prompt with the tools, and the conversation so far."""
+        """Returns the system prompt with the tools, and the conversation so far."""
         tools = json.dumps(self._json("tools"), ensure_ascii=False)
         before = str(self.task.raw_task.get("raw_system") or "").strip()
         system = "\n\n".join(text for text in (before, FORM.format(tools=tools)) if text)
-        told = self._json("conversations")
-        if not isinstance(told, list):
+        turns = self._json("conversations")
+        if not isinstance(turns, list):
             raise UserError(f"{self._row}: its column `conversations` is no list of messages")
-        return [Message(role="system", content=system), *(self._message(one) for one in told)]
+        return [Message(role="system", content=system), *(self._message(turn) for turn in turns)]
 
-    def _message(self, given: JsonValue) -> Message:
-        if not isinstance(given, dict):
-            raise UserError(f"{self._row}: {given!r} in `conversations` is no message")
-        who = str(given.get("role") or given.get("from"))
-        text = given.get("content", given.get("value"))
-        if who not in ROLES or text is None:
+    def _message(self, turn: JsonValue) -> Message:
+        if not isinstance(turn, dict):
+            raise UserError(f"{self._row}: {turn!r} in `conversations` is no message")
+        speaker = str(turn.get("role") or turn.get("from"))
+        text = turn.get("content", turn.get("value"))
+        if speaker not in ROLES or text is None:
             raise UserError(
-                f"{self._row}: a message in `conversations` has `from` {who!r} and `value` "
+                f"{self._row}: a message in `conversations` has `from` {speaker!r} and `value` "
                 f"{text!r}: give one of {', '.join(ROLES)}, and a text"
             )
-        return Message(role=ROLES[who], content=str(text))
+        return Message(role=ROLES[speaker], content=str(text))
 
     def _json(self, column: str) -> JsonValue:
         value = self.task.column(column)
@@ -101,7 +101,7 @@ class ToolCallWorkflow(Workflow):
 
 
 def calls_in(reply: str) -> Counter[str] | None:
-    """The calls of a reply that keeps to the form, else None."""
+    """Returns the calls of a reply in the required format, else None."""
     found = REPLY.fullmatch(reply)
     if found is None:
         return None
@@ -111,9 +111,9 @@ def calls_in(reply: str) -> Counter[str] | None:
         return None
 
 
-def calls_of(given: JsonValue) -> Counter[str] | None:
-    """How often each call is there, by name and arguments; None for what are no calls."""
-    calls = [given] if isinstance(given, dict) else given
+def calls_of(value: JsonValue) -> Counter[str] | None:
+    """Counts the calls by name and arguments; None if they are not calls."""
+    calls = [value] if isinstance(value, dict) else value
     if not isinstance(calls, list):
         return None
     texts = list(_texts(calls))

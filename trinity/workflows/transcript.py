@@ -1,18 +1,18 @@
-"""Which answers of the model a transcript consists of, by their texts alone."""
+"""Matches the messages of a transcript to the model's answers by their texts."""
 
 from collections.abc import Sequence
 
 
 def common_places(told: Sequence[str], answers: Sequence[str]) -> list[int]:
-    """Places of as many answers as can be found in what was told, both in their order.
+    """Returns the indices in `answers` of a longest common subsequence with `told`.
 
-    A quotation may be like an answer: taking the first one that is alike could leave no place for
-    those before it. Of equal answers the later ones are taken, as what was asked again is what
-    stayed.
+    A quotation may equal an answer, so that matching the first equal one could leave no room for
+    earlier answers. Among equal answers the later ones are taken: after a retry, the last answer
+    is the one that was kept.
     """
     row, column = len(told), len(answers)
     places: list[int] = []
-    while row and column and told[row - 1] == answers[column - 1]:  # most often that is all
+    while row and column and told[row - 1] == answers[column - 1]:  # usually all match
         row, column = row - 1, column - 1
         places.append(column)
     lengths = _lengths(told[:row], answers[:column])
@@ -28,12 +28,12 @@ def common_places(told: Sequence[str], answers: Sequence[str]) -> list[int]:
 
 
 def _lengths(told: Sequence[str], answers: Sequence[str]) -> list[list[int]]:
-    """How many can be found in the first i told and the first j answers."""
+    """Returns the lengths of the longest common subsequences of all prefixes."""
     lengths = [[0] * (len(answers) + 1)]
     for text in told:
         above, row = lengths[-1], [0]
-        for place, answer in enumerate(answers):
+        for index, answer in enumerate(answers):
             is_found = text == answer
-            row.append(above[place] + 1 if is_found else max(above[place + 1], row[place]))
+            row.append(above[index] + 1 if is_found else max(above[index + 1], row[index]))
         lengths.append(row)
     return lengths

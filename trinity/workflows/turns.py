@@ -1,9 +1,9 @@
-"""Turns of a conversation joined to one sample, where the engine's tokens allow it.
+"""Joins the turns of a conversation into one sample, where the engine's tokens allow it.
 
-The prompt of a turn goes on from the turn before when it begins with exactly that turn's prompt and
-response tokens. Chat templates do not promise that: some leave thoughts out of earlier answers, and
-text that is tokenised as a whole may be cut elsewhere. Nothing is tokenised again to make it fit:
-turns that do not go on from one another are samples of their own.
+The prompt of a turn continues the previous turn if it begins with exactly that turn's prompt and
+response tokens. Chat templates do not guarantee this: some drop reasoning from earlier answers, and
+text that is tokenized as a whole may be split differently. Nothing is tokenized again to make it
+fit: turns that do not continue one another become separate samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from trinity.types import Sequence as TokenSequence
 
 
 def joined(turns: Sequence[Experience]) -> list[Experience]:
-    """As few samples as there can be, in the order of the turns, with no reward yet."""
+    """Returns as few samples as possible, in the order of the turns, without rewards."""
     if not turns:
         return []
     breaks = [i for i, (old, new) in enumerate(pairwise(turns), 1) if not _goes_on(old, new)]
@@ -31,15 +31,15 @@ def _goes_on(old: Experience, new: Experience) -> bool:
         before, prompt.tokens[: len(before)]
     )
     alike = old.arrays.keys() == new.arrays.keys()
-    return begins and alike and all(_is_along_response(one) for one in (old, new))
+    return begins and alike and all(_is_along_response(turn) for turn in (old, new))
 
 
 def _is_along_response(turn: Experience) -> bool:
-    return all(one.alignment is Alignment.RESPONSE for one in turn.arrays.values())
+    return all(array.alignment is Alignment.RESPONSE for array in turn.arrays.values())
 
 
 def _one(turns: Sequence[Experience]) -> Experience:
-    """What stands between the responses, as tools' and users' words, is not trained."""
+    """Joins turns to one sample; text between responses, such as tool output, is masked out."""
     first, last = turns[0], turns[-1]
     start = first.sequence.prompt_length
     length = len(last.sequence.tokens) - start
@@ -70,7 +70,7 @@ def _one(turns: Sequence[Experience]) -> Experience:
 
 
 def _spans(places: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
-    """What stands between two responses belongs to the later one; equal neighbours are one."""
+    """Yields version spans: text before a response belongs to it, equal neighbours are merged."""
     last: VersionSpan | None = None
     for place, turn in places:
         for span in turn.version_spans:
@@ -85,7 +85,7 @@ def _spans(places: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
 
 
 def _along(name: str, places: Sequence[tuple[int, Experience]], length: int) -> Array:
-    """The array of every turn where its response is, and 0 between them."""
+    """Concatenates an array of all turns along the sample, with 0 between responses."""
     kind = places[0][1].arrays[name].data
     data = np.zeros((length, *kind.shape[1:]), dtype=kind.dtype)
     for place, turn in places:

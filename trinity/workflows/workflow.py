@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Workflow:
-    """One run of one task: talks to the model and gives experiences with their rewards.
+    """One run of one task: calls the model and returns experiences with their rewards.
 
         class TwoTries(Workflow):
             is_async = True
@@ -23,21 +23,21 @@ class Workflow:
                 tries = await self.model.chat_async(self.messages(), n=2)
                 ...
 
-    A workflow with `is_async` runs on the service's event loop and must not block; any other has
-    `run` and gets a thread. A thread cannot be stopped: once the attempt is over, its calls of the
-    model raise AttemptOver. An instance serves one run and is never used again.
+    A workflow with `is_async` runs on the service's event loop and must not block; any other
+    defines `run` and gets a thread. A thread cannot be stopped: once the attempt is over, its calls
+    of the model raise AttemptOver. An instance serves one run and is never reused.
 
-    `auxiliary_model_wrappers` are the models beside the policy, in their order: to be asked as
-    `model` is, and never trained.
+    `auxiliary_model_wrappers` are the auxiliary models in their order: they are called like
+    `model`, and never trained.
     """
 
     is_async: ClassVar[bool] = False
     known_args: ClassVar[frozenset[str] | None] = None
     """Names that `workflow_args` may have; None leaves them unchecked."""
     usual_args: ClassVar[Mapping[str, JsonValue]] = {}
-    """What those are that are not given; see `Arguments`."""
+    """Defaults of `workflow_args`; see `Arguments`."""
     keeps_history: ClassVar[bool] = False
-    """Whether calls of the model are recorded, whatever the configuration says."""
+    """True to record calls of the model, whatever the configuration says."""
 
     def __init__(
         self,
@@ -55,22 +55,22 @@ class Workflow:
 
     @cached_property
     def auxiliary_models(self) -> "list[openai.OpenAI] | list[openai.AsyncOpenAI]":
-        """OpenAI clients of the models in `explorer.auxiliary_models`; asynchronous by `is_async`.
+        """OpenAI clients of `explorer.auxiliary_models`; asynchronous with `is_async`.
 
         Raises: UserError when the package `openai` is missing.
         """
         wrappers = self.auxiliary_model_wrappers
         if self.is_async:
-            return [one.get_openai_async_client() for one in wrappers]
-        return [one.get_openai_client() for one in wrappers]
+            return [wrapper.get_openai_async_client() for wrapper in wrappers]
+        return [wrapper.get_openai_client() for wrapper in wrappers]
 
-    # A workflow writes one of the two; without it the run fails with this sentence.
+    # Subclasses define one of the two.
     def run(self) -> list[Experience]:
-        """Make the experiences of this run; in a thread."""
+        """Makes the experiences of this run; called in a thread."""
         raise NotImplementedError(f"{type(self).__name__} has neither run nor run_async")
 
     async def run_async(self) -> list[Experience]:
-        """Make the experiences of this run; on the event loop."""
+        """Makes the experiences of this run; called on the event loop."""
         raise NotImplementedError(f"{type(self).__name__} has is_async but no run_async")
 
     def _check_args(self) -> None:

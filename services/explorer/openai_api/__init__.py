@@ -1,1 +1,1 @@
-"""The OpenAI-compatible address of the model, for workflows that bring their own client."""
+"""The OpenAI-compatible address of the model, for workflows that use their own client."""

@@ -1,4 +1,4 @@
-"""From a request's body to the model's answer, whoever the model is lent to."""
+"""Answers requests with a model, independently of the server that lends the model."""
 
 import asyncio
 import json
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 
 
 class Exchange(Protocol):
-    """One request that can be answered."""
+    """One request, read and valid."""
 
     model: str
-    """The name that was asked for; empty where none was."""
+    """The requested model name; empty if the request has none."""
     seed: int | None
     streams: bool
 
     async def answer(self, model: ModelWrapper) -> JsonObject:
-        """All of it."""
+        """Returns the complete answer."""
         ...
 
     def teller(self, model: ModelWrapper) -> Teller:
-        """In pieces."""
+        """Returns the writer of a streamed answer."""
         ...
 
 
 Lend = Callable[[Exchange], AbstractAsyncContextManager[ModelWrapper]]
-"""The model for one request, with one set of weights until the block ends."""
+"""Provides the model for one request, with one set of weights until the block ends."""
 Answer = Callable[["web.Request", Lend], Awaitable["web.StreamResponse"]]
-"""What `Answering` does with a request of one kind."""
+"""A method of `Answering` for requests of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Everything about an answer that does not depend on who asks."""
+    """Answers requests, independently of the server that received them."""
 
     writer: Writer
 
     async def chat(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
-        """Answer a chat completion; what cannot be answered is refused."""
+        """Answers a chat completion, or refuses a request that cannot be answered."""
         return await _answered(
             request, lend, lambda body: ChatExchange(asked=read_request(body), writer=self.writer)
         )
 
     async def complete(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
-        """Answer a completion of plain text or tokens; what cannot be answered is refused."""
+        """Answers a completion of text or tokens, or refuses one that cannot be answered."""
         return await _answered(
             request,
             lend,
@@ -84,11 +84,11 @@ async def _answered(
         if lent is not None and lent.is_closed and not is_hung_up():
             return over()
         raise
-    except Exception as error:  # the edge: the client hears that it failed, the log why
+    except Exception as error:  # the edge: the client learns that it failed, the log why
         refusal = refusal_of(error)
         return refusal if stream is None else await stream.refused(refusal)
 
 
 def over() -> "web.Response":
-    """The answer to who asks for a run that is over."""
+    """Returns the answer to a request for a run that is over."""
     return refuse(410, INVALID, "there is no such attempt, or it is over")

@@ -1,4 +1,4 @@
-"""Chat completions: what a request asks for, and what its answer looks like."""
+"""Chat completions: reads requests and writes answers."""
 
 import time
 import uuid
@@ -27,34 +27,34 @@ from trinity.workflows.messages import Message
 from trinity.workflows.sampling import Sampling
 
 NOT_UNDERSTOOD = ("functions", "logit_bias", "audio")
-"""What would change the answer and is not understood; all other keys are passed over."""
+"""Keys that would change the answer but are not supported; all other keys are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A question, as far as it is looked at."""
+    """The supported part of a chat request."""
 
     messages: list[Message]
     tools: tuple[JsonObject, ...]
-    """None of them where the model is not to call any."""
+    """Empty if the model must not call any."""
     forced: ForcedCalls | None
-    """What the answer has to be, where it has to be calls of tools."""
+    """Tool calls that the answer must consist of, if the request forces any."""
     num_choices: int
     sampling: Sampling
     wants_logprobs: bool
     prompt_logprobs: int | None
-    """How many likeliest tokens to tell beside each of the prompt's; None for nothing of it."""
+    """Number of likeliest tokens to report at each prompt position; None for no prompt logprobs."""
     wants_token_ids: bool
     streams: bool
     includes_usage: bool
     model: str
-    """The name that was asked for; empty where none was."""
+    """The requested model name; empty if the request has none."""
     seed: int | None
 
 
-def read_request(given: object) -> ChatRequest:
-    """Raises: InvalidRequest naming the key."""
-    body = fields.read_body(given, NOT_UNDERSTOOD)
+def read_request(payload: object) -> ChatRequest:
+    """Reads a request; raises InvalidRequest naming the key."""
+    body = fields.read_body(payload, NOT_UNDERSTOOD)
     wants_logprobs = bool(body.get("logprobs"))
     sampling = fields.read_sampling(body)
     tools = read_tools(body.get("tools"))
@@ -83,19 +83,19 @@ def read_request(given: object) -> ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes answers of one model."""
+    """Writes the answers of one model."""
 
     model_path: str
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
 
     def check(self, request: ChatRequest) -> None:
-        """Raises: InvalidRequest for tools whose calls would not be found, or thoughts in JSON."""
+        """Raises InvalidRequest for tools without a parser, or for reasoning with a JSON schema."""
         thinks = self.parsers is not None and self.parsers.reasoning is not None
         if thinks and request.sampling.get("json_schema"):
             key = "response_format" if request.forced is None else "tool_choice"
             raise InvalidRequest(
-                f"`{key}` leaves no room for thoughts, which "
+                f"`{key}` leaves no room for reasoning, which "
                 "`explorer.rollout_model.reasoning_parser` looks for: leave one of them out",
                 param=key,
             )
@@ -112,7 +112,7 @@ class Writer:
             )
 
     def takes_apart(self, request: ChatRequest) -> bool:
-        """Whether a response may be anything but its text."""
+        """Returns true if a response may be more than its plain text."""
         if request.forced is not None:
             return True
         return self.parsers is not None and self.parsers.takes_apart(bool(request.tools))
@@ -123,40 +123,40 @@ class Writer:
         answers: Sequence[Experience],
         scores: Scores | None = None,
     ) -> JsonObject:
-        """The answers as choices, with the tokens where they were asked for.
+        """Returns the answers as choices, with tokens if requested.
 
-        `scores` are of the prompt.
+        `scores` are the prompt's.
         """
-        answer: JsonObject = {
+        body: JsonObject = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": self.model_path,
             "system_fingerprint": fingerprint(answers[0]),
-            "choices": [self._choice(i, one, request) for i, one in enumerate(answers)],
+            "choices": [self._choice(i, answer, request) for i, answer in enumerate(answers)],
             "usage": usage_of(answers, len(answers)),
         }
         if request.wants_token_ids:
-            answer["prompt_token_ids"] = [*prompt_tokens(answers[0])]
+            body["prompt_token_ids"] = [*prompt_tokens(answers[0])]
         if scores is not None:
-            told = prompt_logprobs_of(prompt_tokens(answers[0]), scores, self.tokenizer)
-            answer["prompt_logprobs"] = [*told]
-        return answer
+            logprobs = prompt_logprobs_of(prompt_tokens(answers[0]), scores, self.tokenizer)
+            body["prompt_logprobs"] = [*logprobs]
+        return body
 
     def message(self, answer: Experience, request: ChatRequest) -> tuple[JsonObject, str]:
-        """What is said, and why it ends there."""
+        """Returns the message and its finish reason."""
         reason = finish_reason(answer)
         if request.forced is not None:
             return request.forced.message(answer.response_text, reason)
         if self.parsers is None or not self.takes_apart(request):
             return {"role": "assistant", "content": answer.response_text}, reason
-        said = self.parsers.read(answer, request.tools)
-        message: JsonObject = {"role": "assistant", "content": said.content}
-        if said.reasoning is not None:
-            # vLLM's server has called it by both names.
-            message |= {"reasoning": said.reasoning, "reasoning_content": said.reasoning}
-        if said.tool_calls:
-            message["tool_calls"] = [*said.tool_calls]
+        parsed = self.parsers.read(answer, request.tools)
+        message: JsonObject = {"role": "assistant", "content": parsed.content}
+        if parsed.reasoning is not None:
+            # vLLM's server has used both names.
+            message |= {"reasoning": parsed.reasoning, "reasoning_content": parsed.reasoning}
+        if parsed.tool_calls:
+            message["tool_calls"] = [*parsed.tool_calls]
             reason = "tool_calls"
         return message, reason
 
@@ -175,7 +175,7 @@ class Writer:
         return choice
 
     def logprobs(self, answer: Experience) -> list[JsonObject]:
-        """Those of all its tokens."""
+        """Returns the log-probabilities of all response tokens."""
         logprobs = answer.sequence.rollout_logprobs.tolist()
         return logprobs_of(response_tokens(answer), logprobs, likeliest_of(answer), self.tokenizer)
 
@@ -186,14 +186,14 @@ def logprobs_of(
     likeliest: Sequence[Sequence[tuple[int, float]]],
     tokenizer: ChatTokenizer,
 ) -> list[JsonObject]:
-    """Those that the tokens were drawn by: after penalties, temperature and truncation."""
+    """Returns the sampling log-probabilities: after penalties, temperature and truncation."""
     others = likeliest or [()] * len(tokens)
     return [
         {
             **_token(token, logprob, tokenizer),
-            "top_logprobs": [_token(*one, tokenizer) for one in beside],
+            "top_logprobs": [_token(*top, tokenizer) for top in tops],
         }
-        for token, logprob, beside in zip(tokens, logprobs, others, strict=True)
+        for token, logprob, tops in zip(tokens, logprobs, others, strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A chat completion from its request to its answer, whole or in pieces."""
+"""Answers a chat completion, complete or streamed."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ from trinity.workflows.model import HeardOf, ModelWrapper
 
 
 class ChatExchange:
-    """One request, checked."""
+    """One checked chat request and its answer."""
 
     def __init__(self, *, asked: ChatRequest, writer: Writer) -> None:
         writer.check(asked)
@@ -22,7 +22,7 @@ class ChatExchange:
         self.model, self.seed, self.streams = asked.model, asked.seed, asked.streams
 
     async def answer(self, model: ModelWrapper) -> JsonObject:
-        """All of it."""
+        """Returns the complete answer."""
         asked = self._asked
         answers = await model.chat_async(
             asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
@@ -34,14 +34,14 @@ class ChatExchange:
         return self._writer.answer(asked, answers, scores)
 
     def teller(self, model: ModelWrapper) -> "ChatTeller":
-        """In pieces."""
+        """Returns the writer of a streamed answer."""
         return ChatTeller(asked=self._asked, writer=self._writer, model=model)
 
 
 class ChatTeller:
-    """The events of a chat completion.
+    """Writes the events of a chat completion.
 
-    Where calls of tools or thoughts are looked for, a response is told in one piece.
+    If tool calls or reasoning are parsed from a response, it is sent in one piece.
     """
 
     def __init__(self, *, asked: ChatRequest, writer: Writer, model: ModelWrapper) -> None:
@@ -59,19 +59,19 @@ class ChatTeller:
         }
 
     async def make(self, heard: HeardOf) -> list[Experience]:
-        """The answers, of whose pieces `heard` is told."""
+        """Generates the answers, and passes their pieces to `heard`."""
         asked = self._asked
         return await self._model.chat_async(
             asked.messages, n=asked.num_choices, tools=asked.tools, heard=heard, **asked.sampling
         )
 
     def opening(self) -> Iterator[JsonObject]:
-        """Whose answer it is."""
+        """Yields chunks with the role of each answer."""
         for index in range(self._asked.num_choices):
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
     def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
-        """What may be shown by now."""
+        """Yields the part of the answer that is certain by now."""
         if self._writer.takes_apart(self._asked):
             return
         text = self._texts[index].add(piece.token_ids)
@@ -84,7 +84,7 @@ class ChatTeller:
             yield self._chunk(index, {"content": text}, logprobs=logprobs)
 
     def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
-        """What is left to say, and why there is no more."""
+        """Yields the rest of an answer and its finish reason."""
         message, reason = self._writer.message(answer, self._asked)
         if self._writer.takes_apart(self._asked):
             yield from self._in_one_piece(index, message, answer)
@@ -106,7 +106,7 @@ class ChatTeller:
             yield self._chunk(index, delta, logprobs=logprobs)
 
     def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
-        """How many tokens there were, for who asked."""
+        """Yields the token usage, if it was requested."""
         if self._asked.includes_usage:
             yield {**self._head, "choices": [], "usage": usage_of(answers, len(answers))}
 

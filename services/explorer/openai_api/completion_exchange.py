@@ -1,4 +1,4 @@
-"""A completion of plain text or tokens from its request to its answer, whole or in pieces."""
+"""Answers a completion of plain text or tokens, complete or streamed."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ from trinity.workflows.model import HeardOf, ModelWrapper
 
 
 class CompletionExchange:
-    """One request."""
+    """One completion request and its answer."""
 
     def __init__(self, *, asked: CompletionRequest, writer: Writer) -> None:
         self._asked = asked
@@ -32,34 +32,34 @@ class CompletionExchange:
         self.model, self.seed, self.streams = asked.model, asked.seed, asked.streams
 
     async def answer(self, model: ModelWrapper) -> JsonObject:
-        """All of it."""
+        """Returns the complete answer."""
         asked = self._asked
         if not asked.generates:
             return await self._looked_at(model)
         answers = await model.generate_async(asked.prompts, n=asked.num_choices, **asked.sampling)
         scores: list[Scores | None] = [None] * len(asked.prompts)
         if asked.num_scored is not None:
-            prompts = [prompt_tokens(one) for one in answers[:: asked.num_choices]]
+            prompts = [prompt_tokens(answer) for answer in answers[:: asked.num_choices]]
             scores = [*await self._scores(model, prompts)]
         choices = [
-            self._choice(index, one, scores[index // asked.num_choices])
-            for index, one in enumerate(answers)
+            self._choice(index, answer, scores[index // asked.num_choices])
+            for index, answer in enumerate(answers)
         ]
         return self._whole(model, choices, usage_of(answers, asked.num_choices))
 
     def teller(self, model: ModelWrapper) -> "CompletionTeller":
-        """In pieces."""
+        """Returns the writer of a streamed answer."""
         return CompletionTeller(asked=self._asked, writer=self._writer, model=model)
 
     async def _looked_at(self, model: ModelWrapper) -> JsonObject:
-        """The prompts' log-probabilities alone: nothing is generated, and nothing is recorded."""
-        prompts = [model.encode(one) for one in self._asked.prompts]
-        scores = await self._scores(model, [one.token_ids for one in prompts])
+        """Returns only the prompts' log-probabilities: nothing is generated or recorded."""
+        prompts = [model.encode(prompt) for prompt in self._asked.prompts]
+        scores = await self._scores(model, [prompt.token_ids for prompt in prompts])
         choices = [
             self._prompt_choice(index, prompt, score)
             for index, (prompt, score) in enumerate(zip(prompts, scores, strict=True))
         ]
-        num_tokens = sum(len(one.token_ids) for one in prompts)
+        num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         return self._whole(model, choices, usage(num_tokens, 0))
 
     async def _scores(self, model: ModelWrapper, prompts: Sequence[list[int]]) -> list[Scores]:
@@ -82,7 +82,7 @@ class CompletionExchange:
         return choice
 
     def _prompt_choice(self, index: int, prompt: Prompt, scores: Scores | None) -> JsonObject:
-        """What is told of a prompt whatever follows it."""
+        """Returns the prompt's part of a choice, which does not depend on the response."""
         asked = self._asked
         choice: JsonObject = {
             "index": index,
@@ -91,8 +91,8 @@ class CompletionExchange:
             "logprobs": self._logprobs(self._prompt_positions(prompt, scores)),
         }
         if asked.prompt_logprobs is not None and scores is not None:
-            told = prompt_logprobs_of(prompt.token_ids, scores, self._writer.tokenizer)
-            choice["prompt_logprobs"] = [*told]
+            logprobs = prompt_logprobs_of(prompt.token_ids, scores, self._writer.tokenizer)
+            choice["prompt_logprobs"] = [*logprobs]
         if asked.wants_token_ids:
             choice |= {"prompt_token_ids": [*prompt.token_ids], "token_ids": []}
         return choice
@@ -115,7 +115,7 @@ class CompletionExchange:
 
 
 class CompletionTeller:
-    """The events of a completion."""
+    """Writes the events of a completion."""
 
     def __init__(self, *, asked: CompletionRequest, writer: Writer, model: ModelWrapper) -> None:
         self._asked = asked
@@ -128,18 +128,18 @@ class CompletionTeller:
         self._head = _head(writer, model)
 
     async def make(self, heard: HeardOf) -> list[Experience]:
-        """The answers, of whose pieces `heard` is told."""
+        """Generates the answers, and passes their pieces to `heard`."""
         asked = self._asked
         return await self._model.generate_async(
             asked.prompts, n=asked.num_choices, heard=heard, **asked.sampling
         )
 
     def opening(self) -> Iterator[JsonObject]:
-        """Nothing goes before the text."""
+        """Yields nothing: the text comes first."""
         return iter(())
 
     def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
-        """What may be shown by now."""
+        """Yields the part of the answer that is certain by now."""
         text = self._texts[index].add(piece.token_ids)
         logprobs = None
         if self._asked.logprobs is not None:
@@ -152,12 +152,12 @@ class CompletionTeller:
             yield self._chunk(index, text, logprobs=logprobs, token_ids=piece.token_ids)
 
     def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
-        """What is left to say, and why there is no more."""
+        """Yields the rest of an answer and its finish reason."""
         rest = self._texts[index].end(answer.response_text)
         yield self._chunk(index, rest, reason=finish_reason(answer))
 
     def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
-        """How many tokens there were, for who asked."""
+        """Yields the token usage, if it was requested."""
         if self._asked.includes_usage:
             tokens = usage_of(answers, self._asked.num_choices)
             yield {**self._head, "choices": [], "usage": tokens}

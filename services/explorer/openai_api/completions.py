@@ -1,4 +1,4 @@
-"""What a request asks for that gives text or tokens to go on, or to be looked at."""
+"""Reads requests to continue or score plain text or tokens."""
 
 from dataclasses import dataclass
 
@@ -8,49 +8,49 @@ from services.explorer.openai_api.refusals import InvalidRequest
 from trinity.workflows.sampling import Sampling
 
 NOT_UNDERSTOOD = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
-"""What would change the answer and is not understood; all other keys are passed over."""
+"""Keys that would change the answer but are not supported; all other keys are ignored."""
 MAX_ANSWERS = 1024
 MOST_TOKENS = 1 << 31
 AskedPrompt = str | tuple[int, ...]
-"""A text, or the very tokens."""
+"""A text or its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """What is to go on, as far as it is looked at."""
+    """The supported part of a completion request."""
 
     prompts: tuple[AskedPrompt, ...]
     num_choices: int
-    """Of each prompt."""
+    """Number of answers for each prompt."""
     sampling: Sampling
     logprobs: int | None
-    """How many likeliest tokens to tell at each position; None for no log-probabilities."""
+    """Number of likeliest tokens to report at each position; None for no log-probabilities."""
     prompt_logprobs: int | None
-    """The same of the prompt."""
+    """The same for the prompt."""
     echoes: bool
-    """Whether the prompt stands before each answer."""
+    """True if each answer begins with the prompt."""
     wants_token_ids: bool
     streams: bool
     includes_usage: bool
     model: str
-    """The name that was asked for; empty where none was."""
+    """The requested model name; empty if the request has none."""
     seed: int | None
 
     @property
     def generates(self) -> bool:
-        """Whether anything is to go on; else what is given is looked at alone."""
+        """True if tokens are generated; otherwise the prompts are only scored."""
         return self.sampling.get("max_tokens") != 0
 
     @property
     def num_scored(self) -> int | None:
-        """How many likeliest tokens to look for in the prompt; None where it is not looked at."""
-        asked = (self.prompt_logprobs, self.logprobs if self.echoes else None)
-        return max((one for one in asked if one is not None), default=None)
+        """Number of likeliest tokens to find at prompt positions; None if it is not scored."""
+        counts = (self.prompt_logprobs, self.logprobs if self.echoes else None)
+        return max((count for count in counts if count is not None), default=None)
 
 
-def read_completion(given: object) -> CompletionRequest:
-    """Raises: InvalidRequest naming the key."""
-    body = fields.read_body(given, NOT_UNDERSTOOD)
+def read_completion(payload: object) -> CompletionRequest:
+    """Reads a request; raises InvalidRequest naming the key."""
+    body = fields.read_body(payload, NOT_UNDERSTOOD)
     logprobs = None
     sampling = fields.read_sampling(body, least_tokens=0)
     if schema := fields.read_schema(body):
@@ -84,39 +84,39 @@ def _check(asked: CompletionRequest, body: Body) -> None:
             param="n",
         )
     if asked.streams and asked.echoes:
-        raise InvalidRequest("`echo` is told in one piece: leave out `stream`", param="echo")
+        raise InvalidRequest("`echo` cannot be streamed: leave out `stream`", param="echo")
     if not asked.generates and (asked.num_scored is None or asked.num_choices > 1):
         raise InvalidRequest(
-            "`max_tokens` is 0 only where the prompt's log-probabilities are asked for, once: with "
-            "`echo` and `logprobs`, or with `prompt_logprobs`, and `n` 1",
+            "`max_tokens` may be 0 only if the prompt's log-probabilities are requested, once: "
+            "with `echo` and `logprobs`, or with `prompt_logprobs`, and `n` 1",
             param="max_tokens",
         )
 
 
-def _prompts(given: object) -> tuple[AskedPrompt, ...]:
-    if isinstance(given, str) or _are_tokens(given):
-        return (_prompt(given, "prompt"),)
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_ANSWERS:
+def _prompts(value: object) -> tuple[AskedPrompt, ...]:
+    if isinstance(value, str) or _are_tokens(value):
+        return (_prompt(value, "prompt"),)
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_ANSWERS:
         raise InvalidRequest(
             f"`prompt` is neither a text nor tokens, nor a list of 1 to {MAX_ANSWERS} such",
             param="prompt",
         )
-    return tuple(_prompt(one, f"prompt[{i}]") for i, one in enumerate(given))
+    return tuple(_prompt(item, f"prompt[{i}]") for i, item in enumerate(value))
 
 
-def _prompt(given: object, where: str) -> AskedPrompt:
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list) and _are_tokens(given):
-        return tuple(given)
+def _prompt(value: object, where: str) -> AskedPrompt:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and _are_tokens(value):
+        return tuple(value)
     raise InvalidRequest(f"`{where}` is neither a text nor a list of tokens", param=where)
 
 
-def _are_tokens(given: object) -> bool:
-    """True is a number to Python, and tokenizers know none beyond 32 bits."""
+def _are_tokens(value: object) -> bool:
+    """Excludes bool, a subclass of int, and numbers beyond the 32 bits of tokenizers."""
     return (
-        isinstance(given, list)
-        and bool(given)
-        and all(isinstance(one, int) and not isinstance(one, bool) for one in given)
-        and all(0 <= one < MOST_TOKENS for one in given)
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
+        and all(0 <= token < MOST_TOKENS for token in value)
     )

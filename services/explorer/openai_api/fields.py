@@ -1,4 +1,4 @@
-"""Keys that requests of every kind may have, read one by one."""
+"""Reads the keys that requests of every kind may have."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -19,12 +19,12 @@ NUMBERS = (
     "repetition_penalty",
 )
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
-"""vLLM's own ways to hold a response to a form."""
+"""vLLM's own keys for structured output."""
 Body = Mapping[str, Any]
 
 
 def read_body(body: object, not_understood: Collection[str]) -> Body:
-    """Raises: InvalidRequest for a key that would change the answer and is not understood."""
+    """Returns the body; raises InvalidRequest for keys that are not supported."""
     if not isinstance(body, dict):
         raise InvalidRequest("the body is not a JSON object")
     for key in (*not_understood, *GUIDED):
@@ -34,7 +34,7 @@ def read_body(body: object, not_understood: Collection[str]) -> Body:
 
 
 def read_sampling(body: Body, *, least_tokens: int = 1) -> Sampling:
-    """How tokens are drawn; what is left out is the taskset's."""
+    """Reads sampling parameters; the taskset sets those that are left out."""
     found = Sampling()
     for key in NUMBERS:
         if (value := body.get(key)) is not None:
@@ -50,11 +50,11 @@ def read_sampling(body: Body, *, least_tokens: int = 1) -> Sampling:
 
 
 def read_schema(body: Body) -> str:
-    """The JSON Schema of `response_format`; empty for any text."""
-    given = body.get("response_format")
-    if given is None:
+    """Returns the JSON Schema of `response_format`; empty for any text."""
+    value = body.get("response_format")
+    if value is None:
         return ""
-    kind = given.get("type") if isinstance(given, dict) else None
+    kind = value.get("type") if isinstance(value, dict) else None
     if kind == "text":
         return ""
     if kind == "json_object":
@@ -64,7 +64,7 @@ def read_schema(body: Body) -> str:
             "`response_format.type` is `text`, `json_object` or `json_schema` here",
             param="response_format",
         )
-    described = given.get("json_schema")
+    described = value.get("json_schema")
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict):
         raise InvalidRequest(
@@ -74,7 +74,7 @@ def read_schema(body: Body) -> str:
 
 
 def includes_usage(body: Body) -> bool:
-    """Whether a stream is to end with the number of its tokens."""
+    """Returns true if a stream is to end with its token usage."""
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise InvalidRequest("`stream_options` is not an object", param="stream_options")
@@ -82,33 +82,33 @@ def includes_usage(body: Body) -> bool:
 
 
 def read_seed(body: Body) -> int | None:
-    """Any that fits 64 bits."""
+    """Returns the seed, which must fit 64 bits, or None."""
     if body.get("seed") is None:
         return None
     return whole(body, "seed", 0, least=-(1 << 63), most=(1 << 63) - 1)
 
 
 def read_model(body: Body) -> str:
-    """The name that was asked for; empty where none was."""
-    given = body.get("model")
-    if given is not None and not isinstance(given, str):
+    """Returns the requested model name; empty if there is none."""
+    value = body.get("model")
+    if value is not None and not isinstance(value, str):
         raise InvalidRequest("`model` is not a text", param="model")
-    return given or ""
+    return value or ""
 
 
 def read_prompt_logprobs(body: Body) -> int | None:
-    """How many likeliest tokens to tell beside each of the prompt's; None for nothing of it."""
+    """Returns the number of likeliest tokens to report at prompt positions, or None."""
     if body.get("prompt_logprobs") is None:
         return None
     if body.get("stream"):
         raise InvalidRequest(
-            "`prompt_logprobs` are told in one piece: leave out `stream`", param="prompt_logprobs"
+            "`prompt_logprobs` cannot be streamed: leave out `stream`", param="prompt_logprobs"
         )
     return whole(body, "prompt_logprobs", 0, least=0, most=MAX_LOGPROBS)
 
 
 def whole(body: Body, key: str, usual: int, *, least: int = 1, most: int = 1 << 31) -> int:
-    """A whole number, or the usual one where none is given."""
+    """Returns a whole number from the body, or `usual` if the key is absent."""
     value = body.get(key)
     if value is None:
         return usual
@@ -117,9 +117,9 @@ def whole(body: Body, key: str, usual: int, *, least: int = 1, most: int = 1 << 
     return value
 
 
-def _stop(given: object) -> list[str]:
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
+def _stop(value: object) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
         raise InvalidRequest(
             "`stop` is neither a text nor a list of texts that are not empty", param="stop"
         )

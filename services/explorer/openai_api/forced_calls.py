@@ -1,4 +1,4 @@
-"""Calls of tools that a request forces: the response is held to their form, and read by it."""
+"""Tool calls that a request forces: the response is constrained to a schema and parsed by it."""
 
 import json
 import uuid
@@ -11,45 +11,45 @@ from trinity.types import JsonObject, JsonValue
 from trinity.workflows.generation import ANY_OBJECT
 
 NAME, ARGUMENTS = "name", "parameters"
-"""Keys of a call, where the model chooses among tools."""
+"""Keys of a call when the model chooses among tools."""
 CHOICES = '`tool_choice` is "auto", "none", "required" or a function with the name of a tool'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedCalls:
-    """One call of the named tool, or a list of calls of those that the model chooses."""
+    """One call of the named tool, or a list of calls of tools that the model chooses."""
 
     name: str = ""
-    """Empty where the model chooses."""
+    """Empty if the model chooses."""
     json_schema: str
-    """What the response is held to: the arguments of the named tool, or the list."""
+    """The schema of the response: the arguments of the named tool, or the list of calls."""
 
     def message(self, response: str, reason: str) -> tuple[JsonObject, str]:
-        """What is said, and why it ends there; a list that was cut has no calls in it."""
+        """Returns the message and its finish reason; a truncated list yields no calls."""
         if self.name:
             return _saying([_call(self.name, response)]), reason
         try:
             chosen = json.loads(response)
-            calls = [_call(one[NAME], json.dumps(one[ARGUMENTS])) for one in chosen]
+            calls = [_call(call[NAME], json.dumps(call[ARGUMENTS])) for call in chosen]
         except (ValueError, LookupError, TypeError):
             return {"role": "assistant", "content": response}, reason
         return _saying(calls), "tool_calls"
 
 
 def read_forced(body: Body, tools: tuple[JsonObject, ...]) -> ForcedCalls | None:
-    """None where the model may answer in words.
+    """Returns the forced calls, or None if the model may answer in words.
 
     Raises: InvalidRequest naming the key.
     """
     choice = body.get("tool_choice")
     if choice in (None, "auto", "none"):
         return None
-    functions = {str(one[NAME]): one for one in map(_function, tools)}
+    functions = {str(function[NAME]): function for function in map(_function, tools)}
     if not functions:
         raise InvalidRequest("`tool_choice` forces a call: give `tools`", param="tool_choice")
     if body.get("response_format") not in (None, {"type": "text"}):
         raise InvalidRequest(
-            "`response_format` is of answers in words, and `tool_choice` forces a call: leave one "
+            "`response_format` is for answers in words, but `tool_choice` forces a call: leave one "
             "of them out",
             param="response_format",
         )
@@ -70,22 +70,22 @@ def _named(choice: object) -> str:
 
 def _function(tool: JsonObject) -> JsonObject:
     function = tool["function"]
-    assert isinstance(function, dict)  # as `read_tools` has found
+    assert isinstance(function, dict)  # `read_tools` has checked it
     return function
 
 
 def _arguments(function: JsonObject) -> JsonObject:
-    """The schema of a tool's arguments; one that names none takes any."""
-    given = function.get("parameters") or json.loads(ANY_OBJECT)
-    if not isinstance(given, dict):
+    """Returns the schema of a tool's arguments; a tool without one takes any object."""
+    schema = function.get("parameters") or json.loads(ANY_OBJECT)
+    if not isinstance(schema, dict):
         raise InvalidRequest(
             f"`parameters` of the tool `{function[NAME]}` is not an object", param="tools"
         )
-    return given
+    return schema
 
 
 def _list_of(functions: Mapping[str, JsonObject], most: int | None) -> JsonObject:
-    """Definitions of the tools' schemas go where references look for them: to the top."""
+    """Returns the schema of a list of calls, with the tools' `$defs` moved to the top level."""
     calls: list[JsonValue] = []
     definitions: JsonObject = {}
     for name, function in functions.items():
@@ -94,7 +94,7 @@ def _list_of(functions: Mapping[str, JsonObject], most: int | None) -> JsonObjec
         for key, value in own.items() if isinstance(own, dict) else ():
             if definitions.setdefault(key, value) != value:
                 raise InvalidRequest(
-                    f"two of `tools` mean different things by `$defs.{key}`: call one otherwise",
+                    f"two of `tools` mean different things by `$defs.{key}`: rename one",
                     param="tools",
                 )
         calls.append(

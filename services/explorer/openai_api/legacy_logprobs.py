@@ -1,4 +1,4 @@
-"""Log-probabilities as completions have them: one list for each thing that is told of a token."""
+"""Log-probabilities in the format of completions: one list per property of the tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,39 +10,40 @@ from trinity.workflows.generation import ChatTokenizer, Likeliest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A token with what is known at its place."""
+    """A token with the log-probabilities at its position."""
 
     token: int
     logprob: float | None
-    """Nothing is known of the first token of a prompt."""
+    """None for the first token of a prompt."""
     likeliest: list[tuple[int, float]] = field(default_factory=list)
 
 
 def positions_of(
     tokens: Sequence[int], logprobs: Sequence[float], likeliest: Likeliest
 ) -> list[Position]:
-    """Tokens in their order; `likeliest` is empty where none were asked for."""
+    """Returns the positions of tokens; `likeliest` is empty if it was not requested."""
     others = likeliest or [[]] * len(tokens)
     return [
-        Position(token=token, logprob=logprob, likeliest=beside)
-        for token, logprob, beside in zip(tokens, logprobs, others, strict=True)
+        Position(token=token, logprob=logprob, likeliest=tops)
+        for token, logprob, tops in zip(tokens, logprobs, others, strict=True)
     ]
 
 
 def legacy_logprobs(
     positions: Sequence[Position], num_likeliest: int, tokenizer: ChatTokenizer, begin: int = 0
 ) -> JsonObject:
-    """Offsets are those of the tokens' own texts, the first of which is at `begin`."""
-    texts = [tokenizer.decode([one.token]) for one in positions]
+    """Returns the lists; offsets count the tokens' decoded texts, from `begin` on."""
+    texts = [tokenizer.decode([position.token]) for position in positions]
     offsets: list[JsonValue] = []
     for text in texts:
         offsets.append(begin)
         begin += len(text)
-    top: list[JsonValue] = [_top(one, num_likeliest, tokenizer) for one in positions]
+    top: list[JsonValue] = [_top(position, num_likeliest, tokenizer) for position in positions]
     return {
         "tokens": [*texts],
         "token_logprobs": [
-            None if one.logprob is None else tellable(one.logprob) for one in positions
+            None if position.logprob is None else tellable(position.logprob)
+            for position in positions
         ],
         "top_logprobs": top if num_likeliest else None,
         "text_offset": offsets,
@@ -50,8 +51,8 @@ def legacy_logprobs(
 
 
 def _top(position: Position, count: int, tokenizer: ChatTokenizer) -> JsonValue:
-    """By their texts, the token itself among them."""
+    """Returns log-probabilities by token text; the token itself is included."""
     if position.logprob is None:
         return None
-    told = [*position.likeliest[:count], (position.token, position.logprob)]
-    return {tokenizer.decode([token]): tellable(logprob) for token, logprob in told}
+    pairs = [*position.likeliest[:count], (position.token, position.logprob)]
+    return {tokenizer.decode([token]): tellable(logprob) for token, logprob in pairs}

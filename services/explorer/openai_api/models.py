@@ -1,10 +1,10 @@
-"""What `GET /v1/models` tells."""
+"""The answer to `GET /v1/models`."""
 
 from trinity.types import JsonObject
 
 
 def model_list(*names: str) -> JsonObject:
-    """Models by the names that requests may give."""
+    """Lists models by the names that requests may give."""
     return {
         "object": "list",
         "data": [{"id": name, "object": "model", "owned_by": "trinity"} for name in names],

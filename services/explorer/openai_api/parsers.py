@@ -1,4 +1,4 @@
-"""Calls of tools and thoughts in a response, found by vLLM's parsers."""
+"""Finds tool calls and reasoning in responses with vLLM's parsers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A response, taken apart."""
+    """A parsed response."""
 
     content: str | None
     reasoning: str | None = None
@@ -33,27 +33,27 @@ class ResponseParsers:
     reasoning: "type[ReasoningParser] | None"
 
     def takes_apart(self, has_tools: bool) -> bool:
-        """Whether a response may be anything but its text."""
+        """Returns true if a response may be more than its plain text."""
         return self.reasoning is not None or (has_tools and self.tools is not None)
 
     def read(self, answer: Experience, tools: Sequence[JsonObject]) -> Said:
-        """Take a whole response apart; its special tokens are looked at too."""
+        """Parses a whole response, including its special tokens."""
         asked = _as_vllm_has_it(tools)
-        said = Said(content=self._text_of(answer))
+        parsed = Said(content=self._text_of(answer))
         if self.reasoning is not None:
             parser = self.reasoning(self.tokenizer.plain)
-            reasoning, content = parser.extract_reasoning(said.content or "", asked)
-            said = Said(content=content, reasoning=reasoning)
+            reasoning, content = parser.extract_reasoning(parsed.content or "", asked)
+            parsed = Said(content=content, reasoning=reasoning)
         if self.tools is not None and tools:
-            said = self._with_calls(said, asked)
-        return said
+            parsed = self._with_calls(parsed, asked)
+        return parsed
 
-    def _with_calls(self, said: Said, asked: "ChatCompletionRequest") -> Said:
+    def _with_calls(self, parsed: Said, asked: "ChatCompletionRequest") -> Said:
         assert self.tools is not None
         parser = self.tools(self.tokenizer.plain, list(asked.tools or ()))
-        found = parser.extract_tool_calls(said.content or "", asked)
+        found = parser.extract_tool_calls(parsed.content or "", asked)
         if not found.tools_called:
-            return said
+            return parsed
         calls: list[JsonObject] = [
             {
                 "id": call.id,
@@ -62,10 +62,10 @@ class ResponseParsers:
             }
             for call in found.tool_calls
         ]
-        return Said(content=found.content or None, reasoning=said.reasoning, tool_calls=calls)
+        return Said(content=found.content or None, reasoning=parsed.reasoning, tool_calls=calls)
 
     def _text_of(self, answer: Experience) -> str:
-        """Up to the end token, or as far as a text to stop at lets it go."""
+        """Returns the text up to the end token, or up to a stop text."""
         if answer.sampling is not None and answer.sampling.stop:
             return answer.response_text
         sequence = answer.sequence
@@ -76,7 +76,7 @@ class ResponseParsers:
 
 
 def load_parsers(rollout: EngineConfig, tokenizer: HuggingFaceTokenizer) -> ResponseParsers | None:
-    """Those that are named; heavy to import.
+    """Loads the configured parsers, which are heavy to import.
 
     Raises: UserError when vLLM has none of that name, or it does not suit the model.
     """
@@ -125,7 +125,7 @@ def _reasoning_parser(name: str | None) -> "type[ReasoningParser] | None":
 
 
 def _as_vllm_has_it(tools: Sequence[JsonObject]) -> "ChatCompletionRequest":
-    """Parsers look at the tools of the request that they are given."""
+    """Returns a vLLM request with the tools, which the parsers read from it."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     values: JsonObject = {"messages": [{"role": "user", "content": ""}]}

@@ -1,4 +1,4 @@
-"""What is said to a request that gets no answer, as OpenAI's clients know it."""
+"""Error responses in the format of OpenAI's API."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
 class InvalidRequest(ValueError):
-    """The text says what is wrong with the request; `param` is the key, `code` one of OpenAI's."""
+    """The request is invalid as the text says; `param` is the key, `code` one of OpenAI's."""
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
@@ -32,13 +32,13 @@ class InvalidRequest(ValueError):
 
 
 def bearer_of(request: "web.Request") -> str:
-    """The key or token that a request brings; what is no text is replaced."""
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return given.encode(errors="replace").decode()
+    """Returns the key or token of a request; characters that are not text are replaced."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return bearer.encode(errors="replace").decode()
 
 
 def respond(body: JsonObject, status: int = 200) -> "web.Response":
-    """JSON."""
+    """Returns a JSON response."""
     from aiohttp import web
 
     return web.json_response(body, status=status)
@@ -47,19 +47,19 @@ def respond(body: JsonObject, status: int = 200) -> "web.Response":
 def refuse(
     status: int, kind: str, message: str, *, param: str | None = None, code: str | None = None
 ) -> "web.Response":
-    """An error's body, from which clients make an exception of their own."""
+    """Returns an error response, from which clients raise their own exceptions."""
     return respond(error_body(kind, message, param=param, code=code), status)
 
 
 def error_body(
     kind: str, message: str, *, param: str | None = None, code: str | None = None
 ) -> JsonObject:
-    """The same for an answer that has begun."""
+    """Returns the body of an error, also for an answer that has already begun."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def refusal_of(error: Exception) -> "web.Response":
-    """The answer to a request that failed; what nobody expected is logged whole and hidden."""
+    """Returns the response to a failed request; unexpected errors are only logged, not shown."""
     match error:
         case InvalidRequest():
             return refuse(error.status, INVALID, str(error), param=error.param, code=error.code)
@@ -74,7 +74,7 @@ def refusal_of(error: Exception) -> "web.Response":
 
 
 async def in_json(request: "web.Request", handler: Handler) -> "web.StreamResponse":
-    """A middleware: what the HTTP server itself refuses is said in the same form."""
+    """Middleware that gives errors of the HTTP server itself the same format."""
     from aiohttp import web
 
     try:
@@ -85,6 +85,6 @@ async def in_json(request: "web.Request", handler: Handler) -> "web.StreamRespon
 
 
 def is_hung_up() -> bool:
-    """Whether it is the request that was cancelled, not what it asks."""
+    """Returns true if the request was cancelled, not the generation that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

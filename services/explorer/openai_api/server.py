@@ -1,4 +1,4 @@
-"""Serves completions on loopback: each attempt at a run has an address of its own."""
+"""Serves completions on loopback, with a separate address for each attempt at a run."""
 
 import hmac
 import logging
@@ -30,10 +30,10 @@ TOKEN_BYTES = 16
 
 
 class OpenAIApi:
-    """Calls under an attempt's address are calls of its model: same seeds, weights and limits.
+    """Serves calls under an attempt's address by its model, with its seeds, weights and limits.
 
-    Nobody else is answered: the address holds a secret of the attempt, requests bring the key, and
-    only this machine is listened to. An attempt that is over gets 410.
+    Access is limited: the address holds a secret of the attempt, requests carry the key, and the
+    server listens on this machine only. An attempt that is over gets 410.
 
         await api.open()
         model.offer_api(api.admit(model))
@@ -58,11 +58,11 @@ class OpenAIApi:
 
     @property
     def port(self) -> int:
-        """That is listened to."""
+        """The port on which the server listens."""
         return self._port
 
     async def open(self) -> None:
-        """Listen; on any free port where `base_port` is taken."""
+        """Starts to listen, on any free port if `base_port` is taken."""
         from aiohttp import web
 
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
@@ -71,7 +71,7 @@ class OpenAIApi:
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
         app.router.add_post("/attempts/{secret}/v1/chat/completions", self._chat)
         app.router.add_post("/attempts/{secret}/v1/completions", self._complete)
-        # Whoever hangs up waits for nothing: what is generated for them ends.
+        # A client's disconnect cancels its handler and thereby the generation for it.
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await self._runner.setup()
         listening = _listen(self._rollout.base_port)
@@ -80,12 +80,12 @@ class OpenAIApi:
         logger.info("the OpenAI-compatible address is open", extra={"port": self._port})
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stops the server."""
         if self._runner is not None:
             await self._runner.cleanup()
 
     def admit(self, model: ModelWrapper) -> ApiAccess:
-        """An address for one attempt, good for as long as its model is."""
+        """Returns an address for one attempt, valid for as long as its model exists."""
         secret = secrets.token_hex(TOKEN_BYTES)
         self._models[secret] = model
         return ApiAccess(
@@ -140,4 +140,4 @@ def _listen(port: int | None) -> socket.socket:
 
 
 def _no_key() -> "web.Response":
-    return refuse(401, "authentication_error", "bring the `api_key` of the model as a bearer token")
+    return refuse(401, "authentication_error", "send the `api_key` of the model as a bearer token")

@@ -1,4 +1,4 @@
-"""Answers as server-sent events, while they are made."""
+"""Sends answers as server-sent events while they are generated."""
 
 import asyncio
 import json
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 Heard = tuple[int, Piece] | None
-"""A piece of one of the answers; None when all of them are whole."""
+"""The index of an answer and a piece of it; None when all answers are complete."""
 
 
 class Teller(Protocol):
-    """Makes answers, and writes the events that tell them."""
+    """Generates answers and writes their events."""
 
     async def make(self, heard: HeardOf) -> list[Experience]:
-        """The answers, of whose pieces `heard` is told."""
+        """Generates the answers, and passes their pieces to `heard`."""
         ...
 
     def opening(self) -> Iterator[JsonObject]:
-        """Before anything is said."""
+        """Yields the events before the first piece."""
         ...
 
     def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
-        """Tokens of one of the answers."""
+        """Yields the events of a piece of one answer."""
         ...
 
     def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
-        """What is left to say of one of them, and why there is no more."""
+        """Yields the rest of one answer and its finish reason."""
         ...
 
     def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
-        """After all of them."""
+        """Yields the events after all answers."""
         ...
 
 
 class EventStream:
-    """One answer to one request; what fails before its first token is raised."""
+    """One streamed answer to one request; errors before its first token are raised."""
 
     def __init__(self, teller: Teller) -> None:
         self._teller = teller
-        # No longer than the answers are.
+        # Bounded by the length of the answers.
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
         self._response: web.StreamResponse | None = None
 
     async def answer(self, request: "web.Request") -> "web.StreamResponse":
-        """Send all of it; a client that hangs up ends what is generated for it."""
+        """Sends the whole answer; a client's disconnect ends the generation for it."""
         making = asyncio.ensure_future(
             self._teller.make(lambda index, piece: self._heard.put_nowait((index, piece)))
         )
@@ -69,7 +69,7 @@ class EventStream:
             await asyncio.gather(making, return_exceptions=True)
 
     async def refused(self, refusal: "web.Response") -> "web.StreamResponse":
-        """The refusal itself, or an event with it where the answer's status is sent."""
+        """Returns the refusal, or sends it as an event if the response has begun."""
         if self._response is None:
             return refusal
         await self._response.write(f"data: {refusal.text}\n\n".encode())
@@ -98,7 +98,7 @@ class EventStream:
             heard = await self._heard.get()
         try:
             answers = making.result()
-        except (Exception, asyncio.CancelledError) as error:  # the answer's status is sent
+        except (Exception, asyncio.CancelledError) as error:  # the status is already sent
             text = str(error) or "the answer was cut short"
             await _write(response, iter([error_body("server_error", text)]))
             return

@@ -1,4 +1,4 @@
-"""The text of a response while its tokens come."""
+"""Incremental text of a response."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,16 +6,16 @@ from trinity.workflows.sampling import until_stop
 
 
 class TextStream:
-    """Gives out text once it is certain: no half character, nothing of a text to stop at.
+    """Releases text once it is certain: no partial character, and no part of a stop text.
 
-    text = stream.add([12, 7])  # what may be shown now
-    rest = stream.end(whole)    # what is left of the whole response
+    text = stream.add([12, 7])  # text that is certain now
+    rest = stream.end(whole)    # the remainder of the whole response
     """
 
     def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
         self._decode = decode
         self._stop = stop
-        self._held_back = max((len(one) for one in stop), default=1) - 1
+        self._held_back = max((len(text) for text in stop), default=1) - 1
         self._tokens: list[int] = []
         self._before = 0
         self._read = 0
@@ -23,9 +23,9 @@ class TextStream:
         self._num_shown = 0
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """What is certain with these tokens, and was not before.
+        """Returns the text that these tokens make certain.
 
-        A few tokens before the new ones are decoded with them: what one becomes depends on those.
+        A few earlier tokens are decoded with the new ones, whose text depends on them.
         """
         self._tokens += token_ids
         known = self._decode(self._tokens[self._before : self._read])
@@ -36,11 +36,11 @@ class TextStream:
         return self._certain()
 
     def end(self, whole: str) -> str:
-        """The rest of the response, as it is decoded in one piece."""
+        """Returns the rest of the response, which was decoded in one piece."""
         return whole[self._num_shown :]
 
     def _certain(self) -> str:
-        """All that goes before a text to stop at, or what cannot be the beginning of one."""
+        """Returns the new text before a stop text, without a tail that may begin one."""
         waiting = self._text[self._num_shown :]
         shown = until_stop(waiting, self._stop)
         if shown == waiting:

@@ -1,4 +1,4 @@
-"""What answers of every kind tell beside the text: tokens, log-probabilities, usage, weights."""
+"""Parts of all answers other than the text: tokens, log-probabilities, usage, fingerprint."""
 
 from collections.abc import Sequence
 
@@ -7,28 +7,28 @@ from trinity.workflows.generation import ChatTokenizer, Likeliest, Scores
 from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
 LEAST_LOGPROB = -9999.0
-"""JSON has no infinity."""
+"""Used instead of minus infinity, which JSON does not have."""
 
 
 def finish_reason(answer: Experience) -> str:
-    """Why it ends, as OpenAI calls it."""
+    """Returns OpenAI's finish reason of an answer."""
     return "stop" if answer.finish_reason is FinishReason.STOP else "length"
 
 
 def prompt_tokens(answer: Experience) -> list[int]:
-    """What was asked, as tokens."""
+    """Returns the tokens of the prompt."""
     tokens: list[int] = answer.sequence.tokens[: answer.sequence.prompt_length].tolist()
     return tokens
 
 
 def response_tokens(answer: Experience) -> list[int]:
-    """What was answered, as tokens."""
+    """Returns the tokens of the response."""
     tokens: list[int] = answer.sequence.tokens[answer.sequence.prompt_length :].tolist()
     return tokens
 
 
 def likeliest_of(answer: Experience) -> Likeliest:
-    """The likeliest tokens at each of the answer's positions; empty where none were asked for."""
+    """Returns the likeliest tokens at each position of the answer; empty if not requested."""
     if LIKELIEST_TOKENS not in answer.arrays:
         return []
     ids = answer.arrays[LIKELIEST_TOKENS].data.tolist()
@@ -37,13 +37,13 @@ def likeliest_of(answer: Experience) -> Likeliest:
 
 
 def usage_of(answers: Sequence[Experience], num_choices: int) -> JsonObject:
-    """Tokens of each prompt, which is counted once, and of all answers."""
-    num_asked = sum(one.sequence.prompt_length for one in answers[::num_choices])
-    return usage(num_asked, sum(one.sequence.response_length for one in answers))
+    """Returns the token usage; each prompt is counted once for all its answers."""
+    num_asked = sum(answer.sequence.prompt_length for answer in answers[::num_choices])
+    return usage(num_asked, sum(answer.sequence.response_length for answer in answers))
 
 
 def usage(num_asked: int, num_answered: int) -> JsonObject:
-    """Numbers of tokens."""
+    """Returns the token usage for these counts."""
     return {
         "prompt_tokens": num_asked,
         "completion_tokens": num_answered,
@@ -54,31 +54,31 @@ def usage(num_asked: int, num_answered: int) -> JsonObject:
 def prompt_logprobs_of(
     tokens: Sequence[int], scores: Scores, tokenizer: ChatTokenizer
 ) -> list[JsonObject | None]:
-    """As vLLM's server has it: by the token's id, with the likeliest ones; nothing of the first."""
+    """Returns prompt log-probabilities as vLLM's server does: by token id, None for the first."""
     likeliest = scores.likeliest or [[]] * len(scores.logprobs)
-    told: list[JsonObject | None] = [None]
+    result: list[JsonObject | None] = [None]
     for token, logprob, others in zip(tokens[1:], scores.logprobs, likeliest, strict=True):
-        at_place = dict([(token, logprob), *others])
-        told.append(
+        at_position = dict([(token, logprob), *others])
+        result.append(
             {
-                str(one): {"logprob": tellable(value), "decoded_token": tokenizer.decode([one])}
-                for one, value in at_place.items()
+                str(t): {"logprob": tellable(value), "decoded_token": tokenizer.decode([t])}
+                for t, value in at_position.items()
             }
         )
-    return told
+    return result
 
 
 def tellable(logprob: float) -> float:
-    """One that JSON has a number for."""
+    """Clamps a log-probability to a number that JSON has."""
     return max(logprob, LEAST_LOGPROB)
 
 
 def fingerprint(answer: Experience) -> str:
-    """Which weights an answer was made with."""
+    """Returns the name of the weights that generated an answer."""
     span = answer.version_spans[0]
     return fingerprint_of(span.version, span.incarnation)
 
 
 def fingerprint_of(version: int, incarnation: int) -> str:
-    """How weights are named to clients."""
+    """Returns the name of weights for clients."""
     return f"v{version}-{incarnation}"

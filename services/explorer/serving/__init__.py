@@ -1,1 +1,1 @@
-"""Mode serve: the newest weights of a run behind an OpenAI-compatible address."""
+"""Mode serve: offers the newest weights of a run at an OpenAI-compatible address."""

@@ -1,4 +1,4 @@
-"""Who may ask a served model: on this machine whoever has the key, from beyond it tokens only."""
+"""Access control of a served model: a key suffices on loopback, other addresses need tokens."""
 
 import hmac
 import logging
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METHOD = "openai-compatible"
-"""What the audit log calls it."""
+"""Name in the audit log."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """Plain with a key, on loopback alone; or TLS with tokens: there is nothing between."""
+    """Plain HTTP with a key on loopback only, or TLS with tokens; there is no other mode."""
 
     host: str
     security: Security
@@ -36,7 +36,7 @@ class Access:
     tenant: str
 
     def check_host(self) -> None:
-        """Raises: UserError when others could reach the address and nothing keeps them out."""
+        """Raises UserError when others could reach the address without any protection."""
         if not self.security.is_on and not is_loopback(self.host):
             raise UserError(
                 f"refusing to serve at `explorer.listen_address: {self.host}`, where other "
@@ -46,7 +46,7 @@ class Access:
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """The server's side of TLS; None where it is spoken plainly.
+        """The server's TLS context; None for plain HTTP.
 
         Raises: UserError naming the file that is missing.
         """
@@ -58,25 +58,25 @@ class Access:
         return context
 
     def renew_certificate(self) -> None:
-        """Show what lies in the folder now to whoever connects from here on."""
+        """Reloads the certificate from the folder for new connections."""
         if self.tls is None:
             return
         try:
             self._load_certificate(self.tls)
-        except (UserError, OSError) as error:  # it is being replaced: what was shown stays
+        except (UserError, OSError) as error:  # it is being replaced: the old one stays
             logger.warning("the certificate was not read again", extra={"reason": str(error)})
 
     def refusal(self, request: "web.Request") -> "web.Response | None":
-        """The answer to who may not ask; None for who may."""
-        given = bearer_of(request)
+        """Returns the response to an unauthorized request; None for an authorized one."""
+        bearer = bearer_of(request)
         if self.security.is_on:
-            return self._token_refusal(given, request.remote or "")
-        if hmac.compare_digest(given.encode(), self.key.encode()):
+            return self._token_refusal(bearer, request.remote or "")
+        if hmac.compare_digest(bearer.encode(), self.key.encode()):
             return None
         return refuse(
             401,
             "authentication_error",
-            "bring `explorer.rollout_model.api_key` as a bearer token",
+            "send `explorer.rollout_model.api_key` as a bearer token",
             code="invalid_api_key",
         )
 

@@ -1,4 +1,4 @@
-"""Lends the served model to one request after the other, each with one set of weights."""
+"""Lends the served model to requests, each with one set of weights."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from trinity.workflows.model import ModelWrapper
 
 
 class Lending:
-    """What a request leaves out is section `model`'s; its time is `explorer.max_timeout`."""
+    """Applies section `model` as defaults, and `explorer.max_timeout` as each request's limit."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Lending:
 
     @asynccontextmanager
     async def __call__(self, asked: Exchange) -> AsyncIterator[ModelWrapper]:
-        """The model until the block ends.
+        """Yields the model until the block ends.
 
         Raises: InvalidRequest for a model of another name; TimeoutError.
         """
@@ -72,7 +72,7 @@ class Lending:
 
 
 def _seeds(asked: int | None) -> Callable[[int], int]:
-    """The same for the same seed; else drawn."""
+    """Returns the seeds of calls: derived from the requested seed, else from a random one."""
     base = secrets.randbits(BITS) if asked is None else asked
 
     def seed_of_call(call: int) -> int:

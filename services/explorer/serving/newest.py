@@ -12,19 +12,19 @@ from services.explorer.weights import PublishedWeights, WeightsId
 from trinity.manifest import MANIFEST_NAME, Manifest
 
 PLAN_FILE = "config.json"
-"""What the run was started with, which names its stages in order."""
+"""The plan that the run was started with, which names its stages in order."""
 DIRECTORY = re.compile(r"v\d+-\d+")
 
 
 def newest_weights(job_dir: Path) -> PublishedWeights | None:
-    """Those of the last stage that has any: of the trainer's latest life, the latest version.
+    """Returns the latest version of the latest incarnation in the last stage that has any.
 
-    Only whole directories have their names; what is removed meanwhile is passed over.
+    Only complete directories have such names; those removed meanwhile are skipped.
     """
     for stage in reversed(_stages(job_dir)):
         found = list(_published(job_dir / "stages" / stage / "weights"))
         if found:
-            return max(found, key=lambda one: (one.id.incarnation, one.id.version))
+            return max(found, key=lambda weights: (weights.id.incarnation, weights.id.version))
     return None
 
 

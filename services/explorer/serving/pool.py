@@ -1,4 +1,4 @@
-"""Engines that answer while others of them load newer weights."""
+"""A pool of engines, some of which answer while others load newer weights."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,7 +12,7 @@ from trinity.errors import ManifestError
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """One engine, the weights it has, and how many calls it is answering."""
+    """One engine, its weights, and the number of calls in progress."""
 
     engine: Engine
     loader: WeightLoader
@@ -24,51 +24,51 @@ class Slot:
 class ServingPool:
     """Gives each call an engine that keeps its weights until the call is over.
 
-    Invariant: an engine loads only while it has no call, and all but so many go on answering.
-    A call that finds none waits until one is back.
+    Invariant: an engine loads only while it has no call, and at least `min_open` others keep
+    answering, if there are enough. A call that finds no open engine waits for one.
 
         async with pool.hold() as slot:
             await slot.engine.generate(...)
-        await pool.renew(weights)  # beside it
+        await pool.renew(weights)  # at the same time
     """
 
     def __init__(
         self, engines: Sequence[Engine], *, holding: PublishedWeights, min_open: int
     ) -> None:
         self._slots = [
-            Slot(engine=one, loader=WeightLoader(one, holds=holding), weights=holding)
-            for one in engines
+            Slot(engine=engine, loader=WeightLoader(engine, holds=holding), weights=holding)
+            for engine in engines
         ]
         self._loading = asyncio.Semaphore(max(1, len(engines) - min_open))
         self._changed = asyncio.Event()
 
     @property
     def num_open(self) -> int:
-        """Engines that take calls now."""
+        """Number of engines that take calls now."""
         return sum(slot.is_open for slot in self._slots)
 
     @property
     def num_calls(self) -> int:
-        """Calls that are being answered."""
+        """Number of calls in progress."""
         return sum(slot.num_calls for slot in self._slots)
 
     @property
     def oldest(self) -> PublishedWeights:
-        """What the engine that is furthest behind has."""
+        """The oldest weights that any engine has."""
         return min(
             (slot.weights for slot in self._slots),
-            key=lambda one: (one.id.incarnation, one.id.version),
+            key=lambda weights: (weights.id.incarnation, weights.id.version),
         )
 
     def has_everywhere(self, weights: PublishedWeights) -> bool:
-        """Whether every engine has them."""
+        """Returns true if every engine has these weights."""
         return all(slot.weights == weights for slot in self._slots)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Slot]:
-        """The engine with the fewest calls, for one more."""
+        """Yields the open engine with the fewest calls, for one more call."""
         await self._until(lambda: self.num_open > 0)
-        slot = min((one for one in self._slots if one.is_open), key=lambda one: one.num_calls)
+        slot = min((s for s in self._slots if s.is_open), key=lambda s: s.num_calls)
         slot.num_calls += 1
         try:
             yield slot
@@ -77,9 +77,9 @@ class ServingPool:
             self._changed.set()
 
     async def renew(self, weights: PublishedWeights) -> None:
-        """Load them into every engine that has others; where it fails the others go on loading.
+        """Loads weights into every engine that has others; a failure in one does not stop the rest.
 
-        Raises: ManifestError when the files are not whole, EngineDied.
+        Raises: ManifestError when the files are not complete, EngineDied.
         """
         behind = [slot for slot in self._slots if slot.weights != weights]
         renewed = (self._renew(slot, weights) for slot in behind)
@@ -88,12 +88,12 @@ class ServingPool:
                 raise outcome
 
     async def check(self) -> None:
-        """Raises: EngineDied when any of them has."""
+        """Raises EngineDied if any engine has died."""
         for slot in self._slots:
             await slot.engine.check()
 
     async def _renew(self, slot: Slot, weights: PublishedWeights) -> None:
-        """An engine whose loading ends half way takes no calls any more."""
+        """Loads one engine; if that is interrupted half way, the engine takes no more calls."""
         async with self._loading:
             slot.is_open = False
             is_sound = True

@@ -1,4 +1,4 @@
-"""The address at which a served model answers."""
+"""The HTTP server of a served model."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
 MAX_REQUESTS = 1024
-"""Answered at a time; who comes beyond them is told to come again."""
+"""Concurrent requests; further ones are refused with 429."""
 
 
 class ServingServer:
-    """Answers until it is closed, which lets requests that go on end first.
+    """Answers until it is closed, which first drains the requests in progress.
 
-    async with server.open():
+    async with server.open(drain_seconds):
         ...
     """
 
@@ -54,14 +54,14 @@ class ServingServer:
 
     @property
     def address(self) -> str:
-        """Up to /v1, as clients are given it."""
+        """The base URL for clients, up to /v1."""
         scheme = "http" if self._access.tls is None else "https"
         host = f"[{self._access.host}]" if ":" in self._access.host else self._access.host
         return f"{scheme}://{host}:{self._port}/v1"
 
     @asynccontextmanager
     async def open(self, drain_seconds: float) -> AsyncIterator[None]:
-        """Listen for the length of the block.
+        """Listens until the block ends.
 
         Raises: UserError when the address is taken, or open to others without tokens.
         """
@@ -71,7 +71,7 @@ class ServingServer:
         tls = self._access.tls
         listening = _listen(self._access.host, self._port)
         self._port = listening.getsockname()[1]
-        # Whoever hangs up waits for nothing: what is generated for them ends.
+        # A client's disconnect cancels its handler and thereby the generation for it.
         runner = web.AppRunner(self._app(), handler_cancellation=True, access_log=None)
         await runner.setup()
         try:
@@ -93,7 +93,7 @@ class ServingServer:
         return app
 
     async def _drain(self, seconds: float) -> None:
-        """Nothing new is taken; what goes on may end."""
+        """Refuses new requests and waits for those in progress."""
         self._stopping = True
         try:
             async with asyncio.timeout(seconds):
@@ -104,7 +104,7 @@ class ServingServer:
             logger.warning("requests were cut short", extra={"requests": self._num_requests})
 
     async def _health(self, _: "web.Request") -> "web.Response":
-        """For balancers, which have no token: nothing but whether requests are answered."""
+        """Reports readiness to load balancers, which have no token, and nothing else."""
         ready = not self._stopping and self._pool.num_open > 0
         return respond({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
@@ -129,7 +129,7 @@ class ServingServer:
             if self._stopping:
                 return refuse(503, "server_error", "the server is being stopped")
             if self._num_requests >= MAX_REQUESTS:
-                text = f"{MAX_REQUESTS} requests are being answered: come again in a moment"
+                text = f"{MAX_REQUESTS} requests are being answered: try again in a moment"
                 return refuse(429, "rate_limit_error", text, code="rate_limit_exceeded")
             self._num_requests += 1
             try:

@@ -1,4 +1,4 @@
-"""Puts together what serves a stage's model."""
+"""Assembles the parts that serve a stage's model."""
 
 from services.explorer.engines import RunningEngine
 from services.explorer.openai_api.answering import Answering
@@ -23,13 +23,13 @@ def serve_work(
     beats: Heartbeats,
     drain_seconds: float,
 ) -> ServeWork:
-    """Everything between the engines and the address.
+    """Assembles everything between the engines and the address.
 
-    Raises: UserError when the address is open to others and nothing keeps them out.
+    Raises: UserError when the address is open to others without any protection.
     """
     explorer = plan.config.explorer
     names = tuple(
-        dict.fromkeys(one for one in (plan.config.model.model_path, plan.model_path, label) if one)
+        dict.fromkeys(n for n in (plan.config.model.model_path, plan.model_path, label) if n)
     )
     pool = ServingPool(
         engine.each,

@@ -1,4 +1,4 @@
-"""Serves one stage's model until it is stopped, always with the newest weights there are."""
+"""Serves one stage's model until it is stopped, with the newest weights available."""
 
 import asyncio
 import logging
@@ -19,11 +19,14 @@ from trinity.members import Heartbeats
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""How soon an engine that died is noticed."""
+"""Interval of the checks for a dead engine."""
 
 
 class ServeWork:
-    """Looks for newer weights by the plan's interval; what cannot be read is tried again then."""
+    """Serves the model and looks for newer weights at the plan's interval.
+
+    Weights that cannot be read are tried again at the next look.
+    """
 
     def __init__(
         self,
@@ -45,23 +48,23 @@ class ServeWork:
         self._stop = asyncio.Event()
 
     async def run(self) -> Stopped:
-        """Serve until `stop` is called or the task is cancelled.
+        """Serves until `stop` is called or the task is cancelled.
 
-        Raises: UserError when the address cannot be had, StageFailed for weights that the engine
-        does not take, EngineDied.
+        Raises: UserError when the address is not available, StageFailed for weights that the
+        engine cannot load, EngineDied.
         """
         await self._look()
         async with self._server.open(self._drain_seconds):
             self._beats.set_activity(f"{SERVING}{self._server.address}")
             async with asyncio.TaskGroup() as tasks:
-                beside = [tasks.create_task(self._watch()), tasks.create_task(self._check())]
+                background = [tasks.create_task(self._watch()), tasks.create_task(self._check())]
                 await self._stop.wait()
-                for task in beside:
+                for task in background:
                     task.cancel()
         return Stopped()
 
     def stop(self) -> None:
-        """Take no more requests; those that go on may end."""
+        """Stops taking requests; those in progress may end."""
         self._stop.set()
 
     async def _watch(self) -> None:
@@ -76,7 +79,7 @@ class ServeWork:
             await self._pool.check()
 
     async def _look(self) -> None:
-        """Take what is newest now; where that is removed meanwhile, what is newest then."""
+        """Loads the newest weights; if they are removed meanwhile, those that are newest then."""
         refused: PublishedWeights | None = None
         while (newest := await self._newest()) not in (None, refused):
             assert newest is not None
@@ -90,7 +93,7 @@ class ServeWork:
         return None if run is None else await asyncio.to_thread(newest_weights, run)
 
     async def _renew(self, newest: PublishedWeights) -> bool:
-        """Whether they were taken."""
+        """Loads weights into the pool; returns false if they are refused."""
         try:
             await self._pool.renew(newest)
         except ManifestError as error:

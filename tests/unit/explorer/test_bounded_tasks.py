@@ -119,7 +119,7 @@ async def test_there_are_so_many_lost_ones_and_no_more(stubborn: Stubborn) -> No
     tasks = BoundedTasks(max_lost=1, grace_seconds=0.0)
     with pytest.raises(TimeOver):
         await tasks.run(stubborn.run, seconds=0.0, before_end=nothing)
-    with pytest.raises(RuntimeError, match="1 workflows whose time is over go on though they were"):
+    with pytest.raises(RuntimeError, match="1 workflows still run past their time limit though"):
         await tasks.run(stubborn.run, seconds=0.0, before_end=nothing)
     stubborn.may_end.set()
     await settled(tasks)

@@ -110,7 +110,7 @@ async def test_the_form_of_an_answer_is_asked_of_it_too(world: World) -> None:
 
 async def test_it_is_not_asked_about_tokens(world: World) -> None:
     asked = model(world.engine())
-    with pytest.raises(UserError, match="`their-model`, which others serve, is not asked for log-"):
+    with pytest.raises(UserError, match="`their-model`, which others serve, gives no log-"):
         await asked.logprobs_async([1, 2])
     for tokens in ([300], [1, 2]):
         with pytest.raises(UserError, match="with text, not with tokens"):

@@ -151,7 +151,7 @@ async def test_a_failure_says_what_and_where(tmp_path: Path) -> None:
 
 async def test_a_workflow_without_experiences_failed(tmp_path: Path) -> None:
     outcome = await outcome_of(tmp_path, default_workflow_type="test_nothing")
-    assert "Nothing gave no list of experiences" in outcome.failure
+    assert "Nothing returned no list of experiences" in outcome.failure
 
 
 async def test_a_run_that_takes_too_long_failed_and_is_aborted(tmp_path: Path) -> None:
