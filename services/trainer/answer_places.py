@@ -11,9 +11,9 @@ def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[st
     the prompt that the model is given ends, and reaches to the end of the text of the messages up
     to it; this requires that both are prefixes of the whole text. They are not where the template
     writes an earlier turn differently from the last one, as templates do that drop the thoughts of
-    earlier turns. An earlier answer is then whatever changes in the text when a stand-in replaces
-    it: the text before and after it belongs to the other messages, however it is written. What the
-    template writes to close a turn belongs to the answer, where it follows it.
+    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    replaces it: the text before and after it belongs to the other messages, in any form. Text with
+    which the template closes a turn belongs to the answer, where it follows it.
 
     Raises: UserError when the template does not let answers be told from the text around them.
     """
@@ -64,8 +64,8 @@ def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
 
 def _inseparable(conversation: Conversation, what: str) -> UserError:
     return UserError(
-        f"row {conversation.index}: {what} cannot be told from what stands around it, as the chat "
-        "template writes that otherwise once the answer is there: set `format.enable_thinking` as "
+        f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
+        "template writes that text differently once the answer is there: set `format.enable_thinking` as "
         "the answers were written, or `format.chat_template` to a template with "
         "{% generation %} around what the assistant writes"
     )

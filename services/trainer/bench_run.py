@@ -59,5 +59,6 @@ class BenchRun:
         if manifest.num_ranks != self.ranks.num_ranks:
             raise RunFailed(
                 f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
-                f"ranks, there are {self.ranks.num_ranks}: give `trainer.rank_num: {manifest.num_ranks}`"
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
             )

@@ -165,8 +165,8 @@ def _check_turns(conversation: Conversation, where: str) -> None:
 
 def _without_prompt(where: str) -> UserError:
     return UserError(
-        f"{where}: it begins with the assistant, which answers nothing then: put a message before "
-        "it, or leave the row out"
+        f"{where}: it begins with the assistant, so its answer has no prompt: put a message "
+        "before it, or leave the row out"
     )
 
 
@@ -178,7 +178,7 @@ def _parsed(value: object, key: str, index: int) -> object:
         return json.loads(value)
     except ValueError as error:
         raise UserError(
-            f"row {index}, column {key!r}: no JSON ({error}): correct the row or leave it out"
+            f"row {index}, column {key!r}: not JSON ({error}): correct the row or leave it out"
         ) from error
 
 

@@ -33,7 +33,7 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
             _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
     except Exception as error:  # torch raises many kinds for files of another model
         raise UserError(
-            f"`{KEY}`: {weights.parent} cannot be taken over "
+            f"`{KEY}`: {weights.parent} cannot be loaded "
             f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
             "and the same `trainer.fsdp_size`"
         ) from error

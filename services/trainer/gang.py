@@ -192,6 +192,8 @@ async def _pass_errors(rank: _Rank) -> None:
 
 
 def _how_it_ended(rank: _Rank, code: int) -> str:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    ending = (
+        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    )
     last = f": {rank.last_lines[-1]}" if rank.last_lines else ""
-    return f"rank {rank.number} {how}{last}"
+    return f"rank {rank.number} {ending}{last}"

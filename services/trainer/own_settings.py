@@ -48,6 +48,6 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
             )
         if isinstance(value, dict) and not isinstance(getattr(config, key), PretrainedConfig):
             raise UserError(
-                f"{where} cannot be laid over the model's: verl changes single values and the "
+                f"{where} cannot be merged into the model's: verl changes single values and the "
                 "keys of a model's parts; write it into a copy of config.json"
             )

@@ -82,7 +82,7 @@ class RankLink:
         )
 
     def report_alive(self) -> None:
-        """Reports a sign of life, however long the activity takes."""
+        """Reports a sign of life during a long activity."""
         self.send(Alive())
 
     def _listen(self) -> None:

@@ -125,7 +125,7 @@ class StageRun:
             if self._parts.plan.lora is not None:
                 self._parts.checkpoints.check_base(self._parts.learner, life.checkpoint)
         logger.info(
-            "a new life of the trainer",
+            "a new incarnation of the trainer",
             extra={
                 "incarnation": life.number,
                 "from_step": life.step,
@@ -144,7 +144,9 @@ class StageRun:
             if self._parts.publisher.adopt(due):
                 self._published = due
             else:
-                logger.warning("newer weights stand in for a version", extra={"version": due})
+                logger.warning(
+                    "publishing newer weights in place of a version", extra={"version": due}
+                )
                 self._publish()
 
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:

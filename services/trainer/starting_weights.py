@@ -58,9 +58,7 @@ def _verified(directory: Path, manifest_sha256: str) -> Path:
     try:
         verify(directory, bytes.fromhex(manifest_sha256))
     except ManifestError as error:
-        raise RunFailed(
-            f"the weights that the stage before ended with are damaged: {error}"
-        ) from error
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
     return directory
 
 
@@ -73,7 +71,7 @@ def _fetched(path: str, waits: NamedWaits) -> Path:
         return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model that the hub gives: "
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
             f"{str(error).splitlines()[0]}"
         ) from error
     finally:

@@ -111,7 +111,7 @@ class Supervisor:
         self._state.clear_wait(RETRY)
         end = await self._train(job)
         logger.info(
-            "the work on a stage has ended",
+            "work on a stage ended",
             extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
         )
         if end.outcome is Outcome.FINISHED:
