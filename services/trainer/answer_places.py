@@ -65,7 +65,7 @@ def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
 def _inseparable(conversation: Conversation, what: str) -> UserError:
     return UserError(
         f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
-        "template writes that text differently once the answer is there: set `format.enable_thinking` as "
-        "the answers were written, or `format.chat_template` to a template with "
-        "{% generation %} around what the assistant writes"
+        "template writes that text differently once the answer is there: set "
+        "`format.enable_thinking` as the answers were written, or `format.chat_template` to a "
+        "template with {% generation %} around what the assistant writes"
     )

@@ -178,7 +178,7 @@ def _parsed(value: object, key: str, index: int) -> object:
         return json.loads(value)
     except ValueError as error:
         raise UserError(
-            f"row {index}, column {key!r}: not JSON ({error}): correct the row or leave it out"
+            f"row {index}, column {key!r}: no JSON ({error}): correct the row or leave it out"
         ) from error
 
 
