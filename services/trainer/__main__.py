@@ -1,4 +1,6 @@
-"""The trainer service: `python -m services.trainer`. Torch lives in its ranks, not here."""
+"""Entry point of the trainer service, `python -m services.trainer`. Torch runs in its ranks, not
+here.
+"""
 
 import asyncio
 import sys
@@ -23,7 +25,7 @@ SERVICE_NAME = "trinity.api.v1.TrainerService"
 
 
 async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
-    """Serve and train until told to stop."""
+    """Serves and trains until told to stop."""
     state = TrainerState()
     servicer = Servicer(
         name=SERVICE_NAME,

@@ -1,4 +1,4 @@
-"""The actor: what it says of a batch, and how its loss moves it."""
+"""The actor: its outputs for a batch, and the update of its weights."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorUpdate:
-    """What a step of the actor gave; matrices are [B, T], 0 for rows without trained tokens."""
+    """The result of one actor step; matrices are [B, T], 0 for rows without trained tokens."""
 
     metrics: Metrics
     seen: Mapping[str, FloatMatrix]
-    """By the policy that the step started from: `logprobs`, and where there are such, `entropies`
-    and `clipped`."""
+    """Outputs of the policy that the step started from: `logprobs` and, where they were computed,
+    `entropies` and `clipped`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class _Pass:
 
     metrics: Metrics
     seen: tuple[str, ...]
-    """Names of what the loss saw of each token."""
+    """Names of the per-token outputs that the loss recorded."""
     computed_seconds: float
 
 
@@ -62,21 +62,21 @@ class Actor:
 
     @property
     def model_config(self) -> PretrainedConfig:
-        """The model's, with what the user laid over it."""
+        """The model's configuration, with the user's overrides applied."""
         config: PretrainedConfig = self.worker.engine.model_config.hf_config
         return config
 
     def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
-        """What it says of each token, [B, T], by name."""
+        """Computes the named outputs for each token, [B, T]."""
         return self._calls.infer(self.worker, prepared, names)
 
     def update(
         self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
     ) -> ActorUpdate:
-        """A step of the optimizer for each pass over the batch, all at `learning_rate`.
+        """Takes one optimizer step for each pass over the batch, all at `learning_rate`.
 
-        What the passes compare the policy with stays that of before the first. A gradient that is
-        not finite moves nothing; `actor/grad_norm` then says so.
+        All passes compare the policy with the one before the first pass. A gradient that is not
+        finite changes no weight; `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
         seen = Gatherer(prepared.layout, self._calls.ranks)
@@ -85,13 +85,13 @@ class Actor:
             for number in range(self._num_passes)
         ]
         metrics = {
-            **averaged([one.metrics for one in passes]),
+            **averaged([step.metrics for step in passes]),
             "actor/lr": learning_rate,
-            "time/forward_backward": sum(one.computed_seconds for one in passes),
+            "time/forward_backward": sum(step.computed_seconds for step in passes),
             "time/update_actor": time.perf_counter() - started,
         }
-        found = {name: seen.gather(name) for name in passes[0].seen}
-        return ActorUpdate(metrics=metrics, seen=found)
+        gathered = {name: seen.gather(name) for name in passes[0].seen}
+        return ActorUpdate(metrics=metrics, seen=gathered)
 
     def _pass(
         self,
@@ -100,7 +100,7 @@ class Actor:
         kl_coef: float,
         gatherer: Gatherer | None,
     ) -> "_Pass":
-        """Gradients of all micro-batches, then one step of the optimizer."""
+        """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
         outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
@@ -120,7 +120,7 @@ class Actor:
         )
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All weights by their Hugging Face names, whole; they alias the live ones."""
+        """Yields all weights whole, by their Hugging Face names; they alias the live ones."""
         module = self.worker.engine.module
         tied = set(module._tied_weights_keys or ()) if module.config.tie_word_embeddings else set()
         parameters = (
@@ -142,7 +142,7 @@ class Actor:
         )
 
     def save(self, directory: Path, step: int) -> None:
-        """Write this rank's part of the full state: weights, optimizer, random states."""
+        """Writes this rank's part of the full state: weights, optimizer, random states."""
         self.worker.save_checkpoint(str(directory), global_step=step)
         if self.adapter is not None:
             with on_device(self.worker):
@@ -153,30 +153,31 @@ class Actor:
                 )
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote.
+        """Reads what `save` wrote.
 
-        Raises: UserError where it is of an adapter and this is not, or the other way round.
+        Raises: UserError if the checkpoint is of an adapter and this model has none, or the
+        reverse.
         """
         check_kind(directory, self.adapter)
         self.worker.load_checkpoint(str(directory))
 
     def begin_with(self, directory: Path) -> None:
-        """Take over the policy of a former run."""
+        """Loads the policy of a former run."""
         take_over(self.worker, directory, self._calls.ranks)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
-    found: dict[str, Matrix] = {
+    matrices: dict[str, Matrix] = {
         "loss_mask": prepared.mask_BT,
         "old_logprobs": prepared.old_logprobs_BT,
         "advantages": prepared.advantages_BT,
     }
     if prepared.reference_logprobs_BT is not None:
-        found["reference_logprobs"] = np.where(
+        matrices["reference_logprobs"] = np.where(
             prepared.mask_BT, prepared.reference_logprobs_BT, 0.0
         )
     if prepared.corrections_BT is not None:
-        found["corrections"] = prepared.corrections_BT
+        matrices["corrections"] = prepared.corrections_BT
     if prepared.chosen_BT is not None:
-        found["chosen"] = prepared.chosen_BT
-    return found
+        matrices["chosen"] = prepared.chosen_BT
+    return matrices

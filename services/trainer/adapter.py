@@ -1,4 +1,4 @@
-"""The policy's adapter: off for the reference, merged for who rolls out, whole for who keeps it."""
+"""The policy's LoRA adapter: disabled for the reference, merged for rollouts, saved on its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ from trinity.errors import UserError
 ADAPTER_DIRECTORY = "lora_adapter"
 WEIGHTS_NAME = "adapter_model.safetensors"
 ADAPTER = "default"
-"""peft's name for an adapter that has none."""
+"""The name that peft gives an adapter that has none."""
 _INSIDE = "base_model.model."
-"""How peft's names of the model's own parts begin."""
+"""The prefix of peft's names of the model's own weights."""
 
 
 class Adapter:
-    """An adapter of low rank around a sharded policy. What answers with tensors is collective.
+    """A LoRA adapter around a sharded policy. Methods that return tensors are collective.
 
     with adapter.off():
         reference = infer(...)
@@ -43,10 +43,10 @@ class Adapter:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """The model computes as it did before it had an adapter.
+        """Makes the model compute without the adapter.
 
-        peft's own switch also freezes adapters. FSDP looks once, before the first pass, at the
-        types of what is trainable: with passes in bfloat16 it would then refuse the gradients.
+        peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
+        of what is trainable: with passes in bfloat16 it would then refuse the gradients.
         """
         self._switch(off=True)
         try:
@@ -59,7 +59,7 @@ class Adapter:
             layer._disable_adapters = off
 
     def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All weights by the model's own names, whole, the adapter's added to those it adapts."""
+        """Yields all weights whole, by the model's own names, with the adapter's change added."""
         for name, tensor in self._module.state_dict().items():
             if not _is_of_model(name):
                 continue
@@ -70,13 +70,15 @@ class Adapter:
             yield _own_name(name), whole
 
     def base_hash(self, ranks: Ranks) -> bytes:
-        """Of what it learns on, the same on all ranks. Taken once, as nothing changes that."""
+        """Hashes what the adapter was trained on, the same on all ranks; cached, as it never
+        changes.
+        """
         if self._base_hash is None:
             self._base_hash = hash_on_all(self._base(), base_hash, ranks)
         return self._base_hash
 
     def _base(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The model's weights, whole, and how much the adapter counts on each layer."""
+        """Yields the model's weights whole, and the adapter's scaling on each layer."""
         for name, tensor in self._module.state_dict().items():
             if _is_of_model(name):
                 yield _own_name(name), whole_tensor(tensor)
@@ -85,14 +87,15 @@ class Adapter:
             yield f"{_own_name(name)}.scaling", scaling
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The adapter's own, whole, as peft names them in files."""
-        found: dict[str, torch.Tensor] = get_peft_model_state_dict(self._module)
+        """Returns the adapter's own weights whole, named as in peft's files."""
+        tensors: dict[str, torch.Tensor] = get_peft_model_state_dict(self._module)
         return {
-            name: whole_tensor(tensor).detach().cpu().contiguous() for name, tensor in found.items()
+            name: whole_tensor(tensor).detach().cpu().contiguous()
+            for name, tensor in tensors.items()
         }
 
     def save(self, directory: Path, *, base_model: str, writes: bool) -> None:
-        """The two files that `PeftModel.from_pretrained` reads; only who `writes` writes them."""
+        """Writes the two files that `PeftModel.from_pretrained` reads, if this rank `writes`."""
         weights = self.weights()
         if not writes:
             return
@@ -108,7 +111,7 @@ class Adapter:
 
 
 def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
-    """Raises: UserError where the checkpoint is not of what is trained here."""
+    """Raises: UserError if only one of checkpoint and policy has an adapter."""
     has_adapter = (checkpoint / ADAPTER_DIRECTORY).is_dir()
     if has_adapter and adapter is None:
         raise UserError(
@@ -118,17 +121,17 @@ def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
     if adapter is not None and not has_adapter:
         raise UserError(
             f"the checkpoint {checkpoint} is of all weights, not of an adapter: remove "
-            "`model.lora_configs`, or begin anew"
+            "`model.lora_configs`, or start a new experiment"
         )
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:
-    """That of an engine's module; None where all weights are trained."""
+    """Returns the adapter of an engine's module; None where all weights are trained."""
     return Adapter(module) if isinstance(module, PeftModel) else None
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Put together from all ranks' shards; a whole one aliases the live one."""
+    """Gathers a tensor from all ranks' shards; one that is not sharded is returned as it is."""
     if isinstance(tensor, DTensor):
         return tensor.to(get_device_id(), non_blocking=True).full_tensor()
     return tensor
@@ -143,7 +146,7 @@ def _own_name(name: str) -> str:
 
 
 def _change(layer: LoraLayer) -> torch.Tensor:
-    """What the adapter adds to the layer's weight: B A, scaled."""
+    """Returns what the adapter adds to the layer's weight: B A, scaled."""
     down, up = (whole_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
     change: torch.Tensor = (up.float() @ down.float()) * layer.scaling[ADAPTER]
     return change

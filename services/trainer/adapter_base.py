@@ -1,6 +1,6 @@
-"""What an adapter learns on is known by a hash, kept in each checkpoint beside the adapter.
+"""A hash of what an adapter was trained on, kept in each checkpoint beside the adapter.
 
-Merged weights would not do: another processor may round their product otherwise.
+Hashing the merged weights would not do: another processor may round their product differently.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ FILE_NAME = "adapter_base.sha256"
 
 
 def base_hash(parts: Named) -> bytes:
-    """SHA-256 over those of the parts in the order of their names; holds one part at a time."""
+    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
     digests: dict[str, bytes] = {}
     for name, tensor in parts:
         digest = WeightsDigest()
@@ -23,11 +23,11 @@ def base_hash(parts: Named) -> bytes:
 
 
 def record_base(checkpoint: Path, digest: bytes) -> None:
-    """Before the checkpoint is sealed."""
+    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
     (checkpoint / FILE_NAME).write_text(digest.hex())
 
 
 def recorded_base(checkpoint: Path) -> bytes | None:
-    """None in checkpoints from before there was a record."""
+    """Reads the hash; None in checkpoints older than this record."""
     file = checkpoint / FILE_NAME
     return bytes.fromhex(file.read_text()) if file.exists() else None

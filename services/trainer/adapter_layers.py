@@ -1,4 +1,4 @@
-"""Which layers of a model get an adapter, or a sentence saying why they cannot."""
+"""The choice of the layers of a model that get an adapter, and its checks."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ KEY = "model.lora_configs"
 
 
 def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> None:
-    """Whether every name that is given finds a layer that can be adapted.
+    """Checks that every given name matches a layer that can be adapted.
 
-    Raises: UserError naming those that do not, and what there is.
+    Raises: UserError naming those that do not, and the layers that exist.
     """
     layers = dict(model.named_modules())
     linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear)}
@@ -32,7 +32,7 @@ def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> Non
 
 
 def adapted(layers: Iterable[str], wanted: Names) -> set[str]:
-    """As peft finds them: a text is a pattern of the whole name, a list has ends of names."""
+    """Matches names as peft does: a string is a regex for whole names, a list has suffixes."""
     if isinstance(wanted, str):
         return {name for name in layers if re.fullmatch(wanted, name)}
     return {
@@ -41,15 +41,15 @@ def adapted(layers: Iterable[str], wanted: Names) -> set[str]:
 
 
 def _check_names(key: str, wanted: Names, layers: Iterable[str], linear: set[str]) -> None:
-    parts = [wanted] if isinstance(wanted, str) else [(one,) for one in wanted]
-    lost = [
+    parts = [wanted] if isinstance(wanted, str) else [(name,) for name in wanted]
+    unmatched = [
         str(part if isinstance(part, str) else part[0])
         for part in parts
         if part != ALL_LINEAR and not adapted(layers, part)
     ]
-    if lost:
+    if unmatched:
         raise UserError(
-            f"`{KEY}`: no layer of the model is called {_listed(lost)}, as `{key}` has it: "
+            f"`{KEY}`: no layer of the model is called {_listed(unmatched)}, as `{key}` has it: "
             f"its linear layers are {_listed(_short(linear))}"
         )
 
@@ -72,7 +72,7 @@ def _check_kinds(model: PreTrainedModel, chosen: Sequence[str], linear: set[str]
 
 
 def _short(names: Iterable[str]) -> list[str]:
-    """The last part of each name, once."""
+    """Returns the last part of each name, without duplicates."""
     return sorted({name.rpartition(".")[2] for name in names})
 
 

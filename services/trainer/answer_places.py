@@ -1,21 +1,21 @@
-"""Where the answers stand in the text of a whole conversation."""
+"""Finds the spans of the assistant's answers in the text of a whole conversation."""
 
 from services.trainer.chat_template import STAND_IN, ChatTemplate, Conversation, Span
 from trinity.errors import UserError
 
 
 def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[str, list[Span]]:
-    """The text of a conversation that ends with an answer, and its answers as they stand there.
+    """Returns the text of a conversation that ends with an answer, and the spans of its answers.
 
-    A template that marks answers by `{% generation %}` is taken at its word. Otherwise an answer
-    begins where the prompt that the model is given ends, and reaches to the end of the text of the
-    messages up to it, where both are beginnings of the whole. They are not where the template
-    writes an earlier turn otherwise than the last, as those do that leave the thoughts of earlier
-    turns out. An earlier answer is then all that changes when another stands in its place: the
-    text before and after is the others', however it is written. What the template writes to close
-    a turn belongs to the answer, where it stands there.
+    A template that marks answers by `{% generation %}` is trusted. Otherwise an answer begins where
+    the prompt that the model is given ends, and reaches to the end of the text of the messages up
+    to it; this requires that both are prefixes of the whole text. They are not where the template
+    writes an earlier turn differently from the last one, as templates do that drop the thoughts of
+    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    replaces it: the text before and after it belongs to the other messages, in any form. Text with
+    which the template closes a turn belongs to the answer, where it follows it.
 
-    Raises: UserError when the template does not let them be told apart.
+    Raises: UserError when the template does not let answers be told from the text around them.
     """
     if template.marks_answers(conversation):
         whole, spans = template.marked(conversation)
@@ -41,13 +41,13 @@ def _what_changes(
     template: ChatTemplate, conversation: Conversation, place: int, whole: str
 ) -> Span | None:
     try:
-        changed = template.text(conversation.with_stand_in(place)).split(STAND_IN)
+        parts = template.text(conversation.with_stand_in(place)).split(STAND_IN)
         as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
-    except UserError:  # it wants a call of a tool where there is an answer of one
+    except UserError:  # e.g. the template wants a tool call before a tool's answer
         return None
-    if len(changed) != 2 or len(as_last) != 2:
+    if len(parts) != 2 or len(as_last) != 2:
         return None
-    before, after = changed
+    before, after = parts
     start, end = len(before), len(whole) - len(after)
     if start > end or not (whole.startswith(before) and whole.endswith(after)):
         return None
@@ -64,8 +64,8 @@ def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
 
 def _inseparable(conversation: Conversation, what: str) -> UserError:
     return UserError(
-        f"row {conversation.index}: {what} cannot be told from what stands around it, as the chat "
-        "template writes that otherwise once the answer is there: set `format.enable_thinking` as "
-        "the answers were written, or `format.chat_template` to a template with "
-        "{% generation %} around what the assistant writes"
+        f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
+        "template writes that text differently once the answer is there: set "
+        "`format.enable_thinking` as the answers were written, or `format.chat_template` to a "
+        "template with {% generation %} around what the assistant writes"
     )

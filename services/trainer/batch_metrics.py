@@ -1,4 +1,4 @@
-"""What a batch is made of, as figures."""
+"""Metrics that describe the composition of a batch."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from services.trainer.spread import spread
 def batch_metrics(
     batch: TrainBatch, *, max_prompt_tokens: int, max_response_tokens: int
 ) -> dict[str, float]:
-    """Lengths in tokens, and rows, of the whole batch.
+    """Returns lengths in tokens and numbers of rows, over the whole batch.
 
-    A `clip_ratio` is the share of rows that are as long as can be, probably cut off.
+    A `clip_ratio` is the share of rows of the greatest length, which were probably cut off.
     """
     prompts = [row.prompt_length for row in batch.rows]
     responses = [row.response_length for row in batch.rows]

@@ -1,4 +1,4 @@
-"""Rows of batches as they come from the buffer, turned into rows to train on."""
+"""Converts the rows of batches as the buffer sends them into rows to train on."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ NEVER_TRAINED = frozenset(
 
 
 class RowFormatter(Protocol):
-    """Makes tokens of a row of training data: one row, or the two of a pair."""
+    """Tokenizes a row of training data: returns one row, or the two of a pair."""
 
     def __call__(
         self, row: JsonObject, *, index: int, position: int, weight: float
@@ -39,12 +39,12 @@ class RowReader:
     """
 
     formatter: RowFormatter | None
-    """For training data; None where there is none."""
+    """Formats training data; None where there is none."""
     among_rollouts: bool
-    """Whether training data stands beside rollouts."""
+    """True if training data is mixed with rollouts."""
 
     def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
-        """In order of position, tokens and all.
+        """Returns the rows in order of position, with their tokens.
 
         Raises: RunFailed when a row is of a kind that the stage cannot train on.
         """
@@ -109,7 +109,7 @@ def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
 def _of_tokens(
     experience: experience_pb2.Experience, name: str, response_length: int
 ) -> FloatArray | None:
-    """A further array of the experience, one number a response token; None without such."""
+    """Returns a further array of the experience, one number per response token; None if absent."""
     data = _array(experience, name)
     if data is None:
         return None

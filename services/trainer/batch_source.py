@@ -1,4 +1,4 @@
-"""Batches in order of step, the same on all ranks, with training data formatted one step ahead."""
+"""Batches in order of step, the same on all ranks; training data is fetched one step ahead."""
 
 import threading
 import time
@@ -19,10 +19,11 @@ STATES = {code: state for state, code in CODES.items()}
 
 
 class BatchSource:
-    """Asks until there is an answer. The first rank leads: the others ask once it has a batch.
+    """Fetches batches, polling until there is an answer.
 
-    Only training data is fetched ahead: to ask for a rollout's batch early would have it composed
-    before the step before it is published, which is not what a restarted trainer assumes.
+    The first rank leads: the others ask once it has a batch. Only training data is fetched ahead:
+    asking early for a batch of rollouts would have it composed before the previous step is
+    published, which is not what a restarted trainer assumes.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class BatchSource:
     def get(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
     ) -> BatchAnswer:
-        """The step's batch, or that there will be none. Collective.
+        """Returns the step's batch, or the reason that there will be none. Collective.
 
         Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
-        what `check` raises, which is asked while there is none.
+        whatever `check` raises, which is called while waiting.
         """
         answer = BatchAnswer(None)
         code = READY
@@ -75,7 +76,7 @@ class BatchSource:
         return answer
 
     def close(self) -> None:
-        """Forget what was fetched ahead; a call under way ends with its channel."""
+        """Drops what was fetched ahead; a call under way ends with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""Gives out the weights of a run's checkpoints, one after the other, so that they are evaluated."""
+"""Publishes the weights of a run's checkpoints, one after the other, for evaluation."""
 
 import logging
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRun:
-    """What a life of the trainer does in mode bench: nothing is trained.
+    """One life of the trainer in mode bench: nothing is trained.
 
-    A life that follows is told only of checkpoints that are not evaluated yet, and of the newest.
+    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
     """
 
     ranks: Ranks
@@ -31,31 +31,34 @@ class BenchRun:
     publisher: Publisher
 
     def run(self) -> StageEnded:
-        """Publish the versions in their order; the buffer has each evaluated.
+        """Publishes the versions in order; the buffer has each evaluated.
 
         Raises: RunFailed when a checkpoint cannot be read.
         """
         step = 0
-        for one in sorted(self.life.offered, key=lambda one: one.step):
-            step = one.step
-            if one.path:
-                self._check(one)
-                self.learner.load(Path(one.path))
+        for checkpoint in sorted(self.life.offered, key=lambda checkpoint: checkpoint.step):
+            step = checkpoint.step
+            if checkpoint.path:
+                self._check(checkpoint)
+                self.learner.load(Path(checkpoint.path))
             self.publisher.publish(self.learner, step)
-            logger.info("a checkpoint is out for evaluation", extra={"version": step})
+            logger.info("published a checkpoint for evaluation", extra={"version": step})
         if self.ranks.is_first:
             self.buffer.finish_training(step, self.life.number)
             self.publisher.finish()
         return StageEnded(outcome="finished")
 
-    def _check(self, one: buffer_pb2.Checkpoint) -> None:
-        """Every rank reads all of it: a file that is wrong for one of them is wrong for all."""
+    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
         try:
-            manifest = verify(Path(one.path), one.manifest_sha256)
+            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
         except ManifestError as error:
-            raise RunFailed(f"the checkpoint of step {one.step} is damaged: {error}") from error
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
+            ) from error
         if manifest.num_ranks != self.ranks.num_ranks:
             raise RunFailed(
-                f"the checkpoint of step {one.step} is split over {manifest.num_ranks} ranks, "
-                f"there are {self.ranks.num_ranks}: give `trainer.rank_num: {manifest.num_ranks}`"
+                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
             )

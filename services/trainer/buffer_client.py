@@ -1,4 +1,4 @@
-"""The buffer as a rank sees it; each call outlasts the buffer's restart."""
+"""A rank's client of the buffer; each call is retried while the buffer restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,32 +23,32 @@ if TYPE_CHECKING:  # it imports verl
 
 POLL_SECONDS = 20.0
 TRANSFER_SECONDS = 60.0
-"""How long the rows of a batch may take once they are composed."""
+"""Time limit for sending the rows of a batch once they are composed."""
 
 HeadState = buffer_pb2.BatchHead.State
 
 
 class NoBatch(Enum):
-    """Why there is no batch."""
+    """The reasons that there is no batch."""
 
     WAITING = "waiting"
     DRAINED = "drained"
     CANCELLED = "cancelled"
     VERSION_WANTED = "version wanted"
-    """Explorers wait for the weights that there are."""
+    """Explorers wait for the current weights to be published."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """A batch, or why there is none."""
+    """A batch, or the reason that there is none."""
 
     batch: TrainBatch | None
     state: NoBatch | None = None
     reason: str = ""
     num_there: int = 0
-    """Rollouts that are there for a batch that is waited for."""
+    """Rollouts already available for the batch that is waited for."""
     num_wanted: int = 0
-    """Rollouts that are due for it; 0 where that is not known."""
+    """Rollouts that the batch needs; 0 where that is not known."""
 
 
 NO_BATCH = {
@@ -60,7 +60,7 @@ NO_BATCH = {
 
 
 class BufferClient:
-    """One stage at the buffer."""
+    """Calls the buffer for one stage."""
 
     def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
         self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
@@ -68,7 +68,7 @@ class BufferClient:
         self._patience = patience
 
     def open_stage(self, plan_json: str, seed: int) -> int | None:
-        """Train steps that plan and data give together, once it knows; None when unbounded."""
+        """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
         answer = self._patience.call_until(
             lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _still_reading
@@ -76,7 +76,7 @@ class BufferClient:
         return answer.total_train_steps or None
 
     def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
-        """A new life; the message itself, as the other ranks get it from the first."""
+        """Begins a new life; returns the raw message, which the first rank sends to the others."""
         request = buffer_pb2.BeginIncarnationRequest(key=self._key, trainer_id=trainer_id)
         answer: buffer_pb2.BeginIncarnationResponse = self._patience.call(
             lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
@@ -90,7 +90,7 @@ class BufferClient:
         reader: RowReader,
         wait_seconds: float = POLL_SECONDS,
     ) -> BatchAnswer:
-        """The batch of a step, or why there is none after a long poll."""
+        """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
             key=self._key,
             incarnation=incarnation,
@@ -117,9 +117,9 @@ class BufferClient:
     def _receive(
         self, request: buffer_pb2.GetBatchRequest, reader: RowReader
     ) -> tuple[buffer_pb2.BatchHead, list[TrainRow]]:
-        """The whole stream, so that a break in its middle is a call to be made again.
+        """Reads the whole stream, so that a break in its middle repeats the whole call.
 
-        A part is read while the next is on its way.
+        Each message is decoded while the next is on its way.
         """
         head = buffer_pb2.BatchHead()
         rows: list[TrainRow] = []
@@ -131,7 +131,7 @@ class BufferClient:
         return head, rows
 
     def record_version(self, weights: PublishedWeights) -> set[int]:
-        """Say that weights are published; answers the versions that evaluations still need."""
+        """Records published weights; returns the versions that evaluations still need."""
         version = buffer_pb2.PublishedVersion(
             version=weights.version,
             incarnation=weights.incarnation,
@@ -144,12 +144,12 @@ class BufferClient:
         return set(answer.pinned_versions)
 
     def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
-        """Say what a step gave; answers the versions that evaluations still need."""
+        """Reports a step's results; returns the versions that evaluations still need."""
         rows = [
             buffer_pb2.RowFeedback(
-                position=position, mean_ratio=found.mean_ratio, advantage=found.advantage
+                position=position, mean_ratio=statistics.mean_ratio, advantage=statistics.advantage
             )
-            for position, found in sorted(outcome.rows.items())
+            for position, statistics in sorted(outcome.rows.items())
         ]
         request = buffer_pb2.ReportStepRequest(
             key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
@@ -158,7 +158,7 @@ class BufferClient:
         return set(answer.pinned_versions)
 
     def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
-        """Make a checkpoint count; answers those that may be deleted."""
+        """Commits a checkpoint; returns the checkpoints that may be deleted."""
         message = buffer_pb2.Checkpoint(
             step=checkpoint.step,
             incarnation=checkpoint.incarnation,
@@ -172,7 +172,7 @@ class BufferClient:
         return [Path(removable.path) for removable in answer.removable]
 
     def finish_training(self, step: int, incarnation: int) -> None:
-        """Say that no further batch will be asked for."""
+        """Tells the buffer that no further batch will be requested."""
         request = buffer_pb2.FinishTrainingRequest(
             key=self._key, incarnation=incarnation, step=step
         )

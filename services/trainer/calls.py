@@ -1,4 +1,4 @@
-"""Calls of verl's workers over the parts of a batch."""
+"""Calls of verl's workers on the micro-batches of a batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,19 +24,19 @@ OUTPUT_NAMES = {
     "discriminator": "discriminator",
     "values": "values",
 }
-"""How engines call what we want."""
+"""The engines' names of our outputs."""
 LossFn = Callable[
     [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
 ]
 
 
 class Recorder:
-    """Takes the place of a loss where only the engine's outputs are wanted."""
+    """Stands in for a loss where only the engine's outputs are needed."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self.seen: dict[str, torch.Tensor] = {}
-        """Of the last part, [N, C]."""
+        """Outputs of the last micro-batch, [N, C]."""
 
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
@@ -49,20 +49,20 @@ class Recorder:
 
 
 def output_columns(values: torch.Tensor, data: TensorDict) -> torch.Tensor:
-    """An engine's output by token, [N, C]."""
+    """Returns an engine's output by token, [N, C]."""
     first = tensordict_utils.get_non_tensor_data(data, "first_token", default=1)
     return response_columns(values, first, data["loss_mask"].shape[1])
 
 
 def as_array(values_NC: torch.Tensor) -> FloatMatrix:
-    """Off the device, in double precision."""
+    """Moves values off the device, in double precision."""
     array: FloatMatrix = values_NC.detach().cpu().double().numpy()
     return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """Cuts batches into parts and makes a call of each. Everything is collective."""
+    """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
 
     splitter: Splitter
     packed: bool
@@ -70,13 +70,13 @@ class Calls:
 
     @property
     def ranks(self) -> Ranks:
-        """The gang."""
+        """The ranks that take part."""
         return self.splitter.ranks
 
     def infer(
         self, worker: TinkerTrainingWorker, prepared: PreparedBatch, names: Sequence[str]
     ) -> dict[str, FloatMatrix]:
-        """What the worker computes of all rows with tokens to train on, by the names given."""
+        """Computes the named outputs for all rows with tokens to train on."""
         recorder = Recorder(names)
         worker.set_loss_fn(recorder)
         gatherer = Gatherer(prepared.layout, self.ranks)
@@ -102,7 +102,7 @@ class Calls:
         matrices: Mapping[str, Matrix],
         outputs: Outputs,
     ) -> Iterator[Part]:
-        """Have the loss called with each part of rows that `loss_mask` leaves something of."""
+        """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
@@ -127,7 +127,7 @@ class Calls:
 
 @contextmanager
 def on_device(worker: TinkerTrainingWorker) -> Iterator[None]:
-    """Weights that rest in the host's memory come and go once, not with each part of a batch."""
+    """Moves offloaded weights to the device once, not for each micro-batch."""
     engine = worker.engine
     if not engine.is_param_offload_enabled:
         yield

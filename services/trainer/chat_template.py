@@ -1,4 +1,4 @@
-"""A chat template as training data needs it: a row that it refuses is named."""
+"""A chat template for training data: errors name the row that the template refuses."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,44 +13,44 @@ from trinity.errors import UserError
 Message = dict[str, object]
 Tools = list[object]
 Span = tuple[int, int]
-"""From this character up to, and without, that one."""
+"""Start and end of a range of characters; the end is exclusive."""
 
 MARK = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 STAND_IN = "7c1b0standin4e92d"
 NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
-"""What templates raise at messages that are not as they expect."""
+"""Exceptions that templates raise for messages they do not expect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """The messages of a row, or the first of them."""
+    """The messages of a row, or a prefix of them."""
 
     index: int
-    """The row's."""
+    """The row's index."""
     messages: Sequence[Message]
     tools: Tools | None = None
 
     @property
     def answers(self) -> list[int]:
-        """Which of the messages the assistant wrote."""
-        return [i for i, one in enumerate(self.messages) if one["role"] == "assistant"]
+        """Indexes of the assistant's messages."""
+        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
     def until(self, place: int) -> "Conversation":
-        """What comes before that message."""
+        """Returns the messages before that one."""
         return replace(self, messages=self.messages[:place])
 
     def followed_by(self, messages: Sequence[Message]) -> "Conversation":
-        """The same with more at its end."""
+        """Returns the conversation with more messages at its end."""
         return replace(self, messages=[*self.messages, *messages])
 
     def with_stand_in(self, place: int) -> "Conversation":
-        """The same with another text in place of that message's."""
+        """Returns the conversation with the text of that message replaced by a stand-in."""
         other: Message = {"role": self.messages[place]["role"], "content": STAND_IN}
         return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
 
 
 class ChatTemplate:
-    """A tokenizer's template with the switches that are set.
+    """A tokenizer's chat template with the switches that are set.
 
     template.text(conversation.until(3), with_answer_to_come=True)
     """
@@ -60,7 +60,7 @@ class ChatTemplate:
         self._switches = dict(switches)
 
     def text(self, conversation: Conversation, *, with_answer_to_come: bool = False) -> str:
-        """The conversation as the model reads it.
+        """Renders the conversation as the model reads it.
 
         Raises: UserError when the template refuses it.
         """
@@ -78,11 +78,11 @@ class ChatTemplate:
         return text
 
     def marks_answers(self, conversation: Conversation) -> bool:
-        """Whether it says itself what the assistant generates, by `{% generation %}`."""
+        """Returns True if the template marks what the assistant generates by `{% generation %}`."""
         return MARK.search(self._template(conversation)) is not None
 
     def marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
-        """The conversation as the model reads it, and what of it is marked.
+        """Renders the conversation as the model reads it, with the spans that are marked.
 
         Raises: UserError when the template refuses it.
         """

@@ -1,4 +1,4 @@
-"""Conversations as tokens: the chat template's text, prompt and answers tokenised apart."""
+"""Tokenizes conversations: renders the chat template, then tokenizes prompt and answers apart."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,9 +15,9 @@ class Encoded(NamedTuple):
 
     tokens: list[int]
     prompt_length: int
-    """How many come before the first that is trained on."""
+    """Number of tokens before the first that is trained on."""
     mask: list[bool] | None = None
-    """Which of the others are trained on; None is all."""
+    """True for those of the remaining tokens that are trained on; None means all."""
 
 
 class ChatText:
@@ -37,16 +37,16 @@ class ChatText:
         self._template = ChatTemplate(tokenizer, switches or {})
 
     def encode(self, prompt: Conversation, answer: Sequence[Message]) -> Encoded:
-        """The prompt ends where the answer begins.
+        """Encodes a prompt and its answer; the prompt ends where the answer begins.
 
-        Raises: UserError when the template does not let them be told apart.
+        Raises: UserError when the template does not let prompt and answer be separated.
         """
         before = self._template.text(prompt, with_answer_to_come=True)
         text = self._template.text(prompt.followed_by(answer))
         if not text.startswith(before):
             raise UserError(
                 f"row {prompt.index} cannot be split into prompt and answer: the chat template "
-                "writes the prompt otherwise once the answer follows: set "
+                "writes the prompt differently once the answer follows: set "
                 "`format.enable_thinking` as the answers were written, or `format.chat_template`"
             )
         prompt_tokens = self._tokens(before)
@@ -54,13 +54,13 @@ class ChatText:
         return Encoded(prompt_tokens + trained, len(prompt_tokens))
 
     def encode_turns(self, conversation: Conversation) -> Encoded:
-        """All answers of a conversation that has some, with everything between them masked.
+        """Encodes a conversation to train on all its answers, with everything between them masked.
 
-        Tokens are those of the text of the whole, up to the last answer, and trained on is each
-        answer as it stands there: a template that leaves thoughts out of earlier turns leaves them
-        out here, as it does where the model is asked for the last answer.
+        The tokens are those of the whole text, up to the last answer. Each answer is trained on as
+        it stands in that text: a template that drops the thoughts of earlier turns drops them here
+        too, as it does where the model is asked for the last answer.
 
-        Raises: UserError when the template does not let them be told apart.
+        Raises: UserError when the template does not let answers be told from the text around them.
         """
         last = conversation.answers[-1]
         text, spans = find_answers(self._template, conversation.until(last + 1))
@@ -86,7 +86,7 @@ class ChatText:
         return ids
 
     def _cut_after_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
-        """Templates write line breaks after the end token, which no rollout ever sees."""
+        """Splits off what follows the end token: templates add line breaks that no rollout sees."""
         ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
         end = ends[-1] + 1 if ends else len(answer)
         return answer[:end], answer[end:]

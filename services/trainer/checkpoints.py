@@ -1,4 +1,4 @@
-"""Full checkpoints: directories `step-<n>-<incarnation>`; the buffer's row makes them count."""
+"""Full checkpoints: directories `step-<n>-<incarnation>`, valid once committed to the buffer."""
 
 import shutil
 from collections.abc import Iterable
@@ -31,7 +31,8 @@ class WrittenCheckpoint:
 class CheckpointStore:
     """The checkpoints of one stage.
 
-    A kill at any moment leaves either a whole directory under its name or one that `clean` removes.
+    A kill at any moment leaves either a complete directory under its final name or one that `clean`
+    removes.
     """
 
     def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
@@ -40,12 +41,12 @@ class CheckpointStore:
         self._ranks = ranks
 
     def clean(self, committed: Iterable[Path], incarnation: int) -> None:
-        """Remove what earlier incarnations wrote and never committed; the first rank's work."""
+        """Removes what earlier incarnations wrote and never committed; called by the first rank."""
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
 
     def write(self, learner: "Learner", *, step: int, incarnation: int) -> WrittenCheckpoint:
-        """All ranks write their parts; the first one seals. Collective."""
+        """Writes all ranks' parts, then the first rank seals them. Collective."""
         final = self._root / f"step-{step}-{incarnation}"
         temporary = final.with_suffix(TEMPORARY_SUFFIX)
         if self._ranks.is_first:
@@ -68,11 +69,11 @@ class CheckpointStore:
         )
 
     def check_base(self, learner: "Learner", checkpoint: Path) -> None:
-        """Whether a checkpoint's adapter, just loaded, is on what it was trained on.
+        """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
-        Where that is not recorded, or is something else, the merged weights decide, bit for bit.
+        Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
 
-        Raises: UserError where the model below, or the adapter's scale, is another one. Collective.
+        Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
         is_same = recorded_base(checkpoint) == learner.adapter_base()
         if self._ranks.from_first([is_same]) == [1]:
@@ -86,7 +87,7 @@ class CheckpointStore:
             )
 
     def remove(self, paths: Iterable[Path]) -> None:
-        """Delete checkpoints that are no longer needed."""
+        """Deletes checkpoints that are no longer needed."""
         for path in paths:
             if path.parent == self._root:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Tokens that a policy loss treats apart, chosen before the batch is cut."""
+"""Selects the tokens that a policy loss treats differently, before the batch is split."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TokenChoice = Callable[[ChoiceBatch], BoolMatrix]
 
 
 def token_choice(algorithm: ResolvedAlgorithm) -> TokenChoice | None:
-    """The loss's, with those of its arguments that the choice takes; None for most losses."""
+    """Returns the loss's token selection, with its arguments bound; None for most losses."""
     if algorithm.policy_loss_fn not in TOKEN_CHOICES.names():
         return None
     choose = TOKEN_CHOICES.get(algorithm.policy_loss_fn)
@@ -26,7 +26,7 @@ def token_choice(algorithm: ResolvedAlgorithm) -> TokenChoice | None:
 
 
 def chosen_tokens(choose: TokenChoice, prepared: PreparedBatch, seed: int) -> BoolMatrix:
-    """Of the whole batch, [B, T]; the same whenever this step of the experiment is trained."""
+    """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
     return choose(
         ChoiceBatch(
             logprobs_BT=prepared.policy["logprobs"],
@@ -39,7 +39,7 @@ def chosen_tokens(choose: TokenChoice, prepared: PreparedBatch, seed: int) -> Bo
 
 
 def _lots(prepared: PreparedBatch, seed: int) -> FloatMatrix:
-    """A row's are its own, wherever it stands and however long the others are."""
+    """Draws uniform numbers per row that depend only on seed, step and position."""
     step = prepared.batch.step
     lots = (
         np.random.default_rng((seed, step, row.position)).random(row.response_length)

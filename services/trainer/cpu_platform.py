@@ -1,6 +1,7 @@
-"""What verl lacks on a machine without GPUs: platform, engines, attention, value head, offload.
+"""CPU support for verl: platform, engines, attention, value head, offload.
 
-`install()` must run before anything else of verl is imported; where there is CUDA it does nothing.
+`install()` must run before anything else of verl is imported; on a machine with CUDA it does
+nothing.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ AttentionKernel = Literal["sdpa", "flash_attention_2"]
 
 
 def attention_kernel() -> AttentionKernel:
-    """The best attention implementation that this machine can run."""
+    """Returns the best attention implementation that this machine can run."""
     has_flash = torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
     return "flash_attention_2" if has_flash else "sdpa"
 
 
 def install() -> None:
-    """Teach verl the processor as a device; once a process."""
+    """Registers the CPU as a device of verl; call it once per process."""
     if torch.cuda.is_available():
         return
     set_platform(ProcessorPlatform())
@@ -38,7 +39,7 @@ def _peak_memory_bytes(*_: object) -> int:
 
 
 def _device_module() -> types.ModuleType:
-    """Stands where verl expects `torch.cuda`."""
+    """Returns a module that takes the place of `torch.cuda` in verl."""
     module = types.ModuleType("processor")
     memory = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
     for name in memory:
@@ -57,7 +58,7 @@ def _device_module() -> types.ModuleType:
 
 
 class ProcessorPlatform(PlatformBase):  # type: ignore[misc]  # verl carries no types
-    """The processor as verl's device: one device, gloo between ranks."""
+    """The CPU as verl's device: one device, gloo between ranks."""
 
     device_name = "cpu"
     vendor_name = "generic"
@@ -138,7 +139,7 @@ def _register_engines() -> None:
 
 
 def _load_value_heads_without_flash_attention() -> None:
-    """verl's loader names flash attention whatever the configuration says."""
+    """Replaces verl's loader, which requests flash attention whatever the configuration says."""
     import verl.utils.model
     from transformers import AutoModelForTokenClassification
 
@@ -157,7 +158,7 @@ def _load_value_heads_without_flash_attention() -> None:
 
 
 def _offload_without_pinned_memory() -> None:
-    """verl keeps forward-only weights in pinned memory, which only a GPU's driver can give."""
+    """Turns off pinned memory for forward-only weights, as it needs a GPU driver."""
     from verl.workers.engine.fsdp import transformer_impl
 
     pinned = transformer_impl.CPUOffloadPolicy

@@ -1,4 +1,4 @@
-"""The critic: what it says of a batch, and how it moves towards the returns."""
+"""The critic: its values for a batch, and the update of its weights towards the returns."""
 
 import time
 from pathlib import Path
@@ -22,11 +22,11 @@ from trinity.config.plan import StagePlan
 
 Metrics = dict[str, float]
 DIRECTORY = "critic"
-"""Of its state, in a checkpoint."""
+"""Subdirectory of its state in a checkpoint."""
 
 
 class ValueLoss:
-    """Loss of the parts of a batch, called and added up as the policy's is."""
+    """The critic's loss over the micro-batches of a batch, accumulated as the policy's is."""
 
     def __init__(self, config: CriticConfig, totals: BatchTotals, num_ranks: int) -> None:
         self._config = config
@@ -37,7 +37,7 @@ class ValueLoss:
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
     ) -> tuple[torch.Tensor, Metrics]:
-        """Called by verl's engine; the scale undoes the averaging of gradients over ranks."""
+        """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
         del dp_group
         mask_NC = data["loss_mask"]
         inputs = ValueInputs(
@@ -56,7 +56,7 @@ class ValueLoss:
 
 
 class Critic:
-    """The value model of a stage, as a role of the gang. Every method is collective.
+    """The value model of a stage, one of the models of the ranks. Every method is collective.
 
     values_BT = critic.values(prepared)
     metrics = critic.update(prepared, targets, learning_rate)
@@ -70,13 +70,13 @@ class Critic:
         self._worker = build_critic(plan, model_directory)
 
     def values(self, prepared: PreparedBatch) -> FloatMatrix:
-        """Of what stands before each token, [B, T]."""
+        """Returns the value of what precedes each token, [B, T]."""
         return self._calls.infer(self._worker, prepared, ["values"])["values"]
 
     def update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
-        """A step of its optimizer for each pass over the batch; figures of the whole batch."""
+        """Takes one optimizer step for each pass; returns metrics of the whole batch."""
         started = time.perf_counter()
         passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
         return {
@@ -88,7 +88,7 @@ class Critic:
     def _pass(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
-        """Returns and old values stay those of before the first."""
+        """Takes one step; returns and old values stay those from before the first pass."""
         totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
         loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
         matrices: dict[str, Matrix] = {
@@ -104,13 +104,13 @@ class Critic:
         return {**metrics, "critic/grad_norm": float(step["grad_norm"])}
 
     def save(self, directory: Path, step: int) -> None:
-        """Write this rank's part of its full state into a checkpoint."""
+        """Writes this rank's part of its full state into a checkpoint."""
         self._worker.save_checkpoint(str(directory / DIRECTORY), global_step=step)
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote."""
+        """Reads what `save` wrote."""
         self._worker.load_checkpoint(str(directory / DIRECTORY))
 
     def begin_with(self, directory: Path) -> None:
-        """Take over the critic of a former run."""
+        """Loads the critic of a former run."""
         take_over(self._worker, directory, self._calls.ranks)

@@ -1,4 +1,4 @@
-"""Whether every rank has a GPU of its own where the plan trains on GPUs."""
+"""Checks that every rank has a GPU of its own where the plan trains on GPUs."""
 
 import torch
 
@@ -7,13 +7,13 @@ from trinity.errors import UserError
 
 
 def check_gpus_of(plan: StagePlan) -> None:
-    """Raises: UserError where the plan wants GPUs and this machine shows its ranks too few."""
+    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
     if plan.config.cluster.gpu_per_node:
         check_gpus(plan.trainer_rank_num)
 
 
 def check_gpus(num_ranks: int) -> None:
-    """Raises: UserError where ranks would have to share a GPU, or have none."""
+    """Raises: UserError if ranks would have to share a GPU, or have none."""
     found = torch.cuda.device_count()
     if found < num_ranks:
         fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"

@@ -1,4 +1,4 @@
-"""Directories named `<what><number>-<incarnation>`, of which only the announced ones count."""
+"""Directories named `<kind><number>-<incarnation>`, of which only the announced ones count."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
 
 
 def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
-    """Remove what earlier incarnations began and never announced; makes the root where needed."""
+    """Removes what earlier incarnations began and never announced; creates the root if missing."""
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
         if path.name not in kept and _is_leftover(path, incarnation):

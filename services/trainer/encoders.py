@@ -1,4 +1,4 @@
-"""Rows of training data as tokens, one encoder a kind of data."""
+"""Encoders of rows of training data to tokens, one for each kind of data."""
 
 import json
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from trinity.types import JsonObject
 
 
 class Encoder(Protocol):
-    """One sequence a row, or the two of a pair, the chosen one first."""
+    """Returns one sequence for a row, or the two of a pair, the chosen one first."""
 
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]: ...
 
 
 class AnswerEncoder:
-    """For sft: the last message, all of the assistant's, or the response is trained on."""
+    """Encoder for sft: trains on the last message, all the assistant's, or the response."""
 
     def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
         self._chat = chat
@@ -48,7 +48,7 @@ class AnswerEncoder:
 
 
 class PairEncoder:
-    """For dpo: a better and a worse answer to the same prompt, both trained on."""
+    """Encoder for dpo: a better and a worse answer to the same prompt, both trained on."""
 
     def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
         self._chat = chat
@@ -63,11 +63,11 @@ class PairEncoder:
             messages = prompt_of(row, form, index)
         answers = [_answer(row, key, index) for key in (form.chosen_key, form.rejected_key)]
         prompt = Conversation(index=index, messages=messages, tools=tools_of(row, form, index))
-        return [self._chat.encode(prompt, one) for one in answers]
+        return [self._chat.encode(prompt, answer) for answer in answers]
 
 
 class TextEncoder:
-    """For cpt: a text with the token that ends it; all but the first token is trained on."""
+    """Encoder for cpt: a text and its end token; all but the first token is trained on."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, row_format: FormatConfig) -> None:
         self._tokenizer = tokenizer
@@ -83,8 +83,10 @@ class TextEncoder:
 
 
 def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
-    """The prompt of a row of texts, after the system prompt if there is one: its own, or that of
-    all rows."""
+    """Returns the prompt of a row of texts, after the system prompt if there is one.
+
+    The system prompt is the row's own, or that of all rows.
+    """
     key, system = form.system_prompt_key, form.system_prompt
     if key and _column(row, key, index) not in (None, ""):
         system = _text(row, key, index)
@@ -93,15 +95,15 @@ def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
 
 
 def tools_of(row: JsonObject, form: FormatConfig, index: int) -> Tools | None:
-    """What the prompt offers to call; most rows have no such column.
+    """Returns the tools that the prompt offers; most rows have no such column.
 
-    Raises: UserError when there is one, and it holds no list.
+    Raises: UserError when the column holds something other than a list.
     """
-    found = row.get(form.tools_key)
-    if not found:
+    value = row.get(form.tools_key)
+    if not value:
         return None
-    tools = _parsed(found, form.tools_key, index)
-    if not (isinstance(tools, list) and all(isinstance(one, dict) for one in tools)):
+    tools = _parsed(value, form.tools_key, index)
+    if not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise UserError(f"row {index}, column {form.tools_key!r}: not a list of JSON schemas")
     return list(tools)
 
@@ -111,10 +113,10 @@ def _text_message(role: str, content: object) -> Message:
 
 
 def _answer(row: JsonObject, key: str, index: int) -> list[Message]:
-    """A list of messages, its JSON text, or the text of one answer."""
-    found = _column(row, key, index)
-    if isinstance(found, str) and not found.startswith("[{"):
-        return [_text_message("assistant", found)]
+    """Returns the answer's messages from a list, its JSON text, or the text of one answer."""
+    value = _column(row, key, index)
+    if isinstance(value, str) and not value.startswith("[{"):
+        return [_text_message("assistant", value)]
     return _messages(row, key, index)
 
 
@@ -139,7 +141,7 @@ def _is_message(value: object) -> bool:
 
 
 def _check_last(conversation: Conversation, where: str) -> None:
-    """The one answer has a prompt before it."""
+    """Checks that the last message is an answer with a prompt before it."""
     role = conversation.messages[-1]["role"]
     if role != "assistant":
         raise UserError(
@@ -151,7 +153,7 @@ def _check_last(conversation: Conversation, where: str) -> None:
 
 
 def _check_turns(conversation: Conversation, where: str) -> None:
-    """There are answers, each with a prompt before it."""
+    """Checks that there are answers, each with a prompt before it."""
     if not conversation.answers:
         raise UserError(
             f"{where}: it has no answer of the assistant to train on: "
@@ -163,17 +165,17 @@ def _check_turns(conversation: Conversation, where: str) -> None:
 
 def _without_prompt(where: str) -> UserError:
     return UserError(
-        f"{where}: it begins with the assistant, which answers nothing then: put a message before "
-        "it, or leave the row out"
+        f"{where}: it begins with the assistant, so its answer has no prompt: put a message "
+        "before it, or leave the row out"
     )
 
 
-def _parsed(found: object, key: str, index: int) -> object:
-    """A list, or the JSON text of one."""
-    if not isinstance(found, str):
-        return found
+def _parsed(value: object, key: str, index: int) -> object:
+    """Returns a list, parsed if it is JSON text."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(found)
+        return json.loads(value)
     except ValueError as error:
         raise UserError(
             f"row {index}, column {key!r}: no JSON ({error}): correct the row or leave it out"
@@ -181,12 +183,12 @@ def _parsed(found: object, key: str, index: int) -> object:
 
 
 def _text(row: JsonObject, key: str, index: int) -> str:
-    found = _column(row, key, index)
-    if found is None or isinstance(found, list | dict):
+    value = _column(row, key, index)
+    if value is None or isinstance(value, list | dict):
         raise UserError(
             f"row {index}, column {key!r}: it holds no text: correct the row or leave it out"
         )
-    return str(found)
+    return str(value)
 
 
 def _column(row: JsonObject, key: str, index: int) -> object:

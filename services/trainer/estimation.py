@@ -1,6 +1,6 @@
-"""From rollouts to advantages: correction, penalty, advantage, in this order.
+"""Computes advantages of rollouts: correction, then KL penalty, then advantage.
 
-N rollouts of T response tokens.
+Shapes: N rollouts of T response tokens.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from trinity.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What became of the rollouts."""
+    """The result of the estimation."""
 
     mask_NT: BoolMatrix
-    """Tokens that the policy's loss looks at."""
+    """Tokens that the policy's loss is computed on."""
     critic_mask_NT: BoolMatrix
     """Tokens that the critic learns from."""
     old_NT: FloatMatrix
@@ -38,9 +38,9 @@ class Estimate:
 
 
 def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Estimate:
-    """All of it; what the recipe does not have costs nothing.
+    """Applies the parts that the recipe has; the others are skipped.
 
-    Raises: UserError when an advantage asks for what there is not.
+    Raises: UserError when an advantage needs data that the rollouts do not have.
     """
     correction = _correction(recipe, rollouts)
     old_NT = rollouts.rollout_NT if recipe.bypass else rollouts.proximal_NT
@@ -103,19 +103,19 @@ def _advantages(
     if recipe.advantage is None:
         return TokenAdvantages(advantages_BT=rollouts.advantages_NT)
     batch = rollouts.token_batch(correction.mask_BT, rewards_NT, correction.weights_BT)
-    found = recipe.advantage(batch)
-    if rollouts.values_NT is not None and found.returns_BT is None:
+    estimated = recipe.advantage(batch)
+    if rollouts.values_NT is not None and estimated.returns_BT is None:
         raise UserError(
             "`algorithm.advantage_fn` gives no returns for the critic to learn from: choose one "
             "that does, such as ppo, or an algorithm_type without a critic"
         )
-    return found
+    return estimated
 
 
 def _reward_metrics(
     rollouts: Rollouts, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
 ) -> dict[str, float]:
-    """Spreads over rows; of advantages, returns and values over the rows' means.
+    """Returns spreads over rows; for advantages, returns and values, spreads of the rows' means.
 
     Without a critic the returns are the advantages, as in verl.
     """
@@ -131,7 +131,7 @@ def _reward_metrics(
 
 
 def row_means(matrix_NT: FloatMatrix, mask_NT: BoolMatrix) -> FloatMatrix:
-    """Over the trained tokens of each row that has some, [M]."""
+    """Returns the mean over the trained tokens of each row that has some, [M]."""
     trained_N = mask_NT.any(-1)
     sums_M = np.where(mask_NT, matrix_NT, 0.0)[trained_N].sum(-1)
     means_M: FloatMatrix = sums_M / mask_NT[trained_N].sum(-1)

@@ -1,4 +1,4 @@
-"""What follows a train step: done before the next one, or beside it where rollouts run ahead."""
+"""The work after a train step: done before the next step, or in the background beside it."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,10 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 class FollowUp:
     """Does one step's work at a time, in order; with `beside`, in a thread of its own.
 
-    Beside the next step no more than one step's work is open, and whoever waits for something else
-    looks in with `check`, so that an error is not found out about an hour later.
+    At most one step's work is open beside the next step. Code that waits for something else calls
+    `check` meanwhile, so that an error surfaces at once and not an hour later.
 
-        follow_up.begin(lambda: publish_and_report(step))   # raises what the step before's raised
+        follow_up.begin(lambda: publish_and_report(step))   # raises the previous step's error
         follow_up.wait()
     """
 
@@ -20,13 +20,13 @@ class FollowUp:
 
     @property
     def is_beside(self) -> bool:
-        """Whether work goes on while the next step is trained."""
+        """True if the work runs while the next step is trained."""
         return self._executor is not None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Do it once the work before is done.
+        """Starts the work once the previous work is done.
 
-        Raises: what the work before raised, or this one where it is not done beside.
+        Raises: what the previous work raised, or this work where it is not done beside.
         """
         self.wait()
         if self._executor is None:
@@ -35,12 +35,12 @@ class FollowUp:
             self._open = self._executor.submit(work)
 
     def check(self) -> None:
-        """Raises: what the open work has raised."""
+        """Raises: what the open work has raised, if it is done."""
         if self._open is not None and self._open.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until nothing is open.
+        """Waits until no work is open.
 
         Raises: what it raised.
         """
@@ -49,6 +49,6 @@ class FollowUp:
             work.result()
 
     def close(self) -> None:
-        """Begin nothing more; what is open ends by itself, or with its channel."""
+        """Accepts no more work; what is open ends by itself, or with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)

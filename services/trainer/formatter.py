@@ -1,4 +1,4 @@
-"""Rows of training data as rows to train on; each is tokenised once."""
+"""Formats rows of training data as rows to train on; each row is tokenized once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from trinity.errors import UserError
 from trinity.types import JsonObject
 
 MAX_CACHED_TOKENS = 25_000_000
-"""At most 125 MB in each rank, masks included."""
+"""Limits the cache to 125 MB in each rank, masks included."""
 PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A sequence as it is trained on, no longer than the longest length."""
+    """A sequence to train on, cut to the maximum length."""
 
     tokens_L: NDArray[np.int32]
     mask_R: NDArray[np.bool_]
-    """Which of the last tokens, those of the response, are trained on."""
+    """True for those of the last tokens, the response, that are trained on."""
     is_truncated: bool
 
 
 class Formatter:
-    """Gives one row to train on, or the two of a pair, for each row of data."""
+    """Returns one row to train on, or the two of a pair, for each row of data."""
 
     def __init__(self, encoder: Encoder, *, name: str, max_length: int) -> None:
         self._encoder = encoder
@@ -44,18 +44,18 @@ class Formatter:
     def __call__(
         self, row: JsonObject, *, index: int, position: int, weight: float
     ) -> Sequence[TrainRow]:
-        """The row's tokens, cut at the longest length.
+        """Returns the row's tokens, cut to the maximum length.
 
         Raises: UserError naming the data, the row and what it lacks.
         """
         sequences = self._cache.get(index)
         if sequences is None:
-            sequences = [self._cut(one) for one in self._encode(row, index)]
+            sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
             self._keep(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
         return [
-            _row(one, side=side, position=position, weight=weight)
-            for one, side in zip(sequences, sides, strict=True)
+            _row(cut, side=side, position=position, weight=weight)
+            for cut, side in zip(sequences, sides, strict=True)
         ]
 
     def _encode(self, row: JsonObject, index: int) -> Sequence[Encoded]:
@@ -78,7 +78,7 @@ class Formatter:
         )
 
     def _keep(self, index: int, sequences: Sequence[_Cut]) -> None:
-        num_tokens = sum(len(one.tokens_L) for one in sequences)
+        num_tokens = sum(len(cut.tokens_L) for cut in sequences)
         if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
             self._cache[index] = sequences
             self._num_cached_tokens += num_tokens
@@ -109,9 +109,9 @@ def load_formatter(
     max_length: int,
     enable_thinking: bool | None = None,
 ) -> Formatter:
-    """A formatter with the model's tokenizer; training data among rollouts is formatted as for sft.
+    """Loads a formatter with the model's tokenizer; data among rollouts is formatted as for sft.
 
-    The name is the data's own, for what is said of its rows.
+    The name is that of the data, for messages about its rows.
 
     Raises: UserError when the model has no tokenizer or no chat template.
     """

@@ -1,4 +1,4 @@
-"""What a stage takes over of a former run: weights, and the state of an optimizer of its kind."""
+"""Loads weights and, where it fits, optimizer state from a former run."""
 
 import logging
 from pathlib import Path
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
-    """This rank's part; rates, decay and random states stay those of the run that begins.
+    """Loads this rank's part; rates, decay and random states stay those of the new run.
 
-    The folder is one that a user names, so nothing is read that could run code.
+    The folder is one that a user names, so files are read with `weights_only`, which runs no code.
 
-    Raises: UserError where it does not fit the model or the ranks.
+    Raises: UserError if it does not fit the model or the ranks.
     """
     part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
     weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
@@ -31,9 +31,9 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
             _take_weights(engine.module, torch.load(weights, weights_only=True))
         if optimizer.is_file():
             _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
-    except Exception as error:  # torch has as many as there are ways to be of something else
+    except Exception as error:  # torch raises many kinds for files of another model
         raise UserError(
-            f"`{KEY}`: {weights.parent} cannot be taken over "
+            f"`{KEY}`: {weights.parent} cannot be loaded "
             f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
             "and the same `trainer.fsdp_size`"
         ) from error
@@ -42,19 +42,20 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
 
 
 def _take_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:
-    """Checkpoints of adapters are without the model below."""
+    """Loads weights; checkpoints of adapters do not hold the base model."""
     result = module.load_state_dict(saved, strict=adapter_of(module) is None)
-    lost = [name for name in result.missing_keys if ".lora_" in name]
-    if lost or result.unexpected_keys:
-        raise ValueError(f"names differ: {[*lost, *result.unexpected_keys][0]}")
+    missing = [name for name in result.missing_keys if ".lora_" in name]
+    if missing or result.unexpected_keys:
+        raise ValueError(f"names differ: {[*missing, *result.unexpected_keys][0]}")
 
 
 def _take_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path) -> None:
     own = optimizer.state_dict()
-    kinds = [set(one["param_groups"][0]) for one in (saved, own)]
+    kinds = [set(state["param_groups"][0]) for state in (saved, own)]
     if kinds[0] != kinds[1]:
         logger.warning(
-            "the optimizer begins anew: it is of another kind", extra={"file": str(file)}
+            "the optimizer starts fresh: the saved state is of another kind",
+            extra={"file": str(file)},
         )
         return
     optimizer.load_state_dict({"state": saved["state"], "param_groups": own["param_groups"]})

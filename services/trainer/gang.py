@@ -1,4 +1,4 @@
-"""The processes that train: started together, fed with orders, ended together."""
+"""The rank processes: started together, given orders, stopped together."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ MAX_LINE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RankDied:
-    """A rank is gone without having been told to go."""
+    """A rank ended without being told to."""
 
     rank: int
     reason: str
@@ -41,7 +41,7 @@ class RankDied:
 
 @dataclass(frozen=True, slots=True)
 class RankEvent:
-    """What a rank said."""
+    """An event that a rank sent."""
 
     rank: int
     event: Event
@@ -56,7 +56,7 @@ class _Rank:
 
 
 class Gang:
-    """All ranks, or none: whoever hears that one died kills the others.
+    """All ranks, or none: a caller that receives `RankDied` kills the others.
 
     gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
     gang.order(stage)
@@ -79,7 +79,7 @@ class Gang:
         log_format: str,
         command: Sequence[str] = RANK_COMMAND,
     ) -> "Gang":
-        """Start the processes; each says `Ready` when it has imported what it needs."""
+        """Starts the processes; each sends `Ready` once it has imported what it needs."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             shared = {
@@ -95,19 +95,19 @@ class Gang:
 
     @property
     def num_ranks(self) -> int:
-        """Processes of the gang."""
+        """Number of processes in the gang."""
         return len(self._ranks)
 
     def order(self, order: StageOrder) -> None:
-        """Have every rank train a stage; orders to ranks still importing wait in the pipe."""
+        """Sends a stage to every rank; orders to ranks still importing wait in the pipe."""
         self._tell(encode(order))
 
     async def hear(self) -> RankEvent | RankDied:
-        """What happened next."""
+        """Returns the next event of any rank."""
         return await self._heard.get()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Tell all ranks to finish or abandon what they do; kill those that take too long."""
+        """Tells all ranks to finish or abandon their work; kills those that take too long."""
         self._is_ending = True
         self._tell(encode(StopOrder()))
         waits = [asyncio.ensure_future(rank.process.wait()) for rank in self._ranks]
@@ -117,7 +117,7 @@ class Gang:
         await self.kill()
 
     async def kill(self) -> None:
-        """End all ranks now."""
+        """Kills all ranks at once."""
         self._is_ending = True
         for rank in self._ranks:
             with contextlib.suppress(ProcessLookupError):
@@ -127,19 +127,19 @@ class Gang:
         await asyncio.gather(*self._tasks)
 
     def _tell(self, line: bytes) -> None:
-        """A rank that is gone is heard of by its own end."""
+        """Writes a line to every rank; one that is gone is reported by `_follow`."""
         for rank in self._ranks:
             assert rank.process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):
                 rank.process.stdin.write(line)
 
     async def _follow(self, rank: _Rank) -> None:
-        """Pass on what a rank says until it ends, then say how it ended."""
+        """Passes on a rank's events until it ends, then reports how it ended."""
         try:
             await asyncio.gather(self._pass_events(rank), _pass_errors(rank))
-        except ValueError as error:  # half a line, as of a rank that was killed, or far too long
+        except ValueError as error:  # half a line of a killed rank, or a line over the limit
             logger.warning(
-                "a rank cannot be understood", extra={"rank": rank.number, "reason": str(error)}
+                "cannot parse a rank's output", extra={"rank": rank.number, "reason": str(error)}
             )
             with contextlib.suppress(ProcessLookupError):
                 rank.process.kill()
@@ -182,7 +182,7 @@ async def _start_rank(
 
 
 async def _pass_errors(rank: _Rank) -> None:
-    """What libraries and crashes write to standard error goes on to ours; the end is remembered."""
+    """Copies a rank's standard error to ours, and keeps the last lines for the error message."""
     assert rank.process.stderr is not None
     async for raw in rank.process.stderr:
         line = raw.decode(errors="replace").rstrip()
@@ -192,6 +192,8 @@ async def _pass_errors(rank: _Rank) -> None:
 
 
 def _how_it_ended(rank: _Rank, code: int) -> str:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    ending = (
+        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    )
     last = f": {rank.last_lines[-1]}" if rank.last_lines else ""
-    return f"rank {rank.number} {how}{last}"
+    return f"rank {rank.number} {ending}{last}"

@@ -1,4 +1,4 @@
-"""The one gang of the service, kept from stage to stage."""
+"""Holds the service's one gang and reuses it from stage to stage."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,11 +6,11 @@ from services.trainer.gang import Gang
 from services.trainer.state import TrainerState
 
 StartGang = Callable[[int], Awaitable[Gang]]
-"""Starts a gang of so many ranks."""
+"""Starts a gang with this number of ranks."""
 
 
 class GangKeeper:
-    """A gang outlives its stages: importing torch takes longer than building a small model."""
+    """Keeps a gang between stages: importing torch takes longer than building a small model."""
 
     def __init__(self, *, start: StartGang, state: TrainerState, stop_seconds: float) -> None:
         self._start = start
@@ -20,11 +20,11 @@ class GangKeeper:
 
     @property
     def has_gang(self) -> bool:
-        """Whether there are ranks."""
+        """True if there are ranks."""
         return self._gang is not None
 
     async def gang_of(self, num_ranks: int) -> Gang:
-        """The gang at hand if it fits, else a new one."""
+        """Returns the current gang if it has that many ranks, else a new one."""
         if self._gang is not None and self._gang.num_ranks != num_ranks:
             await self.stop()
         if self._gang is None:
@@ -33,13 +33,13 @@ class GangKeeper:
         return self._gang
 
     async def stop(self) -> None:
-        """End the ranks in order, those that take too long by force."""
+        """Stops the ranks gracefully; kills those that take too long."""
         gang, self._gang = self._gang, None
         if gang is not None:
             await gang.stop(self._stop_seconds)
 
     async def kill(self) -> None:
-        """End the ranks now."""
+        """Kills the ranks at once."""
         gang, self._gang = self._gang, None
         if gang is not None:
             await gang.kill()

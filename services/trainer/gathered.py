@@ -1,4 +1,4 @@
-"""Tensors that all ranks put together one by one: a rank that needs none of them keeps none."""
+"""Tensors that all ranks gather together; a rank that needs none of them keeps none."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -11,12 +11,12 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def take_part(tensors: Named) -> None:
-    """Help the others to theirs."""
+    """Iterates over the tensors, so that the other ranks can gather them."""
     deque(tensors, maxlen=0)
 
 
 def hash_on_all(tensors: Named, hash_of: Callable[[Named], bytes], ranks: Ranks) -> bytes:
-    """The hash that the first rank comes to. Collective."""
+    """Returns the first rank's hash, on all ranks. Collective."""
     if ranks.is_first:
         return ranks.bytes_from_first(hash_of(tensors))
     take_part(tensors)

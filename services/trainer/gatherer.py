@@ -1,4 +1,4 @@
-"""Figures of tokens that ranks found part by part, put together on all of them alike."""
+"""Collects per-token outputs of micro-batches and sums them over ranks."""
 
 from services.trainer.layout import Layout
 from services.trainer.parts import Part
@@ -7,7 +7,7 @@ from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 
 
 class Gatherer:
-    """Of one batch.
+    """Collects the outputs of one batch.
 
     gatherer = Gatherer(layout, ranks)
     gatherer.add("values", part, values_NC)
@@ -20,10 +20,10 @@ class Gatherer:
         self._found: dict[str, FloatMatrix] = {}
 
     def add(self, name: str, part: Part, values_NC: FloatMatrix) -> None:
-        """What a part of this rank's gave."""
+        """Adds the output of one of this rank's micro-batches."""
         matrix_BT = self._found.setdefault(name, self._layout.zeros())
         self._layout.put_back(values_NC, part, into=matrix_BT)
 
     def gather(self, name: str) -> FloatMatrix:
-        """Of all ranks' parts; 0 for rows that were in none. Collective."""
+        """Returns the output over all ranks; 0 for rows that were in no micro-batch. Collective."""
         return self._ranks.sum_matrix(self._found.pop(name, self._layout.zeros()))

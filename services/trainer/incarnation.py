@@ -1,4 +1,4 @@
-"""Where a new life of the trainer goes on: its checkpoint, and what it trains again."""
+"""The resume point of a new life of the trainer: its checkpoint, and the steps it repeats."""
 
 import logging
 from collections.abc import Iterable
@@ -22,33 +22,33 @@ class Incarnation:
 
     number: int
     checkpoint: Path | None
-    """What to load; None begins with the stage's starting weights."""
+    """The checkpoint to load; None begins with the stage's starting weights."""
     step: int
-    """Train step after which the checkpoint was taken."""
+    """The train step after which the checkpoint was taken."""
     recorded_step: int
-    """Steps up to it are trained again from their recorded batches."""
+    """Steps up to this one are trained again from their recorded batches."""
     known_version: int
-    """Newest version an earlier life recorded; -1 when there is none."""
+    """The newest version that an earlier life recorded; -1 when there is none."""
     known_weights_sha256: bytes
     finished_step: int
-    """Step at which an earlier life finished the training; 0 when none did."""
+    """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
-    """All checkpoints that count."""
+    """All committed checkpoints."""
     offered: tuple[buffer_pb2.Checkpoint, ...] = ()
-    """The same as the buffer tells of them; in mode bench those to evaluate, and no path is the
-    starting weights."""
+    """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
+    means the starting weights."""
 
     def version_to_republish(self, sync_interval: int) -> int:
-        """The newest version due by the recorded steps; explorers go on from this life's copy."""
+        """Returns the newest version due by the recorded steps; explorers continue from it."""
         return self.recorded_step // sync_interval * sync_interval
 
 
 def begin_incarnation(
     buffer: BufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
 ) -> Incarnation:
-    """Fence off the life before and choose the newest checkpoint whose files verify. Collective.
+    """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 
-    None is chosen where nothing is resumed.
+    Chooses none if nothing is resumed.
     """
     if ranks.is_first:
         answer = buffer.begin_incarnation(trainer_id)
@@ -76,17 +76,17 @@ def begin_incarnation(
 
 
 def _newest_intact(checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int) -> int:
-    """Place of the first checkpoint whose manifest verifies and that fits the gang."""
+    """Returns the index of the first checkpoint that verifies and fits the number of ranks."""
     for index, row in enumerate(checkpoints):
         try:
             manifest = verify(Path(row.path), row.manifest_sha256)
         except ManifestError as error:
-            logger.error("a checkpoint is passed over", extra={"reason": str(error)})
+            logger.error("skipped a checkpoint", extra={"reason": str(error)})
             continue
         if manifest.num_ranks == num_ranks:
             return index
         logger.warning(
-            "a checkpoint is passed over: it is split over another number of ranks",
+            "skipped a checkpoint: it is split over another number of ranks",
             extra={"path": row.path, "num_ranks": manifest.num_ranks},
         )
     return NO_CHECKPOINT

@@ -1,4 +1,4 @@
-"""Which stage the trainer should work on: told by the synchronizer, never asked twice."""
+"""Watches the synchronizer for the stages that the trainer should work on."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.3
 LIVE_SECONDS = 10.0
-"""A member silent for longer counts as gone."""
+"""A member that is silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER
 RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
 
@@ -40,15 +40,17 @@ class Job:
     order: StageOrder
     num_ranks: int
     silence_seconds: float
-    """How long a gang may give no sign of life."""
+    """Time limit for a gang without a sign of life."""
 
 
 class JobBoard:
-    """Keeps what the synchronizer says is running. `follow` runs as a task; the others read.
+    """Keeps the synchronizer's newest view of the experiments.
 
-    seen = board.num_news
-    if not board.wanted():
-        await board.wait_for_news(seen)
+    `follow` runs as a task; the others read.
+
+        seen = board.num_news
+        if not board.wanted():
+            await board.wait_for_news(seen)
     """
 
     def __init__(self, stub: SynchronizerServiceStub, tenant: str = "") -> None:
@@ -61,7 +63,7 @@ class JobBoard:
         self._is_away_said = False
 
     async def follow(self) -> None:
-        """Follow the stream for ever, opening it again whenever it breaks."""
+        """Follows the stream until cancelled, reopening it whenever it breaks."""
         while True:
             try:
                 request = synchronizer_pb2.WatchExperimentsRequest(tenant=self._tenant)
@@ -74,12 +76,12 @@ class JobBoard:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def wait_for_news(self, seen: int) -> None:
-        """Until there is more news than the caller has seen."""
+        """Waits until there is more news than the caller has seen."""
         while self.num_news == seen:
             await self._changed.wait()
 
     def wanted(self) -> list[JobKey]:
-        """Running stages whose trainer is not done, oldest experiment first."""
+        """Returns running stages whose trainer is not done, oldest experiment first."""
         return [
             JobKey(experiment.id, stage.name, experiment.start_count)
             for experiment in self._experiments
@@ -90,11 +92,11 @@ class JobBoard:
         ]
 
     def wants(self, key: JobKey) -> bool:
-        """Whether the stage is wanted, in that very start of the experiment."""
+        """Returns True if the stage is to be trained, in this very start of the experiment."""
         return key in self.wanted()
 
     def wants_anew(self, key: JobKey) -> bool:
-        """Whether the stage is wanted in a later start of the experiment."""
+        """Returns True if the stage is to be trained in a later start of the experiment."""
         return any(
             (other.experiment_id, other.stage) == (key.experiment_id, key.stage)
             and other.start_count > key.start_count
@@ -110,9 +112,9 @@ class JobBoard:
         synchronizer: str,
         transfer_host: str = "127.0.0.1",
     ) -> Job:
-        """All that ranks need to train the stage.
+        """Returns all that ranks need to train the stage.
 
-        Raises: UserError when the plan is not one of this version's.
+        Raises: UserError when the plan is not of this version.
         """
         request = synchronizer_pb2.GetExperimentRequest(experiment_id=key.experiment_id)
         answer = await self._stub.GetExperiment(request, timeout=CALL_SECONDS)
@@ -141,9 +143,9 @@ class JobBoard:
         )
 
     async def is_trained_by_another(self, key: JobKey, *, trainer_id: str, address: str) -> bool:
-        """Whether a trainer other than this one is alive and works on the stage.
+        """Returns True if another live trainer works on the stage.
 
-        Who was heard from this trainer's own address is the one whose place it has taken.
+        A member at this trainer's own address is the process that this one replaced; it is ignored.
         """
         request = synchronizer_pb2.GetStatusRequest(experiment_id=key.experiment_id)
         answer = await self._stub.GetStatus(request, timeout=CALL_SECONDS)
@@ -157,7 +159,7 @@ class JobBoard:
         )
 
     async def fail(self, key: JobKey, reason: str) -> None:
-        """End the experiment with a reason."""
+        """Ends the experiment with a reason."""
         request = synchronizer_pb2.FailStageRequest(
             experiment_id=key.experiment_id,
             stage=key.stage,
@@ -168,9 +170,9 @@ class JobBoard:
         await self._stub.FailStage(request, timeout=CALL_SECONDS)
 
     def _say_away(self, error: grpc.aio.AioRpcError) -> None:
-        """Once an outage, however often it is tried again."""
+        """Logs an outage once, however many attempts fail."""
         if not self._is_away_said:
-            logger.info("the synchronizer is away", extra={"reason": error.details()})
+            logger.info("the synchronizer does not answer", extra={"reason": error.details()})
         self._is_away_said = True
 
     def _note(self, *, is_connected: bool) -> None:
@@ -200,7 +202,7 @@ def _stage_of(plan: ExperimentPlan, name: str) -> StagePlan:
 
 
 def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchronizer_pb2.Version:
-    """What the nearest earlier stage with weights ended with; empty for the user's model."""
+    """Returns the final version of the nearest earlier stage; empty for the user's model."""
     for stage in reversed(experiment.stages[:index]):
         if stage.final_version.path:
             return stage.final_version

@@ -1,4 +1,4 @@
-"""The two divergences that can be held near a target, and their coefficients over the steps."""
+"""KL coefficients of the reward penalty and of the loss term, adapted from step to step."""
 
 import json
 from collections.abc import Callable
@@ -25,9 +25,9 @@ class KlControl:
 
     @classmethod
     def of(cls, plan: StagePlan) -> "KlControl":
-        """As the stage begins.
+        """Returns the coefficients at the beginning of the stage.
 
-        Raises: UserError when what adaptation needs is missing.
+        Raises: UserError when an argument that adaptation needs is missing.
         """
         algorithm = plan.algorithm
         return cls(
@@ -38,19 +38,21 @@ class KlControl:
     def updated(
         self, *, penalised: float | None, in_loss: float | None, num_rows: int
     ) -> "KlControl":
-        """After a step in which these divergences were measured; None is not at all."""
+        """Returns the coefficients after a step that measured these divergences; None: not
+        measured.
+        """
         return KlControl(
             penalty=_updated(self.penalty, penalised, num_rows),
             loss=_updated(self.loss, in_loss, num_rows),
         )
 
     def save(self, directory: Path) -> None:
-        """Into a checkpoint."""
+        """Writes the state into a checkpoint."""
         state = {"penalty": self.penalty.state(), "loss": self.loss.state()}
         (directory / FILE_NAME).write_text(json.dumps(state, indent=1, sort_keys=True))
 
     def load(self, directory: Path) -> "KlControl":
-        """As saved; checkpoints from before coefficients could move have no such file."""
+        """Returns the saved state; checkpoints from before KL control have no such file."""
         path = directory / FILE_NAME
         if not path.exists():
             return self

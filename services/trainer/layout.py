@@ -1,7 +1,8 @@
-"""Figures of a batch's tokens as matrices, and the way into a micro-batch's tensors and back.
+"""Maps per-token values between matrices of a batch and tensors of its micro-batches.
 
 B rows, T response tokens: column 0 is the first token after a row's prompt. In a micro-batch of N
-rows the C columns begin at one place of the sequence for all rows, their earliest response token.
+rows the C columns begin at the same place of the sequence for all rows: the earliest response token
+among them.
 """
 
 import copy
@@ -19,7 +20,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 class Layout:
-    """Where the response tokens of a batch's rows are.
+    """The places of the response tokens in a batch's rows.
 
     layout = Layout(batch.rows)
     mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
@@ -32,10 +33,10 @@ class Layout:
         self._prompts_B: IntVector = np.array([row.prompt_length for row in rows], dtype=np.int64)
         columns_T = np.arange(int(self.lengths_B.max(initial=1)))
         self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
-        """False where a row has ended."""
+        """False after the end of a row."""
 
     def of_rows(self, numbers: IntVector) -> "Layout":
-        """Some of the rows, with as many columns."""
+        """Returns the layout of some of the rows, with the same number of columns."""
         layout = copy.copy(self)
         layout.lengths_B = self.lengths_B[numbers]
         layout._prompts_B = self._prompts_B[numbers]
@@ -49,21 +50,21 @@ class Layout:
         return num_rows, num_columns
 
     def zeros(self) -> FloatMatrix:
-        """A matrix to be filled."""
+        """Returns a matrix of zeros."""
         return np.zeros(self.shape)
 
     def stack(self, arrays: Iterable[npt.ArrayLike], dtype: type[T]) -> npt.NDArray[T]:
-        """One array a row, each with an entry a response token; 0 where a row has ended."""
+        """Stacks one array per row, with one entry per response token; 0 after the end of a row."""
         matrix_BT = np.zeros(self.shape, dtype=dtype)
         matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
         return matrix_BT
 
     def first_token(self, part: Part) -> int:
-        """The place in the sequence at which the columns of a part begin."""
+        """Returns the place in the sequence at which the columns of a micro-batch begin."""
         return int(self._prompts_B[list(part)].min()) if len(part) else 1
 
     def num_columns(self, part: Part) -> int:
-        """C of a part."""
+        """Returns C of a micro-batch."""
         if not len(part):
             return 1
         numbers = list(part)
@@ -71,13 +72,13 @@ class Layout:
         return longest - self.first_token(part)
 
     def place(self, matrix_BT: npt.NDArray[T], part: Part) -> npt.NDArray[T]:
-        """The part's rows of a matrix, as its tensors have them; 0 where there is no token."""
+        """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
         placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
         placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
         return placed_NC
 
     def put_back(self, values_NC: npt.NDArray[T], part: Part, *, into: npt.NDArray[T]) -> None:
-        """Write what a part gave into the matrix of the batch."""
+        """Writes the values of a micro-batch into the matrix of the batch."""
         if not len(part):
             return
         rows_NT = into[list(part)]
@@ -88,7 +89,7 @@ class Layout:
         numbers = list(part)
         begins_N1 = (self._prompts_B[numbers] - self.first_token(part))[:, None]
         columns_C = np.arange(self.num_columns(part))
-        found: BoolMatrix = (columns_C >= begins_N1) & (
+        is_token_NC: BoolMatrix = (columns_C >= begins_N1) & (
             columns_C < begins_N1 + self.lengths_B[numbers][:, None]
         )
-        return found
+        return is_token_NC

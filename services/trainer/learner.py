@@ -1,4 +1,4 @@
-"""One rank's share of training: a step takes a whole batch and moves the weights once a pass."""
+"""One rank's share of training: each step takes a batch and updates the weights once per pass."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -28,15 +28,15 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What a step gave: figures of the whole batch, and what was learned about its rows."""
+    """The result of a step: metrics of the whole batch, and statistics of its rows."""
 
     metrics: Metrics
     rows: dict[int, RowStatistics]
-    """By position in the batch."""
+    """Keyed by position in the batch."""
 
 
 class Learner:
-    """The models of a stage and the order of a step. Every method is collective.
+    """The models of a stage, and the order of work in a step. Every method is collective.
 
     learner = Learner(plan=plan, model_directory=start, ranks=ranks)
     outcome = learner.train_step(batch, learning_rate=plan.learning_rate(batch.step))
@@ -53,9 +53,9 @@ class Learner:
         former: StartCheckpoint | None = None,
         on_part: Callable[[], None] = lambda: None,
     ) -> None:
-        """The critic starts from the actor's model where it has none of its own.
+        """Loads the models; without its own model the critic starts from the actor's.
 
-        Policy and critic go on from what a former run left of them.
+        With `former`, policy and critic continue from what a former run saved.
         """
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
@@ -86,7 +86,7 @@ class Learner:
     def train_step(
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
     ) -> StepOutcome:
-        """Prepare the batch, move the critic, then the actor unless the critic still warms up."""
+        """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
         prepared = self._preparation.prepare(batch, kl_coef=self._control.penalty.coef)
         metrics = dict(prepared.metrics)
         if self._roles.critic is not None and prepared.critic is not None:
@@ -103,16 +103,16 @@ class Learner:
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The actor's, by their Hugging Face names, whole; they alias the live ones."""
+        """Yields the actor's weights whole, by Hugging Face name; they alias the live ones."""
         return self._roles.actor.weights()
 
     def adapter_base(self) -> bytes | None:
-        """Hash of what the actor's adapter learns on, on all ranks; None without an adapter."""
+        """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""
         adapter = self._roles.actor.adapter
         return adapter.base_hash(self._ranks) if adapter is not None else None
 
     def save(self, directory: Path, step: int) -> None:
-        """Write this rank's part of the full state: weights, optimizers, random states."""
+        """Writes this rank's part of the full state: weights, optimizers, random states."""
         self._roles.actor.save(directory, step)
         if self._roles.critic is not None:
             self._roles.critic.save(directory, step)
@@ -120,7 +120,7 @@ class Learner:
             self._control.save(directory)
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote; only from a directory whose manifest was verified."""
+        """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
         self._roles.actor.load(directory)
         if self._roles.critic is not None:
             self._roles.critic.load(directory)
@@ -132,7 +132,7 @@ class Learner:
             self._roles.critic.begin_with(former.critic)
 
     def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
-        """Steer the coefficients by what the step saw; those that it used are reported."""
+        """Updates the coefficients from the step's divergences; returns the coefficient it used."""
         used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
         self._control = self._control.updated(
             penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
@@ -142,7 +142,7 @@ class Learner:
     def _outcome(
         self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
     ) -> StepOutcome:
-        """Without rollouts there is nothing to compare."""
+        """Adds row statistics; without rollouts there is nothing to compare."""
         seen = {**(update.seen if update is not None else {}), **prepared.policy}
         if not self._has_rollout or "logprobs" not in seen:
             return StepOutcome(metrics=metrics, rows={})
@@ -151,18 +151,18 @@ class Learner:
 
 
 def _whole_policy(former: StartCheckpoint | None) -> Path | None:
-    """A model's directory; None for parts of ranks, which are laid over a model."""
+    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
     return former.policy if former is not None and former.num_ranks is None else None
 
 
 def seed_everything(seed: int) -> None:
-    """Nothing of training is random, but what users bring may be."""
+    """Seeds all generators: training itself draws nothing, but users' functions may."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def make_deterministic(num_threads: int) -> None:
-    """The same arithmetic in the same order, as far as the machine allows; once a process."""
+    """Makes arithmetic reproducible, as far as the machine allows; call it once per process."""
     torch.set_num_threads(num_threads)
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())

@@ -1,6 +1,6 @@
-"""The policy's loss of one optimizer batch, given to verl's worker call by call.
+"""The policy loss of one optimizer batch, as verl's worker calls it for each micro-batch.
 
-N rows, C columns of a micro-batch.
+Shapes: N rows, C columns of a micro-batch.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from trinity.algorithm.policy_loss.trial import try_policy_loss
 from trinity.config.plan import StagePlan
 
 CLIPPED = "pg_clipfrac"
-"""What losses that clip say of each token."""
+"""The metric by which clipping losses mark clipped tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRecipe:
-    """The parts of the loss: policy + coefficient * divergence - entropy."""
+    """The terms of the loss: policy + coefficient * divergence - entropy."""
 
     policy_loss: Callable[[PolicyInputs], PolicyLoss]
     kl: KlEstimator | None
@@ -37,7 +37,7 @@ class LossRecipe:
 
     @classmethod
     def of(cls, plan: StagePlan) -> "LossRecipe":
-        """As the plan says.
+        """Builds the terms from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded or used.
         """
@@ -59,13 +59,15 @@ class LossRecipe:
 
 
 class BatchLoss:
-    """Loss of the parts of an optimizer batch; gradients of all calls and ranks add up to its own.
+    """The loss over the micro-batches of an optimizer batch.
 
-    loss = BatchLoss(recipe, totals, step=7, kl_coef=0.1, num_ranks=2)
-    worker.set_loss_fn(loss)
-    worker.forward_backward(part)       # as often as there are parts
-    loss.seen["logprobs"]               # of the part
-    loss.sums                           # of this rank, by name; the ranks' add up to the figure
+    Gradients of all calls and ranks add up to the gradient of the whole batch.
+
+        loss = BatchLoss(recipe, totals, step=7, kl_coef=0.1, num_ranks=2)
+        worker.set_loss_fn(loss)
+        worker.forward_backward(part)       # once per micro-batch
+        loss.seen["logprobs"]               # of the last micro-batch
+        loss.sums                           # this rank's sums by name; add them over ranks
     """
 
     def __init__(
@@ -78,13 +80,13 @@ class BatchLoss:
         self._num_ranks = num_ranks
         self.sums = Sums()
         self.seen: dict[str, torch.Tensor] = {}
-        """Of the last part, [N, C]: log-probabilities, and where there are such, entropies and
-        which tokens were clipped."""
+        """Outputs of the last micro-batch, [N, C]: log-probabilities and, where there are any,
+        entropies and clipped tokens."""
 
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Called by verl's engine; the scale undoes the averaging of gradients over ranks."""
+        """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
         del dp_group
         inputs = self._inputs(model_output, data)
         policy = self._recipe.policy_loss(inputs)
@@ -115,15 +117,15 @@ class BatchLoss:
         )
 
     def _divergence(self, inputs: PolicyInputs, rows_N1: torch.Tensor) -> torch.Tensor:
-        """The term as it is aggregated and weighted; `kl`, the mean per token, is neither."""
+        """Returns the aggregated, weighted term; the metric `kl` is the plain mean per token."""
         if self._recipe.kl is None:
             return torch.zeros(())
         assert inputs.reference_logprobs_BT is not None
         kl_NC = self._recipe.kl(
             inputs.logprobs_BT, inputs.reference_logprobs_BT, inputs.old_logprobs_BT
         )
-        found_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
-        self.sums.add("kl", found_NC.sum() / max(self._totals.num_tokens, 1))
+        measured_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
+        self.sums.add("kl", measured_NC.sum() / max(self._totals.num_tokens, 1))
         return self._kl_coef * self._add(PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1)
 
     def _entropy(
@@ -133,7 +135,7 @@ class BatchLoss:
         inputs: PolicyInputs,
         rows_N1: torch.Tensor,
     ) -> torch.Tensor:
-        """The mean is always reported where the engine gives it; a gradient needs a coefficient."""
+        """Returns the entropy term, and reports the mean entropy wherever the engine gives it."""
         if "entropy" not in model_output:
             return torch.zeros(())
         entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)

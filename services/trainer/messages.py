@@ -1,4 +1,4 @@
-"""What the service and its ranks tell each other, as JSON lines over pipes."""
+"""Messages between the service and its ranks, as JSON lines over pipes."""
 
 from typing import Annotated, Literal
 
@@ -29,7 +29,7 @@ class StageOrder(_Message):
     buffer_address: str
     synchronizer_address: str
     transfer_host: str = "127.0.0.1"
-    """Address that weights are given from memory at, where the plan has it so."""
+    """Address at which weights are sent from memory, where the plan asks for it."""
 
 
 class StopOrder(_Message):
@@ -42,43 +42,43 @@ Order = Annotated[StageOrder | StopOrder, Field(discriminator="kind")]
 
 
 class Ready(_Message):
-    """Rank to service: imported, joined, waiting for orders."""
+    """Rank to service: imports done, gang joined, waiting for orders."""
 
     kind: Literal["ready"] = "ready"
 
 
 class Activity(_Message):
-    """Rank to service: what it does now."""
+    """Rank to service: its current activity."""
 
     kind: Literal["activity"] = "activity"
     activity: str
     incarnation: int = 0
     step: int = 0
-    """Newest step trained and reported."""
+    """The newest step trained and reported."""
     version: int = 0
-    """Newest version published."""
+    """The newest version published."""
 
 
 class Alive(_Message):
-    """Rank to service: it gets on with what it said it does."""
+    """Rank to service: a sign of life within its current activity."""
 
     kind: Literal["alive"] = "alive"
 
 
 class Waiting(_Message):
-    """Rank to service: one of its waits goes on, or is over once `waits_for` is empty."""
+    """Rank to service: one of its waits continues, or is over if `waits_for` is empty."""
 
     kind: Literal["waiting"] = "waiting"
     name: str
-    """Tells the rank's waits from one another."""
+    """Identifies the wait among the rank's waits."""
     waits_for: str = ""
     reason: str = ""
     deadline_seconds: float = 0.0
-    """Seconds from its beginning until it gives up; 0 when it never does."""
+    """Seconds from its beginning until it gives up; 0 if it never does."""
 
 
 class StageEnded(_Message):
-    """Rank to service: it has no more to do in the stage."""
+    """Rank to service: its work in the stage is done."""
 
     kind: Literal["ended"] = "ended"
     outcome: Literal["finished", "cancelled", "superseded"]
@@ -87,12 +87,12 @@ class StageEnded(_Message):
 
 
 class StageFailed(_Message):
-    """Rank to service, before it exits: what went wrong."""
+    """Rank to service, before it exits: the error."""
 
     kind: Literal["failed"] = "failed"
     reason: str
     can_retry: bool
-    """False where another try would end the same way."""
+    """False if another try would end the same way."""
 
 
 Event = Annotated[
@@ -103,13 +103,13 @@ ORDERS: TypeAdapter[Order] = TypeAdapter(Order)
 EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
 
 EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
-"""Number of the inherited pipe that takes a rank's events."""
+"""Descriptor number of the inherited pipe that takes a rank's events."""
 LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
-"""Number of the inherited socket on which the first rank lets the others find it."""
+"""Descriptor number of the inherited socket on which the first rank serves the store."""
 LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
 LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 
 
 def encode(message: _Message) -> bytes:
-    """One line."""
+    """Returns the message as one line."""
     return message.model_dump_json().encode() + b"\n"

@@ -12,7 +12,7 @@ CHAT_TEMPLATE_NAME = "chat_template.jinja"
 
 
 class ModelFiles:
-    """A copy of a model's small files, linked into each version: the user's own are never touched.
+    """A copy of a model's small files, linked into each version; the user's own stay unchanged.
 
     files = ModelFiles(copy=weights_root / ".model", dtype="float32", chat_template=None)
     files.copy_from(model_directory)
@@ -25,7 +25,7 @@ class ModelFiles:
         self._chat_template = chat_template
 
     def copy_from(self, model_directory: Path) -> None:
-        """Take the small files over, with the type of the weights as they are published."""
+        """Copies the small files, with the dtype of the published weights."""
         shutil.rmtree(self._copy, ignore_errors=True)
         self._copy.mkdir(parents=True)
         for path in sorted(model_directory.iterdir()):
@@ -38,7 +38,7 @@ class ModelFiles:
             make_durable(path)
 
     def link_into(self, directory: Path) -> frozenset[str]:
-        """Cheap: no byte is copied. Answers the names, all of them durable."""
+        """Hard-links the files into a directory; returns their names, all of them durable."""
         paths = sorted(self._copy.iterdir())
         for path in paths:
             os.link(path, directory / path.name)
@@ -52,7 +52,7 @@ class ModelFiles:
 
 
 def _is_small_file(path: Path) -> bool:
-    """Not weights, nor what lists their shards."""
+    """Returns False for weights and for the index of their shards."""
     if path.name == MANIFEST_NAME or path.name.endswith(".index.json"):
         return False
     return path.is_file() and path.suffix in SUFFIXES

@@ -1,4 +1,4 @@
-"""What the trainer needs to be ready, and what of it is missing."""
+"""The conditions for the trainer to be ready, and those that are not met."""
 
 import asyncio
 from enum import StrEnum
@@ -14,7 +14,7 @@ BUFFER_SERVICE = "trinity.api.v1.BufferService"
 
 
 class Need(StrEnum):
-    """Each with what is said while it is not met."""
+    """A condition; the value is the message while it is not met."""
 
     SYNCHRONIZER = "the synchronizer does not answer"
     BUFFER = "the buffer does not answer"
@@ -25,7 +25,10 @@ WAITS_FOR = {Need.SYNCHRONIZER: "synchronizer", Need.BUFFER: "buffer", Need.GANG
 
 
 class Needs:
-    """Ready while nothing is missing; at first both peers are. What is missing is a wait."""
+    """Tracks unmet conditions; the trainer is ready while there are none.
+
+    At first both peers are missing. An unmet condition is shown as a wait.
+    """
 
     def __init__(self, waits: Waits | None = None) -> None:
         self._missing: set[Need] = set()
@@ -35,7 +38,7 @@ class Needs:
             self.note(need, is_met=False)
 
     def note(self, need: Need, *, is_met: bool) -> None:
-        """A need is met, or no longer."""
+        """Records whether a condition is met."""
         before = set(self._missing)
         if is_met:
             self._missing.discard(need)
@@ -46,18 +49,18 @@ class Needs:
             self._show(need, is_met=is_met)
 
     def have(self, need: Need) -> None:
-        """A need is met."""
+        """Records that a condition is met."""
         self.note(need, is_met=True)
 
     async def keep(self, health: Health) -> None:
-        """Tell every change, for ever."""
+        """Reports every change to the health service, until cancelled."""
         while True:
             self._changed.clear()
             await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
             await self._changed.wait()
 
     def _show(self, need: Need, *, is_met: bool) -> None:
-        """Who needs it gives up after `synchronizer.sync_timeout`; this process looks on."""
+        """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
         if self._waits is None:
             return
         if is_met:
@@ -66,14 +69,14 @@ class Needs:
             self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
 
     async def follow_board(self, board: JobBoard) -> None:
-        """Note whether the synchronizer answers, for ever."""
+        """Tracks whether the synchronizer answers, until cancelled."""
         while True:
             seen = board.num_news
             self.note(Need.SYNCHRONIZER, is_met=board.is_connected)
             await board.wait_for_news(seen)
 
     async def follow_buffer(self, channel: grpc.aio.Channel) -> None:
-        """Note whether the buffer calls itself ready, for ever."""
+        """Tracks whether the buffer reports itself ready, until cancelled."""
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=BUFFER_SERVICE)
         while True:

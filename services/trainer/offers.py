@@ -1,4 +1,4 @@
-"""The newest weights, also from memory to memory; their files are written before."""
+"""Offers the newest weights for transfer from memory, after their files are written."""
 
 import logging
 import threading
@@ -10,13 +10,13 @@ from trinity.transfer.sending import WeightsOffer
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-"""Who has not got them by then takes the files."""
+"""Explorers that have not received them by then load the files."""
 
 
 class Offers:
-    """One version at a time: a newer one takes the place of the one before.
+    """Offers one version at a time; a newer one replaces the previous.
 
-    Invariant: what is offered does not change, so it is a copy of what is trained.
+    Invariant: what is offered does not change, so it is a copy of the weights in training.
 
         offers = Offers(host="127.0.0.1", name="weights", limits=limits)
         announced = offers.begin(exported)
@@ -31,7 +31,7 @@ class Offers:
         self._newest: WeightsOffer | None = None
 
     def begin(self, exported: Exported) -> Offer | None:
-        """Offer these; None where that cannot be, and files have to do."""
+        """Offers these weights; returns None where that fails and explorers must load the files."""
         self._withdraw()
         try:
             self._newest = WeightsOffer(
@@ -43,14 +43,14 @@ class Offers:
             )
         except (OSError, RuntimeError) as error:
             logger.warning(
-                "weights are not offered, explorers take the files",
+                "weights are not offered, explorers load the files",
                 extra={"host": self._host, "reason": str(error)},
             )
             return None
         return self._newest.offer
 
     def close(self) -> None:
-        """Offer nothing more, after a while for the transfer that goes on."""
+        """Stops offering, after a short wait for a transfer under way."""
         self._withdraw(CLOSE_SECONDS)
 
     def _withdraw(self, wait_seconds: float = 0.0) -> None:

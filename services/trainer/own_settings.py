@@ -1,4 +1,4 @@
-"""What a user lays over a model's configuration, and imports before it: mistakes in it, named."""
+"""Checks of users' model overrides and of the modules imported before a model is built."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from trinity.config.near import did_you_mean
 from trinity.errors import UserError
 
 NESTED = "model_config"
-"""Where it is there, verl takes the keys below it for the model's."""
+"""If this key is present, verl takes the keys below it for the model's."""
 NOT_OF_THE_MODEL = frozenset({"attn_implementation"})
 
 
@@ -29,7 +29,7 @@ def import_library(name: str | None, section: str) -> None:
 
 
 def check_override(override: Mapping[str, JsonValue], directory: Path, section: str) -> None:
-    """verl takes any key for one of the model's, so a misspelt one would change nothing.
+    """Checks that every key is the model's: verl accepts any, so a typo would change nothing.
 
     Raises: UserError naming the key.
     """
@@ -48,6 +48,6 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
             )
         if isinstance(value, dict) and not isinstance(getattr(config, key), PretrainedConfig):
             raise UserError(
-                f"{where} cannot be laid over the model's: verl changes single values and the "
+                f"{where} cannot be merged into the model's: verl changes single values and the "
                 "keys of a model's parts; write it into a copy of config.json"
             )

@@ -1,9 +1,9 @@
-"""verl's engines, which take packed rows, taught to take right-padded ones as well.
+"""verl's engines for packed rows, extended to take right-padded rows as well.
 
-Where there is no flash attention, verl unpacks its rows again, token by token in Python. Causal
-attention never looks to the right, so padding there needs no mask and costs only its own flops.
+Without flash attention, verl unpacks its rows again, token by token in Python. Causal attention
+never looks to the right, so right padding needs no mask and costs only its own flops.
 
-N rows, C columns from `first_token` on, V tokens of the vocabulary.
+Shapes: N rows, C columns from `first_token` on, V tokens of the vocabulary.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
     """
 
     def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
-        """peft leaves names out that it does not find: they are looked for before."""
+        """Checks the layers' names first, as peft ignores names that match no layer."""
         config = self.model_config
         if config.lora_adapter_path is None:
             check_layers(
@@ -60,7 +60,7 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
 
     def prepare_model_outputs(
         self,
-        output: Any,  # the output class of whichever model was loaded
+        output: Any,  # the output class of the loaded model
         output_args: dict[str, Any],
         micro_batch: TensorDict,
         logits_processor_func: object,
@@ -87,16 +87,16 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """As verl's, but outputs stay with the loss function: verl would unbind them by rows."""
+        """Runs verl's step, but drops its outputs, which verl would unbind by rows."""
         loss, result = super().forward_step(micro_batch, loss_function, forward_only)
         result["model_output"] = {}
         return loss, result
 
 
 class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl carries no types
-    """The same for the critic: column c is the value of what stands before token first_token + c.
+    """The same for the critic: column c is the value of what precedes token first_token + c.
 
-    It is `values` [N, C].
+    The output is `values` [N, C].
     """
 
     def prepare_model_inputs(
@@ -110,7 +110,7 @@ class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl 
 
     def prepare_model_outputs(
         self,
-        output: Any,  # the output class of whichever model was loaded
+        output: Any,  # the output class of the loaded model
         output_args: dict[str, Any],
         micro_batch: TensorDict,
         logits_processor_func: object,
@@ -126,7 +126,7 @@ class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """As the policy's."""
+        """Runs verl's step, but drops its outputs, as the policy's engine does."""
         loss, result = super().forward_step(micro_batch, loss_function, forward_only)
         result["model_output"] = {}
         return loss, result
@@ -135,19 +135,22 @@ class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl 
 def _distribution_figures(
     all_NCV: torch.Tensor, entropy_NC: torch.Tensor, micro_batch: TensorDict
 ) -> dict[str, torch.Tensor]:
-    """What some advantages ask for; S = p (H + log p) is the entropy discriminator of a token."""
-    found = {}
+    """Computes what some advantages need of the whole distribution at each token.
+
+    The entropy discriminator is the policy's mean of S = p (H + log p).
+    """
+    figures = {}
     with torch.no_grad():
         if _is_set(micro_batch, "calculate_sum_pi_squared"):
-            found["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
+            figures["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
         if _is_set(micro_batch, "calculate_discriminator"):
             surprise_NCV = entropy_NC[..., None] + all_NCV
-            found["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
-    return found
+            figures["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
+    return figures
 
 
-def _as_names(given: str | list[str] | None) -> Names:
-    return given if isinstance(given, str) else tuple(given or ())
+def _as_names(names: str | list[str] | None) -> Names:
+    return names if isinstance(names, str) else tuple(names or ())
 
 
 def _is_set(micro_batch: TensorDict, name: str) -> bool:

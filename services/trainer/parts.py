@@ -1,6 +1,6 @@
-"""How a batch is dealt to ranks and cut into micro-batches; the two rows of a pair stay together.
+"""Splits a batch over ranks and into micro-batches; the two rows of a pair stay together.
 
-Rows are named by their numbers in the batch, from 0.
+Rows are identified by their numbers in the batch, from 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from services.trainer.rows import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
 
 Part = Sequence[int]
-"""The rows of a micro-batch."""
+"""The row numbers of a micro-batch."""
 Unit = Sequence[int]
-"""Rows that never part: one, or the two of a pair."""
+"""Rows that are never separated: a single row, or the two of a pair."""
 
 
 def units_of(rows: Sequence[TrainRow]) -> list[Unit]:
-    """Every row once, in order."""
+    """Returns the units of all rows, in order."""
     return [
         (number, number + 1) if row.side == "chosen" else (number,)
         for number, row in enumerate(rows)
@@ -28,16 +28,16 @@ def units_of(rows: Sequence[TrainRow]) -> list[Unit]:
 
 
 def rank_share(units: Sequence[Unit], rank: int, num_ranks: int) -> Sequence[Unit]:
-    """The rank's share: neighbouring units, shares differing by one unit at most."""
+    """Returns the rank's contiguous share of units; shares differ by one unit at most."""
     return units[len(units) * rank // num_ranks : len(units) * (rank + 1) // num_ranks]
 
 
 def micro_batches(
     rows: Sequence[TrainRow], units: Sequence[Unit], max_tokens: int, *, keep_order: bool = False
 ) -> list[Part]:
-    """Units of similar length together, so that padded no part has more than `max_tokens` tokens.
+    """Groups units of similar length, so that a padded micro-batch has at most `max_tokens` tokens.
 
-    A unit that is longer than that is on its own. With `keep_order` neighbours stay neighbours.
+    A unit longer than that is on its own. With `keep_order` neighbours stay neighbours.
     """
 
     def longest(part: Part) -> int:
@@ -56,21 +56,25 @@ def micro_batches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitter:
-    """Cuts batches for one rank. Every rank gets the same number of parts: calls are collective."""
+    """Splits batches for one rank.
+
+    Every rank gets the same number of micro-batches, as calls are collective.
+    """
 
     ranks: Ranks
     max_tokens: int
     keep_order: bool
 
     def parts(self, rows: Sequence[TrainRow], mask_BT: BoolMatrix) -> Iterator[tuple[Part, bool]]:
-        """Parts of the units that the mask leaves something of, and whether a part is the last.
+        """Yields micro-batches of the units that the mask leaves tokens in, and if each is the
+        last.
 
-        They are filled up with empty ones to the busiest rank's number, which is at least 1.
+        Empty ones are added up to the busiest rank's number, which is at least 1.
         """
         has_tokens_B = np.asarray(mask_BT.any(-1))
         share = rank_share(units_of(rows), self.ranks.rank, self.ranks.num_ranks)
         trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
-        found = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
-        num_parts = max(1, int(self.ranks.max(len(found))))
+        batches = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
+        num_parts = max(1, int(self.ranks.max(len(batches))))
         for index in range(num_parts):
-            yield found[index] if index < len(found) else (), index == num_parts - 1
+            yield batches[index] if index < len(batches) else (), index == num_parts - 1

@@ -1,4 +1,4 @@
-"""Calls that outlast a peer's restart: they wait under a name, up to a deadline or a stop."""
+"""Retries calls while a peer restarts: each wait is named, and ends by a deadline or a stop."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 0.5
-"""A peer that was killed is back within seconds; a question costs it nothing."""
+"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
 ASK_AGAIN_SECONDS = 1.0
 
 
@@ -27,7 +27,7 @@ class StopRequested(Exception):
 
 
 class Patience:
-    """Calls one peer, again while it is away or not yet ready, for `seconds` at most.
+    """Calls one peer, and retries while it is away or not yet ready, for `seconds` at most.
 
     patience = Patience(peer="buffer", seconds=3600, stop=stop, waits=waits)
     patience.call(lambda: stub.FinishTraining(request, timeout=10))
@@ -42,32 +42,32 @@ class Patience:
         self._waits = waits
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """The answer of the first attempt that reaches the peer.
+        """Returns the answer of the first attempt that reaches the peer.
 
-        Raises: the RpcError that a refusal means (Superseded when a newer incarnation exists),
+        Raises: the error that a refusal stands for (Superseded when a newer incarnation exists),
         RunFailed when the peer stays away too long, StopRequested.
         """
         name = f"{self._peer} away"
         deadline = time.monotonic() + self._seconds
-        pause, said = FIRST_PAUSE_SECONDS, ""
+        pause, logged = FIRST_PAUSE_SECONDS, ""
         try:
             while True:
                 try:
                     return attempt()
                 except grpc.RpcError as error:
                     reason = self._why_again(error, deadline)
-                if reason != said:
-                    logger.warning("will try again", extra={"reason": reason})
-                    said = reason
+                if reason != logged:
+                    logger.warning("call failed, retrying", extra={"reason": reason})
+                    logged = reason
                 self._wait(name, reason, min(pause, deadline - time.monotonic()))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         finally:
             self._waits.clear(name)
 
     def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
-        """The first answer for which `not_yet` names no reason to ask again.
+        """Returns the first answer for which `not_yet` gives no reason to ask again.
 
-        Raises: as `call`; RunFailed also when the reasons do not end in time.
+        Raises: as `call`; also RunFailed when the peer is not ready in time.
         """
         name = f"{self._peer} not ready"
         deadline = time.monotonic() + self._seconds
@@ -88,7 +88,7 @@ class Patience:
             self._waits.clear(name)
 
     def _wait(self, name: str, reason: str, seconds: float) -> None:
-        """Under that name, unless told to stop.
+        """Waits under that name, unless told to stop.
 
         Raises: StopRequested.
         """

@@ -1,7 +1,7 @@
-"""From a batch to what its losses need: forward passes, then advantages.
+"""Prepares a batch for its losses: forward passes, then advantages.
 
-B rows of T response tokens. Every rank computes the same, so that masks, advantages and counts do
-not depend on how the batch is dealt to ranks.
+Shapes: B rows of T response tokens. Every rank computes the same, so that masks, advantages and
+counts do not depend on how the batch is split over ranks.
 """
 
 import time
@@ -28,10 +28,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What the forward passes gave, [B, T]."""
+    """The results of the forward passes, [B, T]."""
 
     policy: Mapping[str, FloatMatrix]
-    """Before the step: log-probabilities, and what the advantage asks for."""
+    """Computed before the step: log-probabilities, and what the advantage needs."""
     reference_BT: FloatMatrix | None
     values_BT: FloatMatrix | None
     metrics: Mapping[str, float]
@@ -52,9 +52,9 @@ class Preparation:
         self._roles = roles
 
     def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
-        """All that is known before a weight moves; the coefficient is of the rewards' penalty.
+        """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
 
-        Raises: UserError when an advantage asks for what there is not.
+        Raises: UserError when an advantage needs data that the batch does not have.
         """
         prepared = PreparedBatch.of(batch)
         passed = self._passes(prepared)
@@ -68,16 +68,16 @@ class Preparation:
             return prepared
         started = time.perf_counter()
         rollouts = Rollouts.of(prepared, passed.values_BT)
-        found = estimate(self._recipe, rollouts, kl_coef)
-        estimated = _with_estimate(prepared, rollouts.numbers, found, passed.values_BT)
+        estimates = estimate(self._recipe, rollouts, kl_coef)
+        estimated = _with_estimate(prepared, rollouts.numbers, estimates, passed.values_BT)
         if self._choose is not None:
             chosen_BT = chosen_tokens(self._choose, estimated, self._seed)
             estimated = replace(estimated, chosen_BT=chosen_BT)
         seconds = {"time/adv": time.perf_counter() - started}
-        return replace(estimated, metrics={**prepared.metrics, **found.metrics, **seconds})
+        return replace(estimated, metrics={**prepared.metrics, **estimates.metrics, **seconds})
 
     def _passes(self, prepared: PreparedBatch) -> Passed:
-        """Each only where something needs it, and timed."""
+        """Runs the forward passes that are needed, and times each."""
         roles, names = self._roles, self._actor_outputs
         metrics: dict[str, float] = {}
         policy: Mapping[str, FloatMatrix] = {}
@@ -98,30 +98,30 @@ class Preparation:
 def _with_estimate(
     prepared: PreparedBatch,
     numbers: IntVector,
-    found: Estimate,
+    estimates: Estimate,
     values_BT: FloatMatrix | None,
 ) -> PreparedBatch:
-    """The rollouts' rows as estimated, the others as they are."""
+    """Writes the estimates into the rollouts' rows; the other rows stay as they are."""
     critic = None
-    if values_BT is not None and found.returns_NT is not None:
+    if values_BT is not None and estimates.returns_NT is not None:
         nothing_BT = np.zeros_like(values_BT)
         critic = CriticTargets(
             old_values_BT=values_BT,
-            returns_BT=_laid_over(nothing_BT, numbers, found.returns_NT),
-            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, found.critic_mask_NT),
+            returns_BT=_laid_over(nothing_BT, numbers, estimates.returns_NT),
+            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, estimates.critic_mask_NT),
         )
     corrections_BT = None
-    if found.corrections_NT is not None:
+    if estimates.corrections_NT is not None:
         ones_BT = np.ones(prepared.layout.shape)
-        corrections_BT = _laid_over(ones_BT, numbers, found.corrections_NT)
+        corrections_BT = _laid_over(ones_BT, numbers, estimates.corrections_NT)
     return replace(
         prepared,
-        mask_BT=_laid_over(prepared.mask_BT, numbers, found.mask_NT),
-        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, found.old_NT),
-        advantages_BT=_laid_over(prepared.advantages_BT, numbers, found.advantages_NT),
+        mask_BT=_laid_over(prepared.mask_BT, numbers, estimates.mask_NT),
+        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, estimates.old_NT),
+        advantages_BT=_laid_over(prepared.advantages_BT, numbers, estimates.advantages_NT),
         corrections_BT=corrections_BT,
         critic=critic,
-        kl=found.kl,
+        kl=estimates.kl,
     )
 
 
@@ -135,5 +135,5 @@ def _laid_over(
 
 def _timed(compute: Callable[[], R]) -> tuple[R, float]:
     started = time.perf_counter()
-    found = compute()
-    return found, time.perf_counter() - started
+    result = compute()
+    return result, time.perf_counter() - started

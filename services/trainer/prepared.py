@@ -1,4 +1,4 @@
-"""What is known of a batch before any weight moves: the same on every rank."""
+"""The data of a batch before any weight changes, the same on every rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ BoolVector = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticTargets:
-    """What the critic learns from."""
+    """The inputs of the critic's loss."""
 
     old_values_BT: FloatMatrix
     returns_BT: FloatMatrix
@@ -30,29 +30,29 @@ class PreparedBatch:
     batch: TrainBatch
     layout: Layout
     mask_BT: BoolMatrix
-    """Tokens that the policy's loss looks at."""
+    """Tokens that the policy's loss is computed on."""
     given_mask_BT: BoolMatrix
-    """Those that it would have looked at without correction and advantage."""
+    """The same before correction and advantage."""
     old_logprobs_BT: FloatMatrix
-    """Of the policy that ratios are taken to."""
+    """By the policy in the denominator of ratios."""
     rollout_logprobs_BT: FloatMatrix
-    """Of the policy that made the tokens."""
+    """By the policy that generated the tokens."""
     advantages_BT: FloatMatrix
     policy: Mapping[str, FloatMatrix] = field(default_factory=dict)
-    """What was computed of the policy that the step starts from: log-probabilities and others."""
+    """Outputs of the policy that the step starts from: log-probabilities and others."""
     corrections_BT: FloatMatrix | None = None
     """Factors on the policy's losses."""
     reference_logprobs_BT: FloatMatrix | None = None
     chosen_BT: BoolMatrix | None = None
-    """Tokens that the policy's loss treats apart."""
+    """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
     kl: float | None = None
-    """Divergence that the rewards were penalised for."""
+    """The divergence that the rewards were penalised for."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: TrainBatch) -> "PreparedBatch":
-        """The batch as it comes."""
+        """Returns the batch before any computation."""
         layout = Layout(batch.rows)
         mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
         rollout_BT = layout.stack((row.rollout_logprobs for row in batch.rows), np.float64)
@@ -70,7 +70,7 @@ class PreparedBatch:
 
     @property
     def rows(self) -> Sequence[TrainRow]:
-        """The batch's, in their order."""
+        """The batch's rows, in order."""
         return self.batch.rows
 
     @property
@@ -79,7 +79,7 @@ class PreparedBatch:
         return np.array([row.is_expert for row in self.rows], dtype=np.bool_)
 
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
-        """Counts over the whole batch."""
+        """Counts rows and tokens over the whole batch."""
         return BatchTotals.of(
             mask_BT.sum(-1),
             max_response_tokens=max_response_tokens,

@@ -1,4 +1,4 @@
-"""Publishing weights: files first, then the synchronizer's word, then the buffer's leases."""
+"""Publishes weights: writes files, announces them to the synchronizer, then to the buffer."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from services.trainer.weights import Exported, PublishedWeights, WeightsStore, w
 
 
 class Publisher:
-    """Publishes versions of one incarnation and deletes those nobody needs any more."""
+    """Publishes versions of one incarnation and deletes those that are no longer needed."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Publisher:
         incarnation: int,
         offers: Offers | None = None,
     ) -> None:
-        """With `offers` each version is given from memory too, which takes a copy of it."""
+        """Copies each version if there are `offers`, which also send it from memory."""
         self._store = store
         self._buffer = buffer
         self._synchronizer = synchronizer
@@ -34,14 +34,14 @@ class Publisher:
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
         self.newest: PublishedWeights | None = None
-        """What this incarnation published last; only the first rank knows."""
+        """The last version that this incarnation published; known to the first rank alone."""
 
     def publish(self, learner: Learner, version: int) -> None:
-        """Every rank gives its part of the weights, the first writes and announces. Collective."""
+        """Gathers the weights of all ranks; the first writes and announces them. Collective."""
         self.announce(self.collect(learner), version)
 
     def collect(self, learner: Learner, *, copied: bool = False) -> Exported | None:
-        """The weights as they are published, on the first rank; None elsewhere. Collective.
+        """Returns the weights to publish on the first rank, None elsewhere. Collective.
 
         Unless they are `copied`, they change with the next train step.
         """
@@ -52,7 +52,7 @@ class Publisher:
         return None
 
     def announce(self, exported: Exported | None, version: int) -> None:
-        """Write what was collected and make it known; elsewhere than on the first rank nothing."""
+        """Writes and announces what was collected; does nothing on other ranks than the first."""
         if exported is None:
             return
         weights = self._store.write(exported, version=version, incarnation=self._incarnation)
@@ -61,7 +61,7 @@ class Publisher:
         self._announce(weights)
 
     def adopt(self, version: int) -> bool:
-        """Publish an earlier life's copy of a version; False when none is intact. Collective."""
+        """Publishes an earlier life's copy of a version; False when none is intact. Collective."""
         adopted = None
         if self._ranks.is_first:
             adopted = self._store.adopt(version, self._incarnation)
@@ -75,7 +75,7 @@ class Publisher:
         self.note_evaluations(self._buffer.record_version(weights))
 
     def hash_now(self, learner: Learner) -> bytes:
-        """Of the weights as they would be published now, on all ranks. Collective."""
+        """Hashes the weights as they would be published now, on all ranks. Collective."""
         return hash_on_all(
             learner.weights(),
             lambda tensors: weights_hash(self._store.as_exported(tensors)),
@@ -83,13 +83,13 @@ class Publisher:
         )
 
     def note_evaluations(self, pinned: set[int]) -> None:
-        """Versions that open evaluations need; what nobody needs is deleted."""
+        """Records the versions that open evaluations need; deletes those no longer needed."""
         self._pinned_by_evaluations = pinned
         removed = self._store.prune(self._pinned_by_members | self._pinned_by_evaluations)
         if removed:
             self._synchronizer.retire(removed)
 
     def finish(self) -> None:
-        """The stage ends with the newest version."""
+        """Ends the stage with the newest version."""
         assert self.newest is not None
         self._synchronizer.finish(self.newest)

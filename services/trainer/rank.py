@@ -1,6 +1,7 @@
-"""One rank of the gang: `python -m services.trainer.rank`, started by the trainer service alone.
+"""One rank of the gang: `python -m services.trainer.rank`, started only by the trainer service.
 
-It imports what is heavy, joins the gang, says that it is ready, and trains the stages ordered.
+It imports the heavy libraries, joins the gang, reports that it is ready, and trains the stages
+ordered.
 """
 
 import logging
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # it imports torch
 logger = logging.getLogger(__name__)
 
 GANG_TIMEOUT = timedelta(days=365)
-"""Ranks wait for the first one as long as that waits for a batch, which has its own limit."""
+"""Ranks wait for the first one as long as it waits for a batch, which has a limit of its own."""
 QUIET = {
     "VERL_LOGGING_LEVEL": "WARN",
     "TOKENIZERS_PARALLELISM": "false",
@@ -37,29 +38,29 @@ QUIET = {
 }
 FAILED = 1
 LASTING = (UserError, RunFailed, PreconditionFailed, InvalidRequest, NotFound)
-"""Errors that come again however often one tries."""
+"""Errors that a retry does not cure."""
 
 
 class PrintedLines:
-    """Takes what libraries print and logs it, at the level of details."""
+    """Logs what libraries print, at debug level."""
 
     def write(self, text: str) -> int:
-        """Log every line that says something."""
+        """Logs every line that is not empty."""
         for line in text.splitlines():
             if line.strip():
                 logger.debug("printed", extra={"line": line.strip()})
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: no text is buffered."""
 
     def isatty(self) -> bool:
-        """Libraries ask before they choose colours."""
+        """Returns False: libraries ask before they choose colours."""
         return False
 
 
 def main() -> int:
-    """Serve orders until told to stop; the exit code is then 0, after a reported failure 1."""
+    """Serves orders until told to stop; returns 0, or 1 after a reported failure."""
     die_with_parent()
     name = f"trainer-rank-{os.environ['RANK']}"
     level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO")
@@ -92,7 +93,7 @@ def main() -> int:
 
 
 def _serve(link: RankLink, ranks: "Ranks") -> int:
-    """Train what is ordered; the exit code."""
+    """Trains the stages ordered; returns the exit code."""
     from services.trainer.stage_setup import run_stage
 
     while (order := link.next_order()) is not None:
@@ -100,9 +101,9 @@ def _serve(link: RankLink, ranks: "Ranks") -> int:
             link.send(run_stage(order, ranks=ranks, link=link))
         except StopRequested:
             break
-        except Exception as error:  # the edge of a stage: whatever it was, the service is told
+        except Exception as error:  # the edge of a stage: every error is reported
             if link.stop.is_set():
-                logger.info("abandoned what it did: the gang stops")
+                logger.info("abandoned the stage: the gang stops")
                 break
             logger.exception("the stage failed on this rank")
             link.send(failure_of(error))
@@ -111,15 +112,15 @@ def _serve(link: RankLink, ranks: "Ranks") -> int:
 
 
 def _num_threads() -> int:
-    """Sums depend on how many threads make them, so their number follows from the machine alone."""
-    given = os.environ.get("OMP_NUM_THREADS")
-    if given:
-        return int(given)
+    """Returns a number that depends on the machine alone, as the order of sums depends on it."""
+    configured = os.environ.get("OMP_NUM_THREADS")
+    if configured:
+        return int(configured)
     return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
 
 
 def failure_of(error: Exception) -> StageFailed:
-    """What a person can act on."""
+    """Returns a failure with a reason that a person can act on."""
     if isinstance(error, LASTING):
         return StageFailed(reason=str(error), can_retry=False)
     if type(error).__name__ == "OutOfMemoryError":

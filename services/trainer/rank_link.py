@@ -29,12 +29,12 @@ ORPHANED = 3
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process with the service's; the closed pipe is the second line."""
+    """Has the kernel kill this process with the service's; the closed pipe is the fallback."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class RankLink:
-    """Orders from the service and events to it.
+    """Receives orders from the service and sends events to it.
 
     `stop` is set by a stop order, which also closes the channels given to `close_on_stop`, so that
     no long poll outlasts it.
@@ -52,37 +52,37 @@ class RankLink:
 
     @classmethod
     def from_environment(cls) -> "RankLink":
-        """The pipes this process was started with; begins to listen."""
+        """Opens the pipes this process was started with, and begins to listen."""
         link = cls(orders=sys.stdin, events_descriptor=int(os.environ[EVENTS_VARIABLE]))
         threading.Thread(target=link._listen, name="orders", daemon=True).start()
         return link
 
     def next_order(self) -> StageOrder | None:
-        """The next stage; None when it is time to exit."""
+        """Returns the next stage; None when it is time to exit."""
         return self._pending.get()
 
     def close_on_stop(self, channels: list[grpc.Channel]) -> None:
-        """Channels of the stage at hand."""
+        """Registers the channels of the current stage."""
         with self._lock:
             self._channels = channels
 
     def send(self, event: Event) -> None:
-        """Tell the service, whole lines only."""
+        """Sends an event to the service as one whole line."""
         with self._lock:
             os.write(self._events_descriptor, encode(event))
 
     def begin(self, incarnation: int) -> None:
-        """The life that later activities belong to."""
+        """Sets the incarnation that later activities belong to."""
         self._incarnation = incarnation
 
     def report_activity(self, activity: str, step: int, version: int) -> None:
-        """Say what this rank does."""
+        """Reports this rank's activity."""
         self.send(
             Activity(activity=activity, incarnation=self._incarnation, step=step, version=version)
         )
 
     def report_alive(self) -> None:
-        """Say that this rank gets on, however long what it does takes."""
+        """Reports a sign of life during a long activity."""
         self.send(Alive())
 
     def _listen(self) -> None:

@@ -1,4 +1,4 @@
-"""What a rank waits for, told to its service, which shows it to everybody."""
+"""A rank's waits, reported to its service, which shows them in its status."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from services.trainer.messages import Waiting
 
 
 class NamedWaits(Protocol):
-    """Takes waits by name; `trinity.waits.Waits` is one."""
+    """Accepts waits by name; `trinity.waits.Waits` is one."""
 
     def set(
         self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0
@@ -18,7 +18,7 @@ class NamedWaits(Protocol):
 
 
 class RankWaits:
-    """A rank's waits; usable from threads."""
+    """A rank's waits; thread-safe."""
 
     def __init__(self, send: Callable[[Waiting], None]) -> None:
         self._send = send
@@ -26,7 +26,7 @@ class RankWaits:
         self._open: set[str] = set()
 
     def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
-        """Say that the wait of this name goes on."""
+        """Reports that the wait of this name continues."""
         with self._lock:
             self._open.add(name)
         self._send(
@@ -36,7 +36,7 @@ class RankWaits:
         )
 
     def clear(self, name: str) -> None:
-        """Say that the wait of this name is over, if it goes on."""
+        """Reports that the wait of this name is over, if it was open."""
         with self._lock:
             is_open = name in self._open
             self._open.discard(name)

@@ -1,4 +1,4 @@
-"""The gang as one rank sees it: who it is, and the few collectives that training needs."""
+"""The gang as one rank sees it: its number, and the few collectives that training needs."""
 
 import os
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for the gang."""
+        """True if this rank leads the gang."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
@@ -35,7 +35,7 @@ class Ranks:
         return [float(value) for value in tensor.tolist()]
 
     def sum_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Entry by entry, in one message; the ranks' matrices have one shape."""
+        """Sums matrices of one shape over the ranks, in one message."""
         if self.num_ranks == 1:
             return matrix
         tensor = torch.from_numpy(matrix.copy())
@@ -44,7 +44,7 @@ class Ranks:
         return summed
 
     def max(self, value: float) -> float:
-        """The largest of the ranks' values."""
+        """Returns the largest of the ranks' values."""
         if self.num_ranks == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64)
@@ -52,7 +52,7 @@ class Ranks:
         return float(tensor.item())
 
     def from_first(self, values: Sequence[int]) -> list[int]:
-        """The first rank's numbers, on all; the others pass as many."""
+        """Returns the first rank's numbers, on all ranks; the others pass as many."""
         if self.num_ranks == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -60,7 +60,7 @@ class Ranks:
         return [int(value) for value in tensor.tolist()]
 
     def bytes_from_first(self, data: bytes) -> bytes:
-        """The first rank's bytes, on all."""
+        """Returns the first rank's bytes, on all ranks."""
         if self.num_ranks == 1:
             return data
         (length,) = self.from_first([len(data)])
@@ -71,17 +71,18 @@ class Ranks:
         return bytes(tensor.numpy())
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Waits for all ranks."""
         if self.num_ranks > 1:
             torch.distributed.barrier()
 
 
 def join_gang(timeout: timedelta) -> Ranks:
-    """Form the process group that the environment describes, on loopback alone.
+    """Forms the process group that the environment describes, on loopback alone.
 
     RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
-    listening socket, so that no port is bound twice and none is open to the network. Raises:
-    UserError where there are GPUs, and fewer than ranks.
+    listening socket, so that no port is bound twice and none is open to the network.
+
+    Raises: UserError if there are GPUs, but fewer than ranks.
     """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     listener = int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None

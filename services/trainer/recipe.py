@@ -1,4 +1,4 @@
-"""Which parts a stage's train step has, as functions."""
+"""The parts of a stage's train step, as functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 from trinity.config.plan import StagePlan
 
 DISTRIBUTION_NEEDS = ("collision", "discriminator")
-"""What advantages may ask for besides entropies, which are nearly free."""
+"""Further data that advantages may need, besides entropies, which are nearly free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateRecipe:
-    """How rollouts become advantages."""
+    """The functions and settings that turn rollouts into advantages."""
 
     bypass: bool
-    """Whether ratios are taken to the policy that made the tokens; else to the proximal one."""
+    """True if ratios are taken to the rollout policy; otherwise to the proximal one."""
     correction: CorrectionSettings | None
     penalty: str
     """Name of the divergence's estimator, or none."""
@@ -27,7 +27,7 @@ class EstimateRecipe:
 
     @classmethod
     def of(cls, plan: StagePlan) -> "EstimateRecipe":
-        """As the plan says.
+        """Builds the recipe from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.
         """
@@ -46,7 +46,7 @@ class EstimateRecipe:
 
 
 def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
-    """What is computed of the policy before it moves; nothing costs nothing."""
+    """Returns the names of the outputs to compute before the policy changes; empty if none."""
     if not plan.has_rollouts:
         return ()
     algorithm = plan.algorithm

@@ -1,4 +1,4 @@
-"""The reference: the stage's starting weights, which never move."""
+"""The reference policy: the stage's starting weights, which never change."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from trinity.config.plan import StagePlan
 
 
 class PolicyWithoutAdapter:
-    """The policy's own model as it was before it had an adapter, so it is there but once."""
+    """The policy's own model with its adapter off, so that it is in memory only once."""
 
     def __init__(self, *, worker: TinkerTrainingWorker, adapter: Adapter, calls: Calls) -> None:
         self._worker = worker
@@ -21,18 +21,18 @@ class PolicyWithoutAdapter:
         self._calls = calls
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
-        """Of the tokens, [B, T]."""
+        """Computes log-probabilities of the tokens, [B, T]."""
         with self._adapter.off():
             return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 class Reference:
-    """A policy that only says log-probabilities. Collective."""
+    """A policy that only computes log-probabilities. Collective."""
 
     def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
         self._calls = calls
         self._worker = build_reference(plan, model_directory)
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
-        """Of the tokens, [B, T]."""
+        """Computes log-probabilities of the tokens, [B, T]."""
         return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]

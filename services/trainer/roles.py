@@ -1,4 +1,4 @@
-"""The models of a stage's gang: actor, and where the algorithm needs them, reference and critic."""
+"""The models of a stage: the actor and, where the algorithm needs them, reference and critic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from trinity.config.plan import StagePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """All are split over the same ranks."""
+    """The models, all sharded over the same ranks."""
 
     actor: Actor
     reference: Reference | PolicyWithoutAdapter | None
@@ -28,7 +28,8 @@ class Roles:
         critic_directory: Path,
         calls: Calls,
     ) -> "Roles":
-        """As the stage starts; the reference is of the model, wherever the policy begins.
+        """Loads them at the stage's start; the reference is of the model, wherever the policy
+        begins.
 
         Raises: UserError when a model cannot be read.
         """

@@ -1,4 +1,4 @@
-"""The rollouts among a batch's rows, as what corrections and advantages are computed from."""
+"""The rollouts among a batch's rows, the input of corrections and advantages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from trinity.algorithm.token_advantage.token_batch import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """N of the batch's rows, T response tokens."""
+    """Shapes: N of the batch's rows, T response tokens."""
 
     numbers: IntVector
-    """Which rows of the batch."""
+    """Row numbers in the batch."""
     rows: Sequence[TrainRow]
     layout: Layout
     mask_NT: BoolMatrix
     rollout_NT: FloatMatrix
     advantages_NT: FloatMatrix
-    """As the buffer gave them."""
+    """Computed by the buffer."""
     policy: Mapping[str, FloatMatrix]
-    """What was computed of the policy before it moves: logprobs, entropies..."""
+    """Outputs of the policy before it changes: logprobs, entropies..."""
     reference_NT: FloatMatrix | None
     values_NT: FloatMatrix | None
 
     @classmethod
     def of(cls, prepared: PreparedBatch, values_BT: FloatMatrix | None) -> "Rollouts":
-        """All rows but the training data among them."""
+        """Selects all rows but the training data among them."""
         numbers = np.flatnonzero(~prepared.is_expert_B)
         rows = [prepared.rows[number] for number in numbers]
         reference_BT = prepared.reference_logprobs_BT
@@ -54,13 +54,13 @@ class Rollouts:
 
     @property
     def proximal_NT(self) -> FloatMatrix:
-        """Log-probabilities of the policy before the step, else of the one that made the tokens."""
+        """Log-probabilities by the policy before the step, else by the rollout policy."""
         return self.policy.get("logprobs", self.rollout_NT)
 
     def token_batch(
         self, mask_NT: BoolMatrix, rewards_NT: FloatMatrix, weights_NT: FloatMatrix | None
     ) -> TokenBatch:
-        """As advantages want it."""
+        """Returns the input of token advantages."""
         return TokenBatch(
             rewards_BT=rewards_NT,
             mask_BT=mask_NT,
@@ -79,17 +79,17 @@ class Rollouts:
         )
 
     def _teacher(self) -> FloatMatrix | None:
-        found = [row.teacher_logprobs for row in self.rows if row.teacher_logprobs is not None]
-        if len(found) < len(self.rows) or not found:
+        logprobs = [row.teacher_logprobs for row in self.rows if row.teacher_logprobs is not None]
+        if len(logprobs) < len(self.rows) or not logprobs:
             return None
-        return self.layout.stack(found, np.float64)
+        return self.layout.stack(logprobs, np.float64)
 
     def _baselines(self) -> FloatVector | None:
-        found = [row.reward_baseline for row in self.rows if row.reward_baseline is not None]
-        return np.array(found) if found and len(found) == len(self.rows) else None
+        baselines = [row.reward_baseline for row in self.rows if row.reward_baseline is not None]
+        return np.array(baselines) if baselines and len(baselines) == len(self.rows) else None
 
     def _reward_parts(self) -> Mapping[str, FloatVector]:
-        """Of every name that a row has one by."""
+        """Returns a vector for every name that any row has; NaN where a row has not."""
         parts = [{} if row.run_reward is None else row.run_reward.parts for row in self.rows]
         names = sorted({name for of_row in parts for name in of_row})
         return {
@@ -98,10 +98,10 @@ class Rollouts:
         }
 
     def rewards(self, mask_NT: BoolMatrix) -> FloatMatrix:
-        """Token by token.
+        """Computes rewards per token.
 
-        A run's reward is its last trained token's, where recursions over the mask see it; tokens
-        that a workflow rewarded itself have what they got.
+        A run's reward goes to its last trained token, where recursions over the mask see it; tokens
+        that a workflow rewarded itself keep those rewards.
         """
         rewards_NT = self.layout.stack(
             (
@@ -118,14 +118,14 @@ class Rollouts:
 
 
 def _reward_at_the_end(row: TrainRow) -> float:
-    """A row without tokens has no end."""
+    """Returns the reward for the last token; 0 for a row without tokens."""
     if row.token_rewards is not None or row.run_reward is None or not row.response_length:
         return 0.0
     return row.run_reward.reward
 
 
 def groups_of(rows: Sequence[TrainRow]) -> IntVector:
-    """Equal numbers are runs of one task in one explore step; a row without a run is alone."""
+    """Numbers the groups: runs of one task in one explore step; a row without a run is alone."""
     names = [
         f"row {number}" if row.run_reward is None else row.run_reward.assignment_id
         for number, row in enumerate(rows)
@@ -135,9 +135,9 @@ def groups_of(rows: Sequence[TrainRow]) -> IntVector:
 
 
 def lags_of(rows: Sequence[TrainRow], step: int) -> IntVector | None:
-    """How many steps older than the weights that the step starts from each row's oldest are.
+    """Returns how many steps each row's oldest weights lag behind those that the step starts from.
 
-    None where rows do not say.
+    Returns None if a row has no version.
     """
     versions = [row.oldest_version for row in rows if row.oldest_version is not None]
     if len(versions) < len(rows):

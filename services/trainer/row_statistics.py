@@ -1,4 +1,4 @@
-"""What a step taught about its rows and about how far rollouts are from the policy trained."""
+"""Statistics of a step's rows, and metrics of the gap between rollouts and the trained policy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class RowStatistics:
     """Means over a row's trained tokens."""
 
     mean_ratio: float
-    """Probability by the policy that the step started from, over that by which it was made."""
+    """Probability by the policy that the step started from, divided by the rollout policy's."""
     advantage: float
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
-    """By position in the batch, of the rollouts that were trained on."""
+    """Returns statistics of the rollouts that were trained on, by position in the batch."""
     numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
     mask_NT = prepared.mask_BT[numbers]
     differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
@@ -44,7 +44,7 @@ def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[in
 def off_policy_figures(
     prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
 ) -> dict[str, float]:
-    """Rollouts against the policy that the step started from; `seen` is what was computed of it."""
+    """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
     numbers = np.flatnonzero(~prepared.is_expert_B)
     given_NT = prepared.given_mask_BT[numbers]
     if not given_NT.any():

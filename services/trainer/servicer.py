@@ -17,7 +17,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         request: trainer_pb2.GetTrainerStatusRequest,
         context: grpc.aio.ServicerContext,
     ) -> trainer_pb2.GetTrainerStatusResponse:
-        """What the trainer does now."""
+        """Returns the trainer's current state."""
         del request, context
         state = self._state
         return trainer_pb2.GetTrainerStatusResponse(

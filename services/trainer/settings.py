@@ -16,13 +16,14 @@ class TrainerSettings(ServiceSettings):
     synchronizer: str
     """Address of the synchronizer, host:port."""
     tenant: str = ""
-    """Whose experiments it trains; empty for everybody's."""
+    """The tenant whose experiments it trains; empty for those of all tenants."""
     transfer_host: str = "127.0.0.1"
-    """IP address on which `sync_method: nccl` gives weights out, with ports of the kernel's choice.
-    What goes over it is neither encrypted nor asks for a token: a private network's."""
+    """IP address on which `sync_method: nccl` sends weights, on ports that the kernel chooses.
+    The traffic is neither encrypted nor authenticated by a token: use a private network's
+    address."""
     preload_ranks: int = Field(default=1, ge=0)
     """Ranks started at once, before a stage asks: importing takes longer than anything else."""
     max_restarts: int = Field(default=3, ge=0)
     """Restarts of the gang without a newly trained step before the stage fails."""
     stop_seconds: float = Field(default=8.0, ge=0)
-    """How long ranks may take to stop before they are killed."""
+    """Time that ranks may take to stop before they are killed."""

@@ -1,4 +1,4 @@
-"""Mean, largest and smallest of a figure, as metrics."""
+"""Mean, maximum and minimum of a quantity, as metrics."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def spread(name: str, values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float]:
-    """Nothing where there are no values."""
+    """Returns the three metrics; none where there are no values."""
     ordered = sorted(float(value) for value in values)
     if not ordered:
         return {}

@@ -1,4 +1,4 @@
-"""One life of the gang in one stage: from its order until it has ended, died or is not wanted."""
+"""One life of the gang in one stage: from its order until it ends, dies or is no longer needed."""
 
 import asyncio
 import math
@@ -16,11 +16,11 @@ from services.trainer.watchdog import Watchdog
 SILENCE = "silence"
 SHOWN_SILENCE_SECONDS = 2.0
 LAST_LISTEN_SECONDS = 0.1
-"""What ranks said while the service itself was held up counts, however late it is read."""
+"""Least time to listen: what ranks sent while the service was held up counts, however late."""
 
 
 class Outcome(Enum):
-    """How a life ended."""
+    """The ways in which a life ends."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -28,23 +28,23 @@ class Outcome(Enum):
     SUPERSEDED = "superseded"
     """A newer incarnation trains the stage."""
     DIED = "died"
-    """Another life may fare better."""
+    """Another life may succeed."""
     HOPELESS = "hopeless"
     """Another life would end the same way."""
     UNWANTED = "unwanted"
-    """Nobody wants the stage any more, or the service stops."""
+    """The stage is no longer to be trained, or the service stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeEnd:
-    """How and why a life ended; only after FINISHED are its ranks of further use."""
+    """The outcome of a life and its reason; the ranks are of further use only after FINISHED."""
 
     outcome: Outcome
     reason: str = ""
 
 
 class StageLife:
-    """Follows the gang, and ends with the first rank that ends otherwise than by finishing."""
+    """Follows the gang, and ends with the first rank that ends in any way but by finishing."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class StageLife:
         self._stop_seconds = stop_seconds
         self._unwanted_since: float | None = None
         self.made_progress = False
-        """Whether a step was trained for the first time."""
+        """True if a step was trained for the first time."""
 
     async def run(self) -> LifeEnd:
-        """Have the stage trained."""
+        """Has the stage trained."""
         watchdog = Watchdog(self._job.silence_seconds)
         self._gang.order(self._job.order)
         num_finished = 0
@@ -89,7 +89,7 @@ class StageLife:
         return LifeEnd(Outcome.FINISHED)
 
     async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
-        """What a rank says next, or why there is no more to listen for."""
+        """Returns a rank's next event, or the end of the life."""
         shown = asyncio.get_running_loop().call_later(
             SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
         )
@@ -100,7 +100,7 @@ class StageLife:
             self._state.clear_wait(SILENCE)
 
     def _show_silence(self, watchdog: Watchdog) -> None:
-        """Ranks that do not say what they wait for are what this process waits for."""
+        """Shows a wait for ranks that have not said what they wait for themselves."""
         if watchdog.is_excused:
             return
         self._state.set_wait(
@@ -127,9 +127,9 @@ class StageLife:
         return LifeEnd(Outcome.UNWANTED)
 
     def _unwanted_seconds(self) -> float:
-        """How long to go on listening, as far as the stage is wanted.
+        """Returns how long to go on listening; infinite while the stage is to be trained.
 
-        It also stops being wanted when its ranks have finished it: they soon say so.
+        A stage also leaves the list when its ranks have finished it: they soon report that.
         """
         if not self._board.is_connected or self._board.wants(self._job.key):
             self._unwanted_since = None
@@ -142,7 +142,7 @@ class StageLife:
         return self._unwanted_since + self._stop_seconds - now
 
     async def _next(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
-        """What the gang says; None when news, the stop or the time limit come first."""
+        """Returns the gang's next event; None when news, the stop or the time limit come first."""
         hearing = asyncio.create_task(self._gang.hear())
         others: list[asyncio.Task[object]] = [
             asyncio.create_task(self._stop.wait()),
@@ -158,7 +158,7 @@ class StageLife:
         return None
 
     def _note(self, heard: RankEvent) -> None:
-        """Waits are all ranks' own; of what they do the first one speaks for all."""
+        """Records waits of all ranks, but activities of the first rank alone."""
         if isinstance(heard.event, Waiting):
             self._state.note_wait(heard.rank, heard.event)
         elif isinstance(heard.event, Activity) and heard.rank == 0:

@@ -6,17 +6,17 @@ The order within a step is: batch, train, publish (if due), report, checkpoint (
   before a manifest is written  leaves a directory that no row names: the next life removes it;
   between files and their row   likewise: what is not announced or committed does not count;
   after the last step           leaves the final version recorded: the next life finds it and only
-                                says again that it is done, or trains up to it and says so.
-As the batch of step s+1 is asked for only after version s is published, a life that has trained all
+                                reports again that it is done, or trains up to it and reports.
+As the batch of step s+1 is requested only after version s is published, a life that has trained all
 recorded batches again owes the explorers at most one version: the newest due.
 
 With `sync_style: explorer_driven` weights are published when the buffer asks for them in place of a
-batch, and a life that follows begins with the newest that were.
+batch, and a later life begins with the newest that were.
 
 Where rollouts run ahead of training (`sync_offset` above 0, another `sync_style`), publishing and
-the report go on beside the next step, one step's at most: then a version may be owed that is one
-step older. The next life publishes every version due that none before it has recorded: an
-evaluation may need that very one.
+the report run beside the next step, for one step at a time: then the version owed may be one step
+older. The next life publishes every version due that no earlier life has recorded: an evaluation
+may need that very one.
 """
 
 import logging
@@ -44,12 +44,12 @@ from trinity.telemetry.tracing import Span
 logger = logging.getLogger(__name__)
 
 ActivityReport = Callable[[str, int, int], None]
-"""Says what the rank does, the newest step reported and the newest version published."""
+"""Reports the rank's activity, the newest step reported and the newest version published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageParts:
-    """What a run works with."""
+    """The collaborators of a run."""
 
     plan: StagePlan
     ranks: Ranks
@@ -84,9 +84,9 @@ class StageRun:
         self._save_seconds: float | None = None
 
     def run(self) -> StageEnded:
-        """Train until the steps or the data end.
+        """Trains until the steps or the data end.
 
-        Raises: whatever ends a run early; nothing is lost by it.
+        Raises: any error that ends a run early; no recorded work is lost.
         """
         try:
             return self._run()
@@ -118,14 +118,14 @@ class StageRun:
         return StageEnded(outcome="finished")
 
     def _resume(self) -> None:
-        """Load the checkpoint; publish at once unless recorded batches come first."""
+        """Loads the checkpoint; publishes at once unless recorded batches come first."""
         life = self._parts.life
         if life.checkpoint is not None:
             self._parts.learner.load(life.checkpoint)
             if self._parts.plan.lora is not None:
                 self._parts.checkpoints.check_base(self._parts.learner, life.checkpoint)
         logger.info(
-            "a new life of the trainer",
+            "a new incarnation of the trainer",
             extra={
                 "incarnation": life.number,
                 "from_step": life.step,
@@ -136,7 +136,7 @@ class StageRun:
         self._publish_what_explorers_wait_for()
 
     def _publish_what_explorers_wait_for(self) -> None:
-        """No work is handed out before this life has published the newest version due."""
+        """Publishes the newest version due: no work is handed out before this life has."""
         due = self._version_to_republish()
         if self._is_due(self._step):
             self._publish()
@@ -144,11 +144,13 @@ class StageRun:
             if self._parts.publisher.adopt(due):
                 self._published = due
             else:
-                logger.warning("newer weights stand in for a version", extra={"version": due})
+                logger.warning(
+                    "publishing newer weights in place of a version", extra={"version": due}
+                )
                 self._publish()
 
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
-        """One step, in the order the module describes."""
+        """Trains one step, in the order that the module describes."""
         started = time.perf_counter()
         self._say("training again" if batch.replayed else "training")
         plan, total_steps = self._parts.plan, self._parts.total_steps
@@ -210,7 +212,7 @@ class StageRun:
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
 
     def _report(self, step: int, outcome: StepOutcome) -> None:
-        """The first rank speaks for all."""
+        """Reports the step on the first rank."""
         if self._parts.ranks.is_first:
             pinned = self._parts.buffer.report_step(step, self._parts.life.number, outcome)
             self._parts.publisher.note_evaluations(pinned)
@@ -221,7 +223,7 @@ class StageRun:
         return step == self._parts.total_steps
 
     def _is_due(self, step: int) -> bool:
-        """Whether explorers need this version from this life; `_finish` sees to the final one."""
+        """True if explorers need this version from this life; `_finish` handles the final one."""
         if not self._parts.plan.needs_rollout:
             return False
         life = self._parts.life
@@ -234,7 +236,7 @@ class StageRun:
         return step % self._interval == 0 or self._is_last(step)
 
     def _version_to_republish(self) -> int:
-        """The newest due by the recorded steps; where versions are asked for, the newest given."""
+        """Returns the newest version due by recorded steps, or the newest that was asked for."""
         life = self._parts.life
         if self._asked:
             return max(life.known_version, 0)
@@ -272,7 +274,7 @@ class StageRun:
         self._say("finished the stage")
 
     def _compare_with_known(self) -> None:
-        """Whether this life came to the very weights that the one before had published."""
+        """Compares this life's weights with those that the previous life had published."""
         life = self._parts.life
         if self._step != life.known_version:
             return

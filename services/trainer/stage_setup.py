@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
-    """One life of the trainer in the stage, from its first call to its last.
+    """Runs one life of the trainer in the stage, from its first call to its last.
 
-    Raises: what made it fail; StopRequested when the service wants this rank to exit.
+    Raises: the error that made it fail; StopRequested when the service wants this rank to exit.
     """
     with ExitStack() as stack:
         try:
@@ -53,14 +53,14 @@ def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
 
 
 def _plan_of(order: StageOrder) -> StagePlan:
-    """An adapter to start from is the user's model's; after another stage one starts at zero."""
+    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
     plan = StagePlan.model_validate_json(order.plan_json)
     follows = bool(order.start_manifest_sha256)
     return plan.model_copy(update={"adapter_path": None}) if follows else plan
 
 
 class StageSetup:
-    """Everything a run needs, in the order in which it can be had."""
+    """Builds everything a run needs, in order of dependency."""
 
     def __init__(
         self, order: StageOrder, *, ranks: Ranks, link: RankLink, stack: ExitStack
@@ -84,7 +84,7 @@ class StageSetup:
         )
 
     def run(self) -> StageEnded:
-        """Resume and train, unless an earlier life had only to say that it was done."""
+        """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
         total_steps = self._total_steps()
@@ -149,16 +149,16 @@ class StageSetup:
         )
 
     def _total_steps(self) -> int | None:
-        """The smaller of what plan and data give; None when neither has an end."""
+        """Returns the smaller of the plan's and the data's steps; None when neither has an end."""
         opened = None
         if self._ranks.is_first:
             opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
         (known,) = self._ranks.from_first([opened or 0])
-        given = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
-        return min(given, default=None)
+        limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
+        return min(limits, default=None)
 
     def _was_finished(self, life: Incarnation) -> bool:
-        """Say again that the stage is done, if its final version is there and intact."""
+        """Reports again that the stage is done, if its final version exists and is intact."""
         if not life.finished_step:
             return False
         is_done = 0
@@ -181,7 +181,7 @@ class StageSetup:
         return None
 
     def _critic_start(self, start: Path) -> Path:
-        """The actor's start, unless the user gave the critic a model of its own."""
+        """Returns the actor's start, unless the user gave the critic a model of its own."""
         path = self._plan.critic_model_path
         if path is None or not self._plan.config.model.critic_model_path:
             return start
@@ -225,7 +225,7 @@ class StageSetup:
         )
 
     def _offers(self) -> Offers | None:
-        """Where weights are also given from memory, if the stage has it so."""
+        """Creates the transfer server of weights from memory, if the stage uses one."""
         if not (self._plan.sends_weights and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer

@@ -1,4 +1,4 @@
-"""What a stage starts from: the user's model, what the stage before ended with, or a former run."""
+"""Starting weights of a stage: the user's model, the previous stage's result, or a former run."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py"
 
 
 def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: NamedWaits) -> Path:
-    """The local directory, verified where it has a manifest; hub names are fetched. Collective.
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
 
     Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
     """
@@ -33,9 +33,9 @@ def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: 
 
 
 def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
-    """What the stage takes from a former run, as long as it needs that. Collective.
+    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
 
-    Raises: UserError where it is not what the plan needs.
+    Raises: UserError if it does not fit the plan.
     """
     path = plan.start_checkpoint
     if path is None or (has_checkpoint and not _stays_below(plan, path)):
@@ -49,7 +49,7 @@ def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> Star
 
 
 def _stays_below(plan: StagePlan, path: str) -> bool:
-    """Whether an adapter's checkpoints, which hold no more than that, rest on these weights."""
+    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
     is_there = plan.lora is not None and Path(path).is_dir()
     return is_there and start_checkpoint(path).num_ranks is None
 
@@ -58,9 +58,7 @@ def _verified(directory: Path, manifest_sha256: str) -> Path:
     try:
         verify(directory, bytes.fromhex(manifest_sha256))
     except ManifestError as error:
-        raise RunFailed(
-            f"the weights that the stage before ended with are damaged: {error}"
-        ) from error
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
     return directory
 
 
@@ -73,7 +71,7 @@ def _fetched(path: str, waits: NamedWaits) -> Path:
         return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model that the hub gives: "
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
             f"{str(error).splitlines()[0]}"
         ) from error
     finally:

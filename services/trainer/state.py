@@ -1,4 +1,4 @@
-"""What the trainer does now: read by status calls, told to the synchronizer."""
+"""The trainer's current state: read by status calls, sent with heartbeats."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -11,24 +11,24 @@ STAND_BY = "stand by"
 
 @dataclass(slots=True)
 class TrainerState:
-    """One per process; what is set goes out with the next heartbeat."""
+    """One per process; changes go out with the next heartbeat."""
 
     trainer_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     address: str = ""
-    """Where this trainer answers; empty where nobody can call it."""
+    """Address on which this trainer answers; empty where it cannot be called."""
     experiment_id: str = ""
     stage: str = ""
     activity: str = "starting"
     incarnation: int = 0
     step: int = 0
-    """Newest step trained; lives that train again do not lower it."""
+    """The newest step trained; lives that train again do not lower it."""
     num_ranks: int = 0
     num_gang_starts: int = 0
     heartbeats: Heartbeats | None = None
     _waits: set[str] = field(default_factory=set)
 
     def begin(self, experiment_id: str, stage: str) -> None:
-        """Work on a stage."""
+        """Records that work on a stage begins."""
         self.experiment_id, self.stage = experiment_id, stage
         self.incarnation = self.step = self.num_gang_starts = 0
         self.end_waits()
@@ -38,12 +38,12 @@ class TrainerState:
             self._set_activity("starting the ranks")
 
     def idle(self) -> None:
-        """Work on nothing."""
+        """Records that there is no stage to train."""
         self.begin("", "")
         self._set_activity("waiting for a stage")
 
     def stand_by(self, stage: str) -> None:
-        """Work on nothing, as another trainer does the work."""
+        """Records that another trainer does the work."""
         if self.experiment_id:
             self.begin("", "")
         self._set_activity("standing by")
@@ -51,7 +51,7 @@ class TrainerState:
         self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
     def note_activity(self, report: messages.Activity) -> bool:
-        """Take the first rank's report; answers whether a step is trained for the first time."""
+        """Records the first rank's report; returns True if a step was trained the first time."""
         is_progress = report.step > self.step
         self.incarnation = report.incarnation
         self.step = max(self.step, report.step)
@@ -61,7 +61,7 @@ class TrainerState:
         return is_progress
 
     def note_wait(self, rank: int, wait: messages.Waiting) -> None:
-        """A rank's wait goes on, or is over."""
+        """Records that a rank's wait continues, or is over."""
         name = f"rank {rank}: {wait.name}"
         if wait.waits_for:
             self.set_wait(
@@ -74,7 +74,7 @@ class TrainerState:
             self.clear_wait(name)
 
     def end_waits(self) -> None:
-        """The ranks that waited are gone, or do something else."""
+        """Clears all waits: the ranks that waited are gone, or do something else."""
         if self.heartbeats is not None:
             for name in self._waits:
                 self.heartbeats.waits.clear(name)
@@ -89,7 +89,7 @@ class TrainerState:
         deadline_seconds: float = 0.0,
         waited_seconds: float = 0.0,
     ) -> None:
-        """A wait goes on, as `Waits.set` has it; at the latest it is over with the ranks."""
+        """Records a wait, as `Waits.set` does; it ends with the ranks at the latest."""
         self._waits.add(name)
         if self.heartbeats is not None:
             self.heartbeats.waits.set(
@@ -101,7 +101,7 @@ class TrainerState:
             )
 
     def clear_wait(self, name: str) -> None:
-        """A wait is over."""
+        """Records that a wait is over."""
         if self.heartbeats is not None:
             self.heartbeats.waits.clear(name)
 

@@ -1,4 +1,4 @@
-"""Warnings about steps that went wrong, or look as if the run soon will."""
+"""Warnings about steps that went wrong, or that suggest the run soon will."""
 
 import logging
 import math
@@ -16,9 +16,9 @@ SPIKE_FACTOR = 10.0
 SMALLEST_SPIKE = 0.05
 """A divergence below this is no spike, however small the median."""
 GRADIENT_NORMS = ("actor/grad_norm", "critic/grad_norm")
-"""Of what moved in the step."""
+"""Norms of the models that were updated in the step."""
 DIVERGENCES = ("actor/ppo_kl", "actor/kl")
-"""Means per token, so that a size means the same in every run."""
+"""Means per token, so that a value means the same in every run."""
 
 
 class StepWarning(StrEnum):
@@ -37,13 +37,13 @@ EXPLANATIONS = {
 
 
 class StepWatch:
-    """Looks at each step's figures once, in order."""
+    """Checks each step's metrics once, in order."""
 
     def __init__(self) -> None:
         self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
 
     def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
-        """The figures with `warning/...` added; what is not a finite number is left out."""
+        """Adds `warning/...` to the metrics, and drops those that are not finite numbers."""
         warnings = self._warnings(batch, metrics)
         for warning in warnings:
             logger.warning(EXPLANATIONS[warning], extra={"step": batch.step, "warning": warning})
@@ -73,13 +73,15 @@ class StepWatch:
 
 
 def _has_equal_rewards(batch: TrainBatch) -> bool:
-    """Whether there are groups of several runs, and each gave all its runs the same reward.
+    """True if there are groups of several runs, and all runs of each group got the same reward.
 
-    Advantages do not tell: they may be of another kind than the reward less its group's mean.
+    Advantages do not show it: they need not be the reward less its group's mean.
     """
     groups: dict[str, list[RunReward]] = {}
     for row in batch.rows:
         if row.run_reward is not None:
             groups.setdefault(row.run_reward.assignment_id, []).append(row.run_reward)
-    compared = [group for group in groups.values() if len({one.run for one in group}) > 1]
-    return bool(compared) and all(len({one.reward for one in group}) == 1 for group in compared)
+    compared = [group for group in groups.values() if len({reward.run for reward in group}) > 1]
+    return bool(compared) and all(
+        len({reward.reward for reward in group}) == 1 for group in compared
+    )

@@ -1,4 +1,4 @@
-"""Figures that parts of a batch add up to."""
+"""Sums of metrics over the micro-batches of a batch."""
 
 import torch
 
@@ -16,11 +16,13 @@ class Sums:
         self._sums: dict[str, torch.Tensor] = {}
 
     def add(self, name: str, value: torch.Tensor) -> None:
-        """What a part adds."""
+        """Adds the value of a micro-batch."""
         self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
 
     def over(self, ranks: Ranks) -> dict[str, float]:
-        """Of all ranks. Those without rows had an empty call, so all have the same names."""
+        """Returns sums over all ranks; all have the same names, as ranks without rows had an empty
+        call.
+        """
         names = sorted(self._sums)
         sums = ranks.sum([float(self._sums[name]) for name in names])
         return dict(zip(names, sums, strict=True))

@@ -1,4 +1,4 @@
-"""Which stage is trained, start after start, and what the synchronizer is told when none helps."""
+"""Trains one stage after the other, restarts the gang, and reports stages that fail."""
 
 import asyncio
 import logging
@@ -23,10 +23,10 @@ STAND_BY_SECONDS = 5.0
 
 
 class Supervisor:
-    """Runs until told to stop; one stage at a time, the oldest wanted first.
+    """Runs until told to stop; trains one stage at a time, the oldest first.
 
-    A stage is left alone once the synchronizer was told how it ended, and while another trainer is
-    seen to train it; a resumed experiment is another start, with stages of its own.
+    A stage is left alone once its end was reported to the synchronizer, and while another trainer
+    is seen to train it; a resumed experiment is another start, with stages of its own.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Supervisor:
         self._needs = needs
         self._stop = stop
         self._told: set[JobKey] = set()
-        """Stages of whose end the synchronizer knows; its news of that may be on their way."""
+        """Stages whose end was reported to the synchronizer; its news may not show that yet."""
         self._left_to_others: set[JobKey] = set()
 
     async def run(self) -> None:
-        """Work, then stop the ranks in order."""
+        """Works, then stops the ranks gracefully."""
         try:
             while not self._stop.is_set():
                 await self._work_or_wait()
@@ -75,12 +75,12 @@ class Supervisor:
             await self._until(self._board.wait_for_news(seen))
 
     async def _is_free(self, key: JobKey) -> bool:
-        """Whether nobody else trains it; where that cannot be known, incarnations decide."""
+        """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
         try:
             if not await self._is_trained_by_another(key):
                 return True
         except grpc.aio.AioRpcError as error:
-            logger.info("others cannot be seen", extra={"reason": error.details()})
+            logger.info("cannot check for other trainers", extra={"reason": error.details()})
             return True
         logger.info("another trainer works on a stage", extra={"stage": key.stage})
         self._left_to_others.add(key)
@@ -101,7 +101,7 @@ class Supervisor:
                 transfer_host=self._settings.transfer_host,
             )
         except grpc.aio.AioRpcError as error:
-            logger.warning("the plan cannot be had", extra={"reason": error.details()})
+            logger.warning("cannot fetch the plan", extra={"reason": error.details()})
             self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
             await self._until(asyncio.sleep(RETRY_SECONDS))
             return
@@ -111,7 +111,7 @@ class Supervisor:
         self._state.clear_wait(RETRY)
         end = await self._train(job)
         logger.info(
-            "the work on a stage has ended",
+            "work on a stage ended",
             extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
         )
         if end.outcome is Outcome.FINISHED:
@@ -122,7 +122,7 @@ class Supervisor:
             await self._fail(key, _sentence(key, end))
 
     async def _train(self, job: Job) -> LifeEnd:
-        """Start after start, until the stage ends or starts stop helping."""
+        """Starts lives one after the other, until the stage ends or restarts stop helping."""
         self._state.begin(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:
@@ -147,7 +147,7 @@ class Supervisor:
                 return LifeEnd(Outcome.HOPELESS, end.reason)
 
     async def _clear_away(self, end: LifeEnd) -> None:
-        """After anything but a common end, ranks may hang in one another's calls for ever."""
+        """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
         if end.outcome is Outcome.UNWANTED:
             await self._keeper.stop()
         elif end.outcome is not Outcome.FINISHED:
@@ -155,27 +155,27 @@ class Supervisor:
         self._state.end_waits()
 
     async def _stand_by(self, keys: list[JobKey], seen: int) -> None:
-        """Until there is news, or another trainer that works on a stage is gone."""
+        """Waits until there is news, or another trainer that works on a stage is gone."""
         self._state.stand_by(keys[0].stage)
         await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
         for key in keys:
             try:
                 is_trained = await self._is_trained_by_another(key)
             except grpc.aio.AioRpcError as error:
-                logger.info("others cannot be seen", extra={"reason": error.details()})
+                logger.info("cannot check for other trainers", extra={"reason": error.details()})
                 return
             if not is_trained:
                 logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
                 self._left_to_others.discard(key)
 
     async def _fail(self, key: JobKey, reason: str) -> None:
-        """Tell it until it is known: nobody else ends the experiment."""
+        """Reports the failure until it is accepted: no other process ends the experiment."""
         logger.error("the stage fails", extra={"reason": reason})
         while not self._stop.is_set() and self._board.wants(key):
             try:
                 await self._board.fail(key, reason)
             except grpc.aio.AioRpcError as error:
-                logger.warning("the failure cannot be told", extra={"reason": error.details()})
+                logger.warning("cannot report the failure", extra={"reason": error.details()})
                 self._show_retry(f"to report that the stage failed: {error.details()}")
                 await self._until(asyncio.sleep(RETRY_SECONDS))
             else:
@@ -184,13 +184,13 @@ class Supervisor:
                 return
 
     def _show_retry(self, reason: str) -> None:
-        """Nobody else could do it, so this is tried for ever."""
+        """Shows a wait without a deadline: no other process could do it, so retries never end."""
         self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
 
     async def _until(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None
     ) -> None:
-        """Wait for it, for the stop or for the time to pass."""
+        """Waits for the awaitable, for the stop or for the time to pass."""
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(awaitable),
             asyncio.create_task(self._stop.wait()),
@@ -201,7 +201,7 @@ class Supervisor:
 
 
 def _sentence(key: JobKey, end: LifeEnd) -> str:
-    """Why the experiment ends, as the person reads it."""
+    """Returns the reason that the experiment ends, as the user reads it."""
     if end.outcome is Outcome.CANCELLED:
         return f"the buffer ended stage `{key.stage}`: {end.reason or 'it did not say why'}"
     return f"the trainer failed in stage `{key.stage}`: {end.reason}"

@@ -1,4 +1,4 @@
-"""The synchronizer as the first rank sees it; each call outlasts the synchronizer's restart."""
+"""The first rank's client of the synchronizer; each call is retried while that restarts."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ from trinity.types import StageKey
 
 
 class SynchronizerClient:
-    """One stage at the synchronizer."""
+    """Calls the synchronizer for one stage."""
 
     def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
         self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
@@ -21,7 +21,7 @@ class SynchronizerClient:
         self._patience = patience
 
     def versions(self) -> list[PublishedWeights]:
-        """Versions of the stage that can be loaded, as announced so far."""
+        """Returns the versions of the stage that can be loaded, as announced so far."""
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
         answer = self._patience.call(lambda: self._first_answer(request))
         return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
@@ -37,7 +37,7 @@ class SynchronizerClient:
             stream.cancel()
 
     def publish(self, weights: PublishedWeights) -> set[int]:
-        """Announce weights; answers the versions that live members use."""
+        """Announces weights; returns the versions that live members use."""
         request = synchronizer_pb2.PublishVersionRequest(
             experiment_id=self._key.experiment_id, version=self._to_proto(weights)
         )
@@ -47,7 +47,7 @@ class SynchronizerClient:
         return set(answer.pinned_versions)
 
     def retire(self, weights: Iterable[PublishedWeights]) -> None:
-        """Say that files are gone."""
+        """Reports that the files of these versions are deleted."""
         request = synchronizer_pb2.RetireVersionsRequest(
             experiment_id=self._key.experiment_id,
             versions=[self._to_proto(gone) for gone in weights],
@@ -55,7 +55,7 @@ class SynchronizerClient:
         self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
     def finish(self, final: PublishedWeights) -> None:
-        """Say that the trainer's part of the stage is done."""
+        """Reports that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,
             stage=self._key.stage,

@@ -1,4 +1,4 @@
-"""What the first rank tells of train steps: a trace a step, linked to the tasks it learned from."""
+"""The first rank's telemetry: one trace per train step, linked to the tasks it learned from."""
 
 import time
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from trinity.types import StageKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTelemetry:
-    """Spans and figures of one life of the trainer in a stage; other ranks tell nothing."""
+    """Spans and metrics of one life of the trainer in a stage; other ranks send none."""
 
     key: StageKey
     incarnation: int
     algorithm: str
 
     def begin(self, step: int) -> Span:
-        """A train step, from the question for its batch to its report."""
+        """Begins the span of a train step, from the request for its batch to its report."""
         if not tracing.is_on():
             return tracing.NO_SPAN
         return tracing.begin(
@@ -38,7 +38,7 @@ class StepTelemetry:
         )
 
     def training(self, batch: TrainBatch) -> AbstractContextManager[Span]:
-        """What the optimizer does with a batch, linked to the traces of the tasks in it."""
+        """Returns the span of the optimizer's work, linked to the traces of the batch's tasks."""
         if not tracing.is_on():
             return tracing.NO_SPAN
         groups = dict.fromkeys(
@@ -47,7 +47,7 @@ class StepTelemetry:
         linked = list(groups)[: tracing.MAX_LINKS]
         return tracing.span(
             names.TRAIN,
-            links=[places.of_task(one) for one in linked],
+            links=[places.of_task(assignment_id) for assignment_id in linked],
             attributes={
                 names.STEP: batch.step,
                 names.NUM_ROWS: len(batch.rows),
@@ -58,7 +58,7 @@ class StepTelemetry:
 
     @contextmanager
     def publishing(self, version: int, *, begins_trace: bool = False) -> Iterator[None]:
-        """Weights on their way out, in the trace of the step that made them.
+        """Records the publication of weights, in the trace of the step that made them.
 
         A version that this life trained no step for begins its trace.
         """
@@ -74,12 +74,12 @@ class StepTelemetry:
         )
 
     def saving(self, step: int) -> AbstractContextManager[Span]:
-        """A checkpoint."""
+        """Returns the span of writing a checkpoint."""
         about = {names.STEP: step, names.INCARNATION: self.incarnation}
         return tracing.span(names.CHECKPOINT, parent=self._place(step), attributes=about)
 
     def trained(self, batch: TrainBatch, figures: dict[str, float]) -> None:
-        """A step's figures, as they are reported."""
+        """Records a step's metrics as they are reported."""
         if not metrics.is_on():
             return
         about = {names.STAGE: self.key.stage}

@@ -1,4 +1,4 @@
-"""Micro-batches as the tensors that verl's engines take; see `layout` for what the columns are."""
+"""Micro-batches as the tensors that verl's engines take; `layout` describes the columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from services.trainer.rows import TrainRow
 from trinity.types import IntArray
 
 PAD = 0
-"""Any token does: nothing looks at it."""
+"""Any token does: it is never attended to."""
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What an engine shall compute besides the log-probabilities of the tokens taken."""
+    """Optional outputs of an engine besides the log-probabilities of the tokens taken."""
 
     entropy_gradient: bool = False
     entropies: bool = False
@@ -46,9 +46,9 @@ class TensorMaker:
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
     def tensors(self, part: Part, matrices: Mapping[str, Matrix], outputs: Outputs) -> TensorDict:
-        """One micro-batch with these matrices of the batch, numbers in single precision.
+        """Builds one micro-batch with these matrices of the batch, in single precision.
 
-        A part without rows is as many as never part that nothing is learned from: every rank must
+        An empty micro-batch gets one dummy unit, from which nothing is learned: every rank must
         take part in each call.
         """
         tokens_NL = self._tokens(part)
@@ -66,7 +66,7 @@ class TensorMaker:
             "calculate_discriminator": outputs.discriminator,
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
-            "disable_auto_offload": True,  # its caller sees to it
+            "disable_auto_offload": True,  # the caller does it
             "micro_batch_size_per_gpu": len(tokens_NL),
         }
         return tensordict_utils.get_tensordict(tensors, settings)
@@ -90,18 +90,18 @@ class TensorMaker:
         rows = [self._rows[number] for number in part]
         weights = [row.weight for row in rows] or [1.0] * num_rows
         temperatures = [row.temperature for row in rows] or [1.0] * num_rows
-        found = {
+        tensors = {
             "row_weights": torch.tensor(weights, dtype=torch.float32),
             "temperature": torch.tensor(temperatures, dtype=torch.float32),
         }
         if self._has_experts:
             experts = [row.is_expert for row in rows] or [False] * num_rows
-            found["is_expert"] = torch.tensor(experts)
-        return found
+            tensors["is_expert"] = torch.tensor(experts)
+        return tensors
 
 
 def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
-    """Tokens and their places, row after row."""
+    """Returns tokens and their positions as nested tensors, one row after the other."""
     ids = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in tokens]
     places = [torch.arange(len(row)) for row in ids]
     return {
@@ -111,7 +111,7 @@ def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, tor
 
 
 def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torch.Tensor:
-    """An engine's output by token as [N, C], whether it came padded or packed."""
+    """Returns an engine's output by token as [N, C], from padded or packed form."""
     if not values.is_nested:
         return values
     predicted_NL = values.to_padded_tensor(0.0)

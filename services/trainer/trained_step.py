@@ -1,4 +1,4 @@
-"""A train step between the optimizer's and its report."""
+"""A train step after its optimizer step and before its report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,25 +15,26 @@ PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedStep:
-    """A step whose weights and report are still to go out."""
+    """A step whose weights and report are not sent yet."""
 
     batch: TrainBatch
     outcome: StepOutcome
     span: Span
-    """The whole step's, which ends with its report."""
+    """The span of the whole step, which ends with its report."""
     weights: Exported | None
     waited_seconds: float
-    """For the batch."""
+    """Time that it waited for the batch."""
     train_seconds: float
     busy_seconds: float
-    """From the batch until the next step could begin but for what is still to go out."""
+    """Time from the batch until the next step could begin, apart from sending weights and
+    report."""
     save_seconds: float | None = None
-    """Of a checkpoint that was written after the step before."""
+    """Time of a checkpoint that was written after the previous step."""
 
     def figures(
         self, plan: StagePlan, *, publish_seconds: float, is_beside: bool
     ) -> dict[str, float]:
-        """What is reported of the step."""
+        """Returns the metrics to report for the step."""
         figures = self.outcome.metrics | batch_metrics(
             self.batch,
             max_prompt_tokens=plan.max_prompt_tokens,
@@ -54,7 +55,7 @@ class TrainedStep:
 
 
 def _per_token(figures: Mapping[str, float], num_tokens: float) -> dict[str, float]:
-    """Milliseconds of the parts, for each token of the batch."""
+    """Returns the milliseconds of the parts per token of the batch."""
     return {
         f"timing_per_token_ms/{part}": 1000 * figures[f"time/{part}"] / num_tokens
         for part in PER_TOKEN

@@ -1,4 +1,4 @@
-"""Where a stage's training data comes from, if it has any."""
+"""Builds the reader of a stage's training data, if it has any."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from trinity.config.plan_parts import ResolvedExperienceBuffer
 
 
 def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
-    """Training data is formatted by the model's tokenizer; rollouts are tokens already.
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
 
     Raises: UserError when the tokenizer cannot be used.
     """
@@ -29,5 +29,5 @@ def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
 
 
 def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
-    """The buffer that holds it; None where there are rollouts alone."""
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
     return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

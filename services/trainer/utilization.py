@@ -1,4 +1,4 @@
-"""What share of the devices' peak a step used (MFU), as verl's trainer counts it."""
+"""The share of the devices' peak FLOPS that a step used (MFU), computed as in verl's trainer."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,26 @@ from transformers import PretrainedConfig
 from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
 
 BACKWARD_AND_FORWARD = 3
-"""A pass that learns takes so many times the operations of one that only computes."""
+"""A training pass takes this many times the operations of a forward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilization:
-    """Of the policy; without figures where verl does not know the model or the GPU."""
+    """The policy's utilization; no metrics where verl does not know the model or the GPU."""
 
     config: PretrainedConfig
     num_ranks: int
     num_passes: int
 
     def figures(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
-        """From the tokens of each row and the seconds of a step's parts, by their names."""
-        found = {
+        """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
+        shares = {
             "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),
             "perf/mfu/actor_infer": self._share(
                 lengths, times.get("time/old_log_prob"), 1 / BACKWARD_AND_FORWARD
             ),
         }
-        return {name: share for name, share in found.items() if share is not None}
+        return {name: share for name, share in shares.items() if share is not None}
 
     def _share(
         self, lengths: Sequence[int], seconds: float | None, num_passes: float

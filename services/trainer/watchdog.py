@@ -1,4 +1,4 @@
-"""Notices a gang that lives and does nothing."""
+"""Detects a gang that is alive and makes no progress."""
 
 import math
 import time
@@ -8,14 +8,14 @@ from services.trainer.gang import RankEvent
 from services.trainer.messages import Waiting
 
 START_SECONDS = 600.0
-"""Least time that importing and joining may take, on whatever disk."""
+"""Least time limit for importing and joining, on slow disks too."""
 
 
 class Watchdog:
-    """How long a gang may still be silent.
+    """Measures how long a gang may still be silent.
 
-    Any rank's word counts: ranks that wait for one another cannot go on for long without each. A
-    rank that said whom it waits for, and until when, may be silent for that long besides.
+    Any rank's event counts: ranks that wait for one another cannot go on for long without each. A
+    rank that reported a wait with a deadline may be silent until then.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,11 +25,11 @@ class Watchdog:
         self._started = clock()
         self._heard: float | None = None
         self._waits: dict[tuple[int, str], float] = {}
-        """Open waits, by rank and name, and when they give up."""
+        """The times at which open waits give up, by rank and name."""
 
     @property
     def complaint(self) -> str:
-        """What to say of a gang whose time is over."""
+        """The reason to give for a gang whose time is over."""
         return (
             f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
             "it waits (`synchronizer.sync_timeout`)"
@@ -37,21 +37,21 @@ class Watchdog:
 
     @property
     def is_excused(self) -> bool:
-        """Whether a rank has said whom it waits for."""
+        """True if a rank has reported what it waits for."""
         return bool(self._waits)
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last sign of life, or since the beginning."""
+        """Seconds since the last sign of life, or since the start."""
         return self._clock() - (self._started if self._heard is None else self._heard)
 
     @property
     def limit_seconds(self) -> float:
-        """How long silence may last, without an excuse."""
+        """Limit of silence without a reported wait."""
         return self._first_seconds if self._heard is None else self._seconds
 
     def note(self, heard: RankEvent) -> None:
-        """A rank has said something."""
+        """Records an event of a rank."""
         self._heard = self._clock()
         if not isinstance(heard.event, Waiting):
             return
@@ -62,7 +62,7 @@ class Watchdog:
             self._waits.setdefault(place, self._heard + (heard.event.deadline_seconds or math.inf))
 
     def remaining_seconds(self) -> float:
-        """Until the gang counts as stuck."""
+        """Returns the seconds until the gang counts as stuck."""
         if self._heard is None:
             return self._started + self._first_seconds - self._clock()
         excused = max([self._heard, *self._waits.values()])

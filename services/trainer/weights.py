@@ -1,4 +1,4 @@
-"""Weights as published: directories `v<version>-<incarnation>` that end with a manifest."""
+"""Published weights: directories `v<version>-<incarnation>` that end with a manifest."""
 
 import logging
 import os
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 WEIGHTS_NAME = "model.safetensors"
 MIN_KEPT_VERSIONS = 2
 NO_PARENT = -1
-"""Parent of a stage's starting weights."""
+"""The parent of a stage's starting weights."""
 Exported = dict[str, torch.Tensor]
-"""Whole weights by their Hugging Face names, in the type that is published."""
+"""Whole weights by their Hugging Face names, in the published dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -37,13 +37,13 @@ class PublishedWeights:
     manifest_sha256: bytes
     weights_sha256: bytes
     parent: int
-    """Version it was trained from."""
+    """The version it was trained from."""
     offer: Offer | None = field(default=None, compare=False)
-    """Where it is also given from memory to memory."""
+    """The place from which it is also sent from memory."""
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """SHA-256 over names, types, shapes and bytes, whatever the order and the file format."""
+    """Returns the SHA-256 over names, types, shapes and bytes, for any order and file format."""
     digest = WeightsDigest()
     for name in sorted(tensors):
         digest.add(name, tensors[name])
@@ -65,22 +65,22 @@ class WeightsStore:
         self._published: list[PublishedWeights] = []
 
     def open(self, published: Iterable[PublishedWeights], incarnation: int) -> None:
-        """Begin with the versions already announced; what earlier lives left besides is removed."""
+        """Begins with the announced versions, and removes other leftovers of earlier lives."""
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
     def write(self, exported: Exported, *, version: int, incarnation: int) -> PublishedWeights:
-        """A complete Hugging Face directory; it has its name only once it is whole and durable."""
+        """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
         temporary = self._new_directory(version, incarnation)
         save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
         return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
 
     def adopt(self, version: int, incarnation: int) -> PublishedWeights | None:
-        """The same weights as an earlier incarnation's, under this one's name.
+        """Publishes an earlier incarnation's weights under this incarnation's name.
 
-        None when no intact copy is left.
+        Returns None when no intact copy is left.
         """
         for old in sorted(self._published, reverse=True):
             if old.version != version:
@@ -136,17 +136,17 @@ class WeightsStore:
     def as_exported(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
     ) -> Exported:
-        """In the type that is published; unless copied, float32 ones alias what they came from."""
+        """Converts to the published dtype; unless copied, float32 tensors alias their source."""
         return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
 
     def _parent_of(self, version: int) -> int:
-        """That of an earlier incarnation's copy, else the newest of the older versions."""
+        """Returns the parent of an earlier incarnation's copy, else the newest older version."""
         copies = [w.parent for w in self._published if w.version == version]
         older = [w.version for w in self._published if w.version < version]
         return max(copies or older, default=NO_PARENT)
 
     def prune(self, pinned: set[int]) -> list[PublishedWeights]:
-        """Delete what is neither pinned nor among the newest; answers what is gone."""
+        """Deletes versions that are neither pinned nor among the newest; returns the deleted."""
         ordered = sorted(self._published, reverse=True)
         kept = ordered[:MIN_KEPT_VERSIONS]
         kept += [w for w in ordered[MIN_KEPT_VERSIONS:] if w.version in pinned]

@@ -35,19 +35,19 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, bool]]] = {
     "adam": ("AdamW", {"fused": True}),
     "sgd": ("SGD", {}),
 }
-"""As PyTorch calls them; it has no fused gradient descent for sharded weights."""
+"""PyTorch's names and options; it has no fused gradient descent for sharded weights."""
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-# An engine of a vendor goes before the device's own.
+# verl prefers a vendor's engine to the device's own.
 for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedValueEngine)):
     EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
 
 
 def packs_rows(plan: StagePlan) -> bool:
-    """Whether rows travel without padding, which only flash attention makes worth while.
+    """Returns True if rows are packed without padding, which only pays with flash attention.
 
-    verl computes no discriminator of packed rows.
+    verl does not compute the discriminator for packed rows.
     """
     has_flash = cpu_platform.attention_kernel() == "flash_attention_2"
     is_possible = "discriminator" not in actor_outputs(plan)
@@ -55,7 +55,7 @@ def packs_rows(plan: StagePlan) -> bool:
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
-    """The worker whose weights learn, starting from the model's.
+    """Builds the worker whose weights are trained, starting from the model's.
 
     Raises: UserError when the model cannot be read, or there are fewer GPUs than planned.
     """
@@ -66,12 +66,12 @@ def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
 
 
 def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
-    """A worker that only computes log-probabilities, sharded as the actor is."""
+    """Builds a worker that only computes log-probabilities, sharded as the actor is."""
     return _build(plan, model_directory, "language_model", None)
 
 
 def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
-    """The worker that learns values; its head begins at random, the same in every life."""
+    """Builds the worker that learns values; its head is random, but the same in every life."""
     critic = plan.config.trainer.critic
     optimizer = _optimizer_config(critic.optimizer, critic.grad_clip)
     return _build(plan, model_directory, "value_model", optimizer)
@@ -84,7 +84,7 @@ def _build(
     optimizer: FSDPOptimizerConfig | None,
     lora: LoRAConfig | None = None,
 ) -> TinkerTrainingWorker:
-    """Without an optimizer it only computes; with an adapter nothing else learns."""
+    """Builds a worker; without an optimizer it only infers, with an adapter it trains only that."""
     try:
         worker = TinkerTrainingWorker(
             TrainingWorkerConfig(
@@ -111,7 +111,7 @@ def _build(
 def _model_config(
     plan: StagePlan, model_directory: Path, kind: ModelKind, lora: LoRAConfig | None
 ) -> HFModelConfig:
-    """Raises: UserError when what the user lays over the model does not fit it."""
+    """Raises: UserError if the user's overrides do not fit the model."""
     of_role = _config_of(plan, kind)
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
@@ -129,7 +129,7 @@ def _model_config(
 
 
 def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:
-    """How verl calls what an adapter is made of."""
+    """Returns verl's settings for an adapter."""
     if lora is None:
         return {}
     targets, excluded = lora.targets, lora.excluded
@@ -148,7 +148,7 @@ def _config_of(plan: StagePlan, kind: ModelKind) -> TrainerConfig | CriticConfig
 
 
 def _offloads(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
-    """Whether weights, and whether the optimizer, leave the device between their uses."""
+    """Returns two flags: weights, and the optimizer, are offloaded from the device between uses."""
     trainer, of_role = plan.config.trainer, _config_of(plan, kind)
     parameters, optimizer = of_role.param_offload, of_role.optimizer_offload
     return (
@@ -158,7 +158,7 @@ def _offloads(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
 
 
 def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> FSDPEngineConfig:
-    """Weights and sums of gradients stay in float32; the passes compute in the plan's type."""
+    """Keeps weights and gradient sums in float32; the passes compute in the plan's type."""
     trainer = plan.config.trainer
     computed = SHORT_DTYPES[trainer.dtype]
     param_offload, optimizer_offload = _offloads(plan, kind)
@@ -182,7 +182,7 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
 
 
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
-    """The schedule is given step by step, so verl's own stays constant and is never asked."""
+    """Keeps verl's own schedule constant, as the learning rate is given for each step."""
     name, options = OPTIMIZERS[optimizer.optimizer_type]
     return FSDPOptimizerConfig(
         optimizer=name,

@@ -1,1 +1,1 @@
-"""What turns rewards into gradients: one algorithm a file."""
+"""The algorithms, which turn rewards into gradients: one part per file."""

@@ -1,4 +1,4 @@
-"""How the losses of tokens become one number, whatever the number of calls and ranks they come in.
+"""Aggregates token losses into one number, independent of the number of calls and ranks.
 
 Every mode is a weighted sum over tokens whose weights depend only on the row and on totals of the
 whole optimizer batch, so parts of a batch add up to exactly the batch.
@@ -17,11 +17,11 @@ LossAggMode = Literal[
 
 
 class TrainedRows(Protocol):
-    """Rows of an optimizer batch, or of a part of it, and which of their tokens are trained on."""
+    """Rows of an optimizer batch, or of a part of it, with a mask of the tokens to train on."""
 
     @property
     def mask_BT(self) -> torch.Tensor:
-        """Bool."""
+        """Bool: true where the token is trained on."""
 
     @property
     def is_expert_B(self) -> torch.Tensor | None:
@@ -40,9 +40,9 @@ class BatchTotals:
     num_sequences: int
     """Rows with at least one such token."""
     max_response_tokens: int
-    """Longest response that could have been; what `seq-mean-token-sum-norm` divides by."""
+    """The longest possible response; the divisor of `seq-mean-token-sum-norm`."""
     num_expert_tokens: int = 0
-    """Of these tokens, those of expert rows."""
+    """The part of `num_tokens` that belongs to expert rows."""
     num_expert_sequences: int = 0
 
     @classmethod
@@ -53,7 +53,7 @@ class BatchTotals:
         max_response_tokens: int,
         is_expert_B: npt.NDArray[np.bool_] | None = None,
     ) -> "BatchTotals":
-        """Count all rows of the batch, each given by how many of its tokens are trained on."""
+        """Counts all rows of the batch, each given by the number of its tokens to train on."""
         expert_B = np.zeros(len(num_tokens_B), bool) if is_expert_B is None else is_expert_B
         return cls(
             num_tokens=int(num_tokens_B.sum()),
@@ -65,7 +65,7 @@ class BatchTotals:
 
     @property
     def expert(self) -> "BatchTotals":
-        """Of the expert rows alone."""
+        """The counts of the expert rows alone."""
         return BatchTotals(
             num_tokens=self.num_expert_tokens,
             num_sequences=self.num_expert_sequences,
@@ -74,7 +74,7 @@ class BatchTotals:
 
     @property
     def usual(self) -> "BatchTotals":
-        """Of the other rows alone."""
+        """The counts of the other rows alone."""
         return BatchTotals(
             num_tokens=self.num_tokens - self.num_expert_tokens,
             num_sequences=self.num_sequences - self.num_expert_sequences,
@@ -85,7 +85,7 @@ class BatchTotals:
 def token_weights(
     mask_BT: torch.Tensor, mode: LossAggMode, totals: BatchTotals, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Weight of each token's loss, 0 where the mask is false; the loss is the weighted sum."""
+    """Returns each token's weight in the loss, a weighted sum; 0 where the mask is false."""
     weights_BT = mask_BT.to(dtype)
     num_sequences = max(totals.num_sequences, 1)
     if mode == "token-mean":
@@ -106,7 +106,7 @@ def token_weights_by_kind(
     totals: BatchTotals,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The same for expert rows and the others, each normalised among themselves."""
+    """Returns the same with expert rows and other rows normalised separately."""
     usual_BT = token_weights(rows.mask_BT, mode, totals.usual, dtype)
     if rows.is_expert_B is None:
         return usual_BT
@@ -115,5 +115,5 @@ def token_weights_by_kind(
 
 
 def row_weights(rows: TrainedRows, totals: BatchTotals, dtype: torch.dtype) -> torch.Tensor:
-    """Weight of each row's loss, [B]: the mean over rows that have tokens to train on."""
+    """Returns each row's weight, [B], for the mean over rows that have tokens to train on."""
     return rows.mask_BT.any(-1).to(dtype) / max(totals.num_sequences, 1)

@@ -1,4 +1,4 @@
-"""What an algorithm type declares: its parts, and nothing that computes."""
+"""The declaration of an algorithm type: its parts by name, without computation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 from trinity.json_values import JsonValue
 
 RowSchema = Literal["experience", "sft", "cpt", "dpo"]
-"""What the rows are that it trains on: rollouts, or data of one of three kinds."""
+"""The kind of rows that it trains on: rollouts, or data of one of three kinds."""
 ModeName = Literal["both", "train", "explore", "bench", "serve"]
 MODES_OF_ROLLOUTS: tuple[ModeName, ...] = ("both", "explore", "train", "bench", "serve")
 MODES_OF_DATA: tuple[ModeName, ...] = ("train", "bench", "serve")
@@ -37,20 +37,20 @@ class AlgorithmType:
 
     name: str
     summary: str
-    """What it does, one sentence for the table of all algorithms."""
+    """One sentence on what it does, for the table of all algorithms."""
     when_to_use: str
     """One sentence."""
     paper: str
-    """Where it comes from, as a URL; empty where there is none."""
+    """URL of its source; empty where there is none."""
     safe_lag: str = ""
-    """Measured: how many steps old the rollouts' weights may be; empty before it is."""
+    """Measured: how many steps old the rollouts' weights may be; empty if not measured."""
     schema: RowSchema = "experience"
     repeat_times: int = 1
     """Rollouts of a task, where the user gives no number."""
     min_repeat_times: int = 1
     needs_critic: bool = False
     can_balance_batch: bool = True
-    """Whether rows may be dealt to ranks and micro-batches in any order; pairs never part."""
+    """True if rows may go to ranks and micro-batches in any order; pairs always stay together."""
     sample_strategy: str = "default"
     advantage_fn: str = "none"
     policy_loss_fn: str = "ppo"
@@ -63,5 +63,7 @@ class AlgorithmType:
 
     @property
     def modes(self) -> tuple[ModeName, ...]:
-        """Data is trained on; rollouts are made as well, or were stored before."""
+        """The modes it can run in: data can only be trained on; rollouts can be made or stored
+        ones.
+        """
         return MODES_OF_ROLLOUTS if self.schema == "experience" else MODES_OF_DATA

@@ -1,4 +1,4 @@
-"""The annotations that arguments may have: which values they allow, and how that is said."""
+"""Argument annotations: the values that they allow, and a description of these in words."""
 
 import ast
 
@@ -19,12 +19,12 @@ _WORDS = {
 
 
 def fits(annotation: str, value: JsonValue) -> bool:
-    """Whether `float | None`, `Literal["a"]`... allows the value; what is not known allows all."""
+    """Checks a value against `float | None`, `Literal["a"]`...; unknown annotations allow all."""
     return _fits(ast.parse(annotation, mode="eval").body, value)
 
 
 def demand_of(annotation: str) -> str:
-    """What a value must be, in words."""
+    """Describes the allowed values in words."""
     return " or ".join(_demands(ast.parse(annotation, mode="eval").body))
 
 

@@ -27,8 +27,8 @@ from trinity.written_pages import fill_tables, write_page
 KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 UNMEASURED = "not measured"
-LAG_TOO = "old weights, and an engine that computes otherwise"
-ENGINE_ALONE = "an engine that computes otherwise; of old rollouts it leaves hardly any"
+LAG_TOO = "old weights, and an engine that computes differently"
+ENGINE_ALONE = "an engine that computes differently; it drops almost all old rollouts"
 _URL = re.compile(r"https?://[^\s)]*[^\s).,;:]")
 _ARXIV = "https://arxiv.org/abs/"
 
@@ -36,12 +36,12 @@ Row = tuple[str, ...]
 
 
 def main() -> None:
-    """Write the tables, or say that they are not what the code says."""
+    """Writes the tables, or reports that they differ from the code."""
     write_page("The parts of algorithms, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
-    """The page with its tables as the code has them."""
+    """Returns the page with its tables filled from the code."""
     return fill_tables(text, _lines)
 
 
@@ -71,7 +71,7 @@ def _types() -> Iterator[Row]:
 
 
 def _parts(declared: AlgorithmType) -> str:
-    """Only what is not as everywhere."""
+    """Lists only what differs from the defaults."""
     parts = [f"advantage `{declared.advantage_fn}`", f"loss `{declared.policy_loss_fn}`"]
     if declared.schema != "experience":
         parts = parts[1:]
@@ -131,7 +131,7 @@ def _strategies() -> Iterator[Row]:
 
 
 def _corrections() -> Iterator[Row]:
-    yield ("`preset`", "What", "The keys it stands for", "Makes up for", "Paper")
+    yield ("`preset`", "What", "Keys that it sets", "Corrects for", "Paper")
     usual = asdict(CorrectionSettings())
     for name, preset in PRESETS.items():
         given = asdict(preset.settings)
@@ -160,7 +160,7 @@ TABLES: Mapping[str, Callable[[], Iterator[Row]]] = {
 
 
 def _formula(signature: Signature) -> str:
-    """The first paragraph of the docstring."""
+    """Returns the first paragraph of the docstring."""
     return _plain(_URL.sub("", signature.documentation.split("\n\n")[0]))
 
 
@@ -176,7 +176,7 @@ def _shown(default: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line in which Markdown finds nothing to act on."""
+    """Returns one line in which Markdown finds no markup."""
     line = " ".join(text.split())
     return re.sub(r"(?<!`)[|*<](?!`)", lambda sign: f"\\{sign[0]}", line)
 

@@ -1,4 +1,4 @@
-"""What a function of one's own must look like to be an advantage or a policy loss."""
+"""The required signatures of user-defined advantages and policy losses."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from trinity.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What such a function is given by place, and what it gives."""
+    """A signature: the type of the positional argument, and the return type."""
 
     given: str
     gives: str
     module: str
-    """Where both types are."""
+    """The module of both types."""
     parameter: str
 
     def __str__(self) -> str:
@@ -23,7 +23,7 @@ class Form:
         )
 
     def fits(self, signature: Signature) -> bool:
-        """Whether it says that it is called so; what it gives, it need not say."""
+        """Checks the annotations of a function; the return annotation may be missing."""
         return _last(signature.given or "") == self.given and (
             _last(signature.gives) in ("", self.gives)
         )
@@ -50,7 +50,7 @@ POLICY_LOSS = Form(
 
 
 def form_of(function: object, forms: tuple[Form, ...]) -> tuple[Form, Signature]:
-    """The first of the forms that the function has, and its signature.
+    """Returns the first of the forms that the function has, and its signature.
 
     Raises: UserError with what was expected.
     """
@@ -59,7 +59,7 @@ def form_of(function: object, forms: tuple[Form, ...]) -> tuple[Form, Signature]
         raise UserError(f"is no function: write {expected}")
     try:
         signature = signature_of(function)
-    except ValueError:  # of a callable written in C nothing is known
+    except ValueError:  # e.g. a callable written in C
         raise UserError(f"is a function without a signature: write {expected}") from None
     for form in forms:
         if form.fits(signature):
@@ -68,7 +68,7 @@ def form_of(function: object, forms: tuple[Form, ...]) -> tuple[Form, Signature]
 
 
 def _last(annotation: str) -> str:
-    """The type's name without its module."""
+    """Returns the type's name without its module."""
     return annotation.strip("\"'").split(".")[-1]
 
 

@@ -1,4 +1,4 @@
-"""Which rows a batch is made of, by name; the buffer composes it so."""
+"""Sample strategies by name: the rules by which the buffer composes a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from trinity.plugins import Registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStrategy:
-    """What a batch may hold beside the explorer's rows, and what it may not."""
+    """Limits on a batch's rows, and what it holds besides the explorer's rows."""
 
     max_staleness: int | None = None
     """Rows whose weights are more train steps older are left out; None leaves out none. A row that
-    no weights of the stage made has no age: it stays, and is counted."""
+    was not made by weights of the stage has no age: it stays, and is counted."""
     expert_data_ratio: float = 0.0
     """Share of the batch, rounded up, that comes from the buffer below."""
     expert_buffer: str | None = None
@@ -21,12 +21,12 @@ class SampleStrategy:
 
 
 def default() -> SampleStrategy:
-    """What the explorer makes, in its order."""
+    """All rows that the explorer makes, in its order."""
     return SampleStrategy()
 
 
 def staleness_control(*, max_staleness: int | None = None) -> SampleStrategy:
-    """As `default`, without rows whose weights are more than `max_staleness` train steps older."""
+    """`default` without rows whose weights are more than `max_staleness` train steps older."""
     _check_bound(max_staleness)
     return SampleStrategy(max_staleness=max_staleness)
 

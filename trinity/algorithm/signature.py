@@ -1,7 +1,7 @@
-"""Which arguments a function takes, and whether a value fits one.
+"""Reads the arguments of functions, and checks values against them.
 
-What comes with the system is read from its source: losses import torch, which takes seconds, and
-neither a plan nor a page of documentation needs it. A user's function is imported and looked at.
+Built-in functions are read from their source: losses import torch, which takes seconds, and neither
+a plan nor a page of documentation needs it. A user's function is imported and inspected.
 
     signature = read_signature("trinity.algorithm.policy_loss.ppo.ppo")
     signature.arguments["clip_range"].default       # 0.2
@@ -30,38 +30,39 @@ class Argument:
     is_required: bool = False
 
     def fits(self, value: JsonValue) -> bool:
-        """Whether the annotation allows the value; one that is not understood allows all."""
+        """Returns True if the annotation allows the value; an unknown annotation allows all."""
         return not self.annotation or fits(self.annotation, value)
 
     @property
     def demand(self) -> str:
-        """What a value must be, for people."""
+        """The allowed values, described for users."""
         return demand_of(self.annotation)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a function may be called: one value by place, then arguments by name."""
+    """A function's signature: one positional value, then keyword arguments."""
 
     name: str
     given: str | None
-    """Annotation of what is given by place, empty where it has none; None takes nothing."""
+    """Annotation of the positional argument, empty if it has none; None if there is no such
+    argument."""
     gives: str
-    """Annotation of what it returns, empty where it has none."""
+    """Annotation of the return value, empty if there is none."""
     arguments: Mapping[str, Argument]
     takes_any: bool = False
-    """Whether it has `**kwargs`."""
+    """True if it has `**kwargs`."""
     documentation: str = ""
 
     @property
     def defaults(self) -> dict[str, JsonValue]:
-        """What the arguments are where nobody says otherwise."""
+        """The default values of the optional arguments."""
         return {name: a.default for name, a in self.arguments.items() if not a.is_required}
 
 
 @lru_cache
 def read_signature(path: str) -> Signature:
-    """The signature of the top-level function at a dotted path, from its module's source."""
+    """Reads the signature of the top-level function at a dotted path from its module's source."""
     module, _, name = path.rpartition(".")
     tree = _tree_of(module)
     for node in tree.body:
@@ -71,13 +72,13 @@ def read_signature(path: str) -> Signature:
 
 
 def read_documentation(path: str) -> str:
-    """The docstring of a module."""
+    """Returns the docstring of a module."""
     return ast.get_docstring(_tree_of(path)) or ""
 
 
 @lru_cache
 def read_table(path: str) -> Mapping[str, str]:
-    """Names and dotted paths of the functions in a dict `{"name": function}` of a module."""
+    """Reads names and dotted paths of the functions in a module's dict `{"name": function}`."""
     module, _, name = path.rpartition(".")
     for node in _tree_of(module).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
@@ -90,7 +91,7 @@ def read_table(path: str) -> Mapping[str, str]:
 
 
 def signature_of(function: Callable[..., object]) -> Signature:
-    """The signature of a function that was imported.
+    """Returns the signature of a function that was imported.
 
     Raises: ValueError when Python does not know it.
     """
@@ -120,7 +121,7 @@ def _tree_of(module: str) -> ast.Module:
 
 
 def _aliases(tree: ast.Module) -> dict[str, ast.expr]:
-    """What the module's own names for types stand for: `Mode = Literal["one", "two"]`."""
+    """Collects the type aliases of a module, such as `Mode = Literal["one", "two"]`."""
     return {
         target.id: node.value
         for node in tree.body
@@ -169,7 +170,7 @@ def _argument_of(parameter: inspect.Parameter) -> Argument:
 
 
 def _name_of(annotation: object) -> str:
-    """As it would stand in the source."""
+    """Returns the annotation as it would stand in the source."""
     if annotation is inspect.Signature.empty:
         return ""
     if isinstance(annotation, str):

@@ -1,4 +1,4 @@
-"""The critic's loss: squared error of its values, clipped to the neighbourhood of the old ones."""
+"""The critic's loss: squared error of its values, clipped to a range around the old values."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ class ValueInputs:
     """Part of an optimizer batch: B rows, T tokens."""
 
     values_BT: torch.Tensor
-    """Of the critic that is trained; the only one with a gradient."""
+    """By the critic in training; the only tensor with a gradient."""
     old_values_BT: torch.Tensor
-    """Of the critic before this step, from which the advantages were computed."""
+    """By the critic before this step, from which the advantages were computed."""
     returns_BT: torch.Tensor
-    """What the critic should have said."""
+    """The targets of the values."""
     mask_BT: torch.Tensor
     """Bool: true where the token is trained on."""
     is_expert_B: torch.Tensor | None = None

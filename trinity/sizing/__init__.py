@@ -1,1 +1,1 @@
-"""How large a run is: its model, its memory, its place on machines, its steps and tokens."""
+"""Estimates the size of a run: model, memory, placement on machines, steps and tokens."""

@@ -1,4 +1,4 @@
-"""How many parameters an adapter of low rank adds to a model of a given shape."""
+"""Counts the parameters that a low-rank adapter adds to a model of a given shape."""
 
 import re
 
@@ -7,7 +7,7 @@ from trinity.sizing.model_shape import ModelShape
 
 
 def count_adapter(shape: ModelShape, lora: LoRAConfig) -> int:
-    """Two matrices for each layer that gets one; experts of a mixture are no linear layers."""
+    """Counts two matrices for each adapted layer; experts of a mixture are not linear layers."""
     dense = shape.layers - shape.sparse_layers
     total = 0
     for name, (width, num) in _linear_layers(shape, dense).items():
@@ -17,7 +17,7 @@ def count_adapter(shape: ModelShape, lora: LoRAConfig) -> int:
 
 
 def _linear_layers(shape: ModelShape, dense: int) -> dict[str, tuple[int, int]]:
-    """By name in the first block: inputs and outputs together, and how many blocks have it."""
+    """Returns by name in the first block: inputs plus outputs, and the number of blocks with it."""
     hidden, query, kv, wide = shape.hidden, shape.query_width, shape.kv_width, shape.feed_forward
     attention, inner = "model.layers.0.self_attn", "model.layers.0.mlp"
     return {

@@ -1,4 +1,4 @@
-"""The setting to change where a stage does not fit."""
+"""Suggests the setting to change where a stage does not fit."""
 
 from dataclasses import replace
 
@@ -8,20 +8,20 @@ from trinity.sizing.model_shape import ModelShape
 from trinity.sizing.stage_sizes import rank_memory, training_of
 
 USABLE = 0.8
-"""Of a GPU: the rest is the driver's, the allocator's and what fragments."""
+"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
 _STEP = 256
 
 
 def rank_advice(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
 ) -> str:
-    """One sentence: fewer tokens at a time if that is enough, else more ranks."""
+    """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_of(stage)
     least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
 
-    def needs(one: Training) -> int:
-        return rank_memory(stage, shape, critic, one).total
+    def needs(candidate: Training) -> int:
+        return rank_memory(stage, shape, critic, candidate).total
 
     for tokens in range(training.tokens // _STEP * _STEP, least - 1, -_STEP):
         if needs(replace(training, tokens=tokens)) <= limit:
@@ -37,9 +37,9 @@ def rank_advice(
 
 
 def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: int) -> str:
-    """One sentence: a larger share of the GPU if that is enough, else more GPUs an engine.
+    """Returns one sentence: a larger share of the GPU if enough, else more GPUs per engine.
 
-    `wanted` are the bytes that the cache should have on all GPUs of an engine together.
+    `wanted` is the number of bytes for the cache on all GPUs of an engine together.
     """
     rollout = stage.config.explorer.rollout_model
     for gpus, share in (

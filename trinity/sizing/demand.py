@@ -1,4 +1,4 @@
-"""What a stage's configuration asks of the machines: engines, ranks, and how they share GPUs."""
+"""The demand of a stage's configuration: engines, ranks, and the sharing of GPUs."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,13 @@ from trinity.sizing.placement import Demand, Engines, Machines
 
 
 def machines_of(stage: StagePlan) -> Machines:
-    """Section `cluster`."""
+    """Reads section `cluster`."""
     cluster = stage.config.cluster
     return Machines(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
 
 
 def demand_of(stage: StagePlan) -> Demand:
-    """Engines and ranks."""
+    """Returns the stage's engines and ranks."""
     return Demand(
         mode=stage.mode,
         engines=engines_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
@@ -23,14 +23,14 @@ def demand_of(stage: StagePlan) -> Demand:
 
 
 def engines_of(stage: StagePlan) -> tuple[Engines, ...]:
-    """Of the policy, then of the models beside it, as far as they are not served by others."""
+    """Returns the engines of the policy, then of auxiliary models, without external ones."""
     rollout = stage.config.explorer.model_dump().get("rollout_model")
-    keys = rollout if isinstance(rollout, Mapping) else {}  # some are read only where they are
-    found = [] if stage.external_model else [_engine("rollout engine", keys)]
+    keys = rollout if isinstance(rollout, Mapping) else {}  # some keys are optional
+    engines = [] if stage.external_model else [_engine("rollout engine", keys)]
     for model in stage.auxiliary_models:
         if model.external is None:
-            found.append(_engine(f"{model.name} engine", model.engine.model_dump()))
-    return tuple(found)
+            engines.append(_engine(f"{model.name} engine", model.engine.model_dump()))
+    return tuple(engines)
 
 
 def _engine(name: str, keys: Mapping[str, object]) -> Engines:
@@ -45,7 +45,7 @@ def _engine(name: str, keys: Mapping[str, object]) -> Engines:
 
 
 def sequence_parallel_of(stage: StagePlan) -> int:
-    """GPUs that share a sequence in training."""
+    """Returns the number of GPUs that share a sequence in training."""
     return _number(stage.config.trainer.model_dump(), "ulysses_sequence_parallel_size", 1)
 
 

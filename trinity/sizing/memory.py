@@ -1,4 +1,4 @@
-"""GPU memory of a role, as a sum of terms: estimates, until somebody measures."""
+"""GPU memory of a role, as a sum of terms; these are estimates, not measurements."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from trinity.sizing.parameters import (
 GIB = 1024**3
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
 _FULL = 4
-"""Bytes of float32, in which weights are kept, gradients summed and Adam's moments held."""
+"""Bytes of float32, the type of weights, gradient sums and Adam's moments."""
 _GRAPHS = int(1.5 * GIB)
-"""What an engine takes besides weights and cache: graphs, workspaces, its runtime."""
+"""Memory of an engine besides weights and cache: graphs, workspaces, its runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,41 +25,41 @@ class Term:
     bytes: int
     formula: str
     rests: bool = False
-    """Whether it is in the host's memory while its role does nothing."""
+    """True if it is in host memory while its role is idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """What a role that learns has on the GPU."""
+    """The state that a role in training keeps on the GPU."""
 
     moments: int = 2
-    """That the optimizer keeps of each gradient."""
+    """Number of moments that the optimizer keeps of each gradient."""
     offloads_parameters: bool = False
-    """Whether weights and gradients are away while the role does nothing."""
+    """True if weights and gradients are offloaded while the role is idle."""
     offloads_optimizer: bool = False
-    """Whether its moments are."""
+    """True if the optimizer's moments are."""
     offloads_all: bool = False
-    """Whether all is away but for the layers that compute."""
+    """True if everything is offloaded but the layers being computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How one rank trains."""
+    """The training settings of one rank."""
 
     ranks: int
-    """Over which weights, gradients and moments are sharded."""
+    """Number of ranks that weights, gradients and moments are sharded over."""
     tokens: int
-    """Of one micro-batch."""
+    """Tokens of one micro-batch."""
     dtype: str
-    """Of the passes."""
+    """Type of the forward and backward passes."""
     checkpoints_activations: bool = False
-    """Whether a layer's activations are computed again in the backward pass."""
+    """True if a layer's activations are recomputed in the backward pass."""
     sequence_parallel: int = 1
     """GPUs that share each sequence."""
     packs_rows: bool = False
-    """Whether log-probabilities come from verl's fused kernels, as with flash attention."""
+    """True if log-probabilities come from verl's fused kernels, as with flash attention."""
     has_entropy: bool = False
-    """Whether the loss has a term of entropy."""
+    """True if the loss has an entropy term."""
     policy: Keeping = Keeping()
     critic: Keeping = Keeping()
 
@@ -67,7 +67,7 @@ class Training:
 def policy_terms(
     shape: ModelShape, training: Training, adapter_parameters: int | None = None
 ) -> list[Term]:
-    """Of the weights that learn: all, or an adapter's beside the model's, which then only pass."""
+    """Returns the policy's terms; with an adapter only that is trained, and the model is frozen."""
     logits = _logits(shape, training)
     parameters = count_parameters(shape)
     return [
@@ -80,7 +80,7 @@ def policy_terms(
 
 
 def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
-    """Of the value model, which has no logits."""
+    """Returns the terms of the value model, which has no logits."""
     parameters = count_critic_parameters(shape)
     return [
         *_state(parameters, training, training.critic),
@@ -91,7 +91,7 @@ def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
 
 
 def reference_terms(shape: ModelShape, training: Training) -> list[Term]:
-    """Of the model that the stage started from, which only computes."""
+    """Returns the terms of the reference, the stage's starting model, which only infers."""
     size = BYTES[training.dtype]
     parameters = count_parameters(shape)
     weights = parameters * size // training.ranks
@@ -99,7 +99,7 @@ def reference_terms(shape: ModelShape, training: Training) -> list[Term]:
 
 
 def at_once(terms: list[Term]) -> int:
-    """What a rank holds at its fullest: a pass and an optimizer step never meet."""
+    """Returns a rank's peak: passes and the optimizer step never overlap."""
     passing = {"gathered layers", "activations", "logits"}
     step = sum(term.bytes for term in terms if term.name == "optimizer step")
     passes = sum(term.bytes for term in terms if term.name in passing)
@@ -108,13 +108,13 @@ def at_once(terms: list[Term]) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, tensor_parallel: int, dtype: str) -> int:
-    """Of one GPU of an engine: keys and values of all layers; heads are shared out."""
+    """Returns the bytes of keys and values of all layers on one GPU; heads are sharded."""
     heads = -(-shape.kv_heads // tensor_parallel)
     return 2 * shape.layers * heads * shape.head_dim * BYTES[dtype]
 
 
 def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) -> list[Term]:
-    """Of one GPU of an engine of `gpus` whose cache has `cache_bytes` there."""
+    """Returns the terms of one GPU of an engine of `gpus` with `cache_bytes` of cache there."""
     weights = count_parameters(shape) * BYTES[dtype] // gpus
     return [
         Term("weights", weights, f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"),
@@ -126,7 +126,7 @@ def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) 
 def cache_room(
     shape: ModelShape, *, gpus: int, dtype: str, gpu_bytes: int, utilization: float
 ) -> int:
-    """Bytes that an engine has left for its cache on each GPU; below 0 where it does not fit."""
+    """Returns the bytes left for the cache on each GPU; below 0 where the engine does not fit."""
     weights = count_parameters(shape) * BYTES[dtype] // gpus
     return int(utilization * gpu_bytes) - weights - _GRAPHS
 
@@ -155,7 +155,7 @@ def _ranks(training: Training) -> str:
 
 
 def _gathered(shape: ModelShape, training: Training) -> Term:
-    """FSDP holds the whole of a layer only while it passes, the next one already on its way."""
+    """Sizes the gathered layers: FSDP holds the current layer whole, and prefetches the next."""
     size = BYTES[training.dtype]
     layers = 2 * layer_parameters(shape) * size
     embeddings = shape.vocabulary * shape.hidden * size * (1 if shape.is_tied else 2)
@@ -174,7 +174,7 @@ def _step(
 
 
 def _activations(shape: ModelShape, training: Training) -> Term:
-    """One input a layer where they are computed again, else all that the backward pass reads."""
+    """Sizes one input per layer where layers are recomputed, else all that backward reads."""
     size = BYTES[training.dtype]
     tokens = -(-training.tokens // training.sequence_parallel)
     of_layer = _layer_activations(shape, size)
@@ -186,7 +186,7 @@ def _activations(shape: ModelShape, training: Training) -> Term:
 
 
 def _layer_activations(shape: ModelShape, size: int) -> int:
-    """Bytes a token of one layer.
+    """Returns the bytes per token of one layer.
 
     Two norms with their float32 copies and outputs, queries, keys and values before and after
     rotation, attention's output, two residuals, and four of the feed-forward part's width.
@@ -199,9 +199,9 @@ def _layer_activations(shape: ModelShape, size: int) -> int:
 
 
 def _logits(shape: ModelShape, training: Training) -> Term:
-    """The logits, their float32 copy and log-softmax, and the gradients of the two.
+    """Sizes the logits, their float32 copy and log-softmax, and the gradients of the two.
 
-    Of packed rows, what Trinity-RFT's validator found.
+    For packed rows it uses the sizes of Trinity-RFT's validator.
     """
     tokens = -(-training.tokens // training.sequence_parallel)
     size = BYTES[training.dtype] + 4 * _FULL

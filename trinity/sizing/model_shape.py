@@ -1,4 +1,4 @@
-"""The sizes of a model, from its `config.json` alone."""
+"""The sizes of a model, read from its `config.json` alone."""
 
 import json
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ Keys = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The mixture in place of a feed-forward part."""
+    """The mixture of experts in place of a feed-forward part."""
 
     num: int
     per_token: int
     width: int
     shared_width: int = 0
-    """Of the expert that every token passes; 0 without one."""
+    """Width of the expert that every token passes; 0 if there is none."""
     has_shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What a decoder-only language model consists of; widths in numbers of activations."""
+    """The dimensions of a decoder-only language model; widths in numbers of activations."""
 
     family: str
     """`model_type` of its configuration."""
     is_known: bool
-    """Whether the family is one whose count of parameters is exact."""
+    """True if the family is one whose count of parameters is exact."""
     hidden: int
     layers: int
     heads: int
@@ -38,7 +38,7 @@ class ModelShape:
     feed_forward: int
     vocabulary: int
     is_tied: bool
-    """Whether input and output embeddings are the same weights."""
+    """True if input and output embeddings are the same weights."""
     qkv_bias: bool = False
     output_bias: bool = False
     feed_forward_bias: bool = False
@@ -46,22 +46,22 @@ class ModelShape:
     norms_per_layer: int = 2
     experts: Experts | None = None
     sparse_layers: int = 0
-    """Layers that have experts."""
+    """Number of layers that have experts."""
 
     @property
     def query_width(self) -> int:
-        """Of all heads together."""
+        """Width of all query heads together."""
         return self.heads * self.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Of the keys, or the values, of all their heads together."""
+        """Width of all key heads, or value heads, together."""
         return self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """What a family's configurations leave unsaid."""
+    """The defaults that a family's configurations leave out."""
 
     qkv_bias: bool = False
     is_tied: bool = False
@@ -69,7 +69,7 @@ class _Family:
     norms_per_layer: int = 2
     head_dim: int | None = None
     bias_key: str = "attention_bias"
-    """Switch of the biases of attention; empty if there is none."""
+    """Key that switches on the biases of attention; empty if there is none."""
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -88,7 +88,7 @@ _FAMILIES: dict[str, _Family] = {
 
 
 def read_shape(path: Path) -> ModelShape:
-    """Of the model whose `config.json` is `path`.
+    """Reads the shape of the model whose `config.json` is `path`.
 
     Raises: UserError for a file that cannot be read or lacks a size.
     """
@@ -104,7 +104,7 @@ def read_shape(path: Path) -> ModelShape:
 
 
 def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
-    """Of a configuration's keys."""
+    """Returns the shape from a configuration's keys."""
     kind = str(keys.get("model_type", ""))
     family = _FAMILIES.get(kind, _Family())
     hidden, heads = _size(keys, "hidden_size", name), _size(keys, "num_attention_heads", name)

@@ -1,20 +1,20 @@
-"""How many parameters a model of a given shape has."""
+"""Counts the parameters of a model of a given shape."""
 
 from trinity.sizing.model_shape import ModelShape
 
 
 def count_parameters(shape: ModelShape) -> int:
-    """All of the policy's, tied embeddings once."""
+    """Counts all of the policy's parameters, tied embeddings once."""
     return count_backbone(shape) + (0 if shape.is_tied else shape.vocabulary * shape.hidden)
 
 
 def count_critic_parameters(shape: ModelShape) -> int:
-    """The same model with one value in place of the vocabulary."""
+    """Counts the same model with one value in place of the vocabulary."""
     return count_backbone(shape) + shape.hidden
 
 
 def count_backbone(shape: ModelShape) -> int:
-    """Without the output embeddings."""
+    """Counts the parameters without the output embeddings."""
     embeddings = shape.vocabulary * shape.hidden
     dense_layers = shape.layers - shape.sparse_layers
     return (
@@ -27,7 +27,7 @@ def count_backbone(shape: ModelShape) -> int:
 
 
 def layer_parameters(shape: ModelShape) -> int:
-    """Of the largest layer."""
+    """Counts the parameters of the largest layer."""
     inner = _mixture(shape) if shape.sparse_layers else _feed_forward(shape)
     return _attention(shape) + _norms(shape) + inner
 
@@ -45,13 +45,13 @@ def _norms(shape: ModelShape) -> int:
 
 
 def _feed_forward(shape: ModelShape) -> int:
-    """Gate, up and down."""
+    """Counts gate, up and down projections."""
     biases = 2 * shape.feed_forward + shape.hidden if shape.feed_forward_bias else 0
     return 3 * shape.hidden * shape.feed_forward + biases
 
 
 def _mixture(shape: ModelShape) -> int:
-    """Experts, the router, and the expert that all tokens share."""
+    """Counts the experts, the router, and the expert that all tokens share."""
     experts = shape.experts
     if experts is None:
         return 0

@@ -1,4 +1,4 @@
-"""Which GPUs engines and training ranks get, and where that cannot be."""
+"""Assigns GPUs to engines and training ranks, or explains why that is impossible."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -8,14 +8,14 @@ from trinity.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """What there is."""
+    """The available machines."""
 
     nodes: int
     gpus_per_node: int
 
     @property
     def total(self) -> int:
-        """GPUs in all."""
+        """Number of GPUs in all."""
         return self.nodes * self.gpus_per_node
 
 
@@ -32,14 +32,14 @@ class Engines:
 
     @property
     def gpus_each(self) -> int:
-        """GPUs of one engine; a model elsewhere takes none."""
+        """GPUs of one engine; an external model takes none."""
         if self.kind in ("external", "tinker"):
             return 0
         return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
 
     @property
     def gpus(self) -> int:
-        """GPUs of all of them."""
+        """GPUs of all these engines."""
         return self.num * self.gpus_each
 
 
@@ -53,7 +53,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a stage wants."""
+    """The resources that a stage needs."""
 
     mode: str
     engines: tuple[Engines, ...]
@@ -63,9 +63,9 @@ class Demand:
 
 
 def place(machines: Machines, demand: Demand) -> list[Seat]:
-    """Engines in their order, then ranks.
+    """Assigns GPUs to engines in their order, then to ranks.
 
-    Without GPUs every process is on the processor. Raises: UserError naming the setting.
+    Without GPUs every process is on the CPU. Raises: UserError naming the setting.
     """
     if machines.total == 0:
         return [*_names(demand)]
@@ -85,7 +85,7 @@ def place(machines: Machines, demand: Demand) -> list[Seat]:
 
 
 def check(machines: Machines, demand: Demand) -> None:
-    """Raises: UserError where the demand cannot be met."""
+    """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
         _check_engine(machines, engines)
     if demand.mode == "colocate":
@@ -95,9 +95,11 @@ def check(machines: Machines, demand: Demand) -> None:
 
 
 def _check_rooms(machines: Machines, demand: Demand) -> None:
-    """Engines have GPUs of their own, and ranks train on one machine."""
-    taken, total = sum(one.gpus for one in demand.engines), machines.total
-    shown = " + ".join(f"{one.num} x {one.gpus_each} ({one.name})" for one in demand.engines)
+    """Checks that engines have GPUs of their own, and that ranks train on one machine."""
+    taken, total = sum(engines.gpus for engines in demand.engines), machines.total
+    shown = " + ".join(
+        f"{engines.num} x {engines.gpus_each} ({engines.name})" for engines in demand.engines
+    )
     if demand.mode in ("explore", "bench", "serve"):
         if taken > total:
             raise UserError(
@@ -146,7 +148,7 @@ def _check_colocated(machines: Machines, demand: Demand) -> None:
     fits = (
         machines.total == 1
         and demand.sequence_parallel == 1
-        and [(one.num, one.gpus_each) for one in demand.engines] == [(1, 1)]
+        and [(engines.num, engines.gpus_each) for engines in demand.engines] == [(1, 1)]
     )
     if not fits:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a planned stage wants of machines and memory."""
+"""The machines and memory that a planned stage needs."""
 
 from dataclasses import dataclass
 
@@ -28,14 +28,14 @@ MOMENTS = {"adam": 2, "sgd": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Of one training process."""
+    """Memory of one training process."""
 
     terms: tuple[tuple[str, tuple[Term, ...]], ...]
     """By role."""
 
     @property
     def total(self) -> int:
-        """Roles keep their state side by side, and pass one after another."""
+        """Peak bytes: all roles keep their state at the same time, but pass one after another."""
         kept, most = 0, 0
         for _, terms in self.terms:
             own = [t for t in terms if t.name in ("gathered layers", "activations", "logits")]
@@ -49,17 +49,17 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """Of one GPU of a rollout engine."""
+    """Memory of one GPU of a rollout engine."""
 
     terms: tuple[Term, ...]
     room: int
     """Bytes for the cache; below 0 the engine does not start."""
     cached_tokens: int
-    """Of the whole engine."""
+    """Tokens in the cache of the whole engine."""
 
 
 def training_of(stage: StagePlan) -> Training:
-    """How one rank of the stage trains."""
+    """Returns the training settings of one rank of the stage."""
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
     return Training(
@@ -76,7 +76,7 @@ def training_of(stage: StagePlan) -> Training:
 
 
 def _shards(stage: StagePlan) -> int:
-    """Ranks of a group that the weights are split over."""
+    """Returns the number of ranks that the weights are sharded over."""
     size = stage.config.trainer.fsdp_size
     return min(size, stage.trainer_rank_num) if size > 0 else stage.trainer_rank_num
 
@@ -92,7 +92,7 @@ def _policy_keeping(stage: StagePlan) -> Keeping:
 
 
 def _critic_keeping(stage: StagePlan) -> Keeping:
-    """As the policy's, but for what it has of its own."""
+    """Returns the policy's settings, with the critic's own where it has any."""
     trainer, critic = stage.config.trainer, stage.config.trainer.critic
     parameters, optimizer = critic.param_offload, critic.optimizer_offload
     return Keeping(
@@ -109,7 +109,7 @@ def rank_memory(
     critic: ModelShape | None,
     training: Training | None = None,
 ) -> RankMemory:
-    """Actor, and the reference and the critic where the algorithm has them.
+    """Returns the memory of the actor, and of reference and critic where the algorithm has them.
 
     With an adapter the reference is the actor without it.
     """
@@ -124,12 +124,12 @@ def rank_memory(
 
 
 def engine_memory(stage: StagePlan, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    """Of the rollout engine on GPUs of `gpu_bytes`."""
+    """Returns the memory of the rollout engine on GPUs of `gpu_bytes`."""
     return _memory_of(stage.config.explorer.rollout_model, shape, gpu_bytes)
 
 
 def auxiliary_memory(model: AuxiliaryModel, shape: ModelShape, gpu_bytes: int) -> EngineMemory:
-    """The same of an engine of a model beside the policy."""
+    """Returns the same for an engine of an auxiliary model."""
     return _memory_of(model.engine, shape, gpu_bytes)
 
 
@@ -148,7 +148,7 @@ def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> Engin
 
 
 def validator_settings(stage: StagePlan) -> ValidatorSettings:
-    """What Trinity-RFT's validator would look at."""
+    """Returns the inputs of Trinity-RFT's validator."""
     training = training_of(stage)
     return ValidatorSettings(
         fsdp_size=training.ranks,

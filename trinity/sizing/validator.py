@@ -1,4 +1,4 @@
-"""The rule of thumb of Trinity-RFT's GPU memory validator, for comparison."""
+"""Trinity-RFT's rule of thumb for GPU memory, for comparison."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from trinity.sizing.model_shape import ModelShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorSettings:
-    """What it looks at."""
+    """The inputs of the rule."""
 
     fsdp_size: int
     tokens: int
@@ -21,7 +21,7 @@ class ValidatorSettings:
 
 
 def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
-    """Parameters and the larger of activations and the optimizer's step, in bytes."""
+    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
     c = 1 if settings.is_16_bit else 2
     p, f = parameters, settings.fsdp_size
     running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
@@ -35,7 +35,7 @@ def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSetti
 
 
 def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
-    """How much of a GPU it allows."""
+    """Returns the share of a GPU that it allows, in bytes."""
     return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
 
 

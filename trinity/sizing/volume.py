@@ -1,4 +1,4 @@
-"""The steps, tasks, experiences and tokens that a stage will make."""
+"""Estimates the steps, tasks, experiences and tokens that a stage will produce."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from trinity.config.plan import StagePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """Upper bounds where tokens are concerned: answers may be shorter."""
+    """The estimates; numbers of tokens are upper bounds, as answers may be shorter."""
 
     explore_steps: int
     train_steps: int
@@ -18,11 +18,14 @@ class Volume:
     trained_rows: int
     trained_tokens: int
     evaluations: int
-    """How often the evaluation tasksets are run."""
+    """Number of evaluations of the evaluation tasksets."""
 
 
 def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
-    """`num_rows` counts the tasks, in mode train the file's rows; None where it must be known."""
+    """Returns the volume; None where `num_rows` is needed and unknown.
+
+    `num_rows` counts the tasks; in mode train it counts the rows of the file.
+    """
     explores = stage.mode == "explore"
     steps = stage.total_explore_steps if explores else stage.total_train_steps
     is_bounded = steps is not None or stage.mode == "bench"
@@ -48,7 +51,7 @@ def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
 
 
 def _evaluations(stage: StagePlan, explore_steps: int, train_steps: int) -> int:
-    """Of the first weights, of those that each interval ends with, and of the last."""
+    """Counts the first weights, those at the end of each interval, and the last."""
     if not stage.eval_tasksets:
         return 0
     if stage.mode == "explore":

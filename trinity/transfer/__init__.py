@@ -1,7 +1,7 @@
-"""Weights from a trainer's memory into engines' memory, by torch's collectives.
+"""Transfers weights from a trainer's memory into engines' memory, by torch's collectives.
 
-The trainer offers one version at a time (`sending.WeightsOffer`): a rendezvous of its own under a
-one-time name. An explorer asks for a place (`asking.ask`), its engine's ranks receive
-(`receiving.Arrival`), and what came counts only if its hash is the announced one. Whatever else
-happens, every part gives up in time, and the engine takes the same version from its files.
+The trainer offers one version at a time (`sending.WeightsOffer`), at a rendezvous under a one-time
+name. An explorer asks for a seat (`asking.ask`), its engine's ranks receive (`receiving.Arrival`),
+and the result counts only if its hash is the announced one. In any failure every party gives up in
+time, and the engine loads the same version from its files.
 """

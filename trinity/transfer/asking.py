@@ -1,4 +1,4 @@
-"""An explorer's side of the meeting place."""
+"""An explorer's side of the rendezvous."""
 
 import secrets
 from datetime import timedelta
@@ -10,7 +10,7 @@ from trinity.transfer.rendezvous import WITHDRAWN, Answer, Ask, Keys, open_store
 
 
 def ask(offer: Offer, receivers: Receivers, *, limits: Limits, weights_sha256: bytes) -> Seat:
-    """Ask for a transfer and wait for one's turn; then the receivers must come at once. Blocks.
+    """Asks for a transfer and waits for its turn; then the receivers must join at once. Blocks.
 
     Raises: TransferFailed.
     """

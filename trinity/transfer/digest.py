@@ -1,4 +1,4 @@
-"""The hash that weights are known by."""
+"""The hash that identifies weights."""
 
 import hashlib
 
@@ -17,11 +17,11 @@ class WeightsDigest:
         self._sha256 = hashlib.sha256()
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """The next tensor; from a device it is copied to be read."""
+        """Adds the next tensor; one on a device is copied to the CPU."""
         whole = tensor.detach().cpu().contiguous()
         self._sha256.update(f"{name} {whole.dtype} {list(whole.shape)}\n".encode())
         self._sha256.update(whole.reshape(-1).view(torch.uint8).numpy())
 
     def digest(self) -> bytes:
-        """The hash of all that was added."""
+        """Returns the hash of all that was added."""
         return self._sha256.digest()

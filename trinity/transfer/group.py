@@ -1,4 +1,4 @@
-"""A process group of its own for one transfer; nothing in it waits longer than its limits."""
+"""The process group of one transfer; every wait in it has a time limit."""
 
 import socket
 from datetime import timedelta
@@ -13,9 +13,9 @@ SENDER = 0
 
 
 class Group:
-    """The sender, rank 0, and those it sends to.
+    """The sender, rank 0, and its receivers.
 
-    Raises TransferFailed, whatever it is that goes wrong in it.
+    Any failure in it raises TransferFailed.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Group:
         self._processes = in_time(limits.join_seconds, "meet", meet)
 
     def broadcast(self, buffer: torch.Tensor) -> None:
-        """From the sender to all others."""
+        """Sends a buffer from the sender to all others."""
         in_time(
             self._limits.stall_seconds,
             "pass a message on",
@@ -50,11 +50,11 @@ class Group:
         )
 
     def abort(self) -> None:
-        """End whatever goes on in it."""
+        """Aborts all operations of the group."""
         self._processes.abort()
 
     def close(self) -> None:
-        """Leave, once everything is through."""
+        """Leaves the group, once everything is sent."""
         self._processes.shutdown()
 
     def _broadcast(self, buffer: torch.Tensor) -> None:
@@ -70,7 +70,7 @@ class Group:
 
 
 def address_towards(host: str) -> str:
-    """This machine's address as a connection to `host` would have it."""
+    """Returns this machine's address as a connection to `host` would use it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         name: str = probe.getsockname()[0]
@@ -90,7 +90,9 @@ def _gloo(
 def _nccl(
     store: dist.Store, rank: int, num_ranks: int, seconds: timedelta
 ) -> "dist.ProcessGroupNCCL":
-    """NCCL chooses its own interfaces (NCCL_SOCKET_IFNAME) and meets at the first message."""
+    """Creates the group; NCCL picks its interfaces (NCCL_SOCKET_IFNAME), and connects when first
+    used.
+    """
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = seconds
     return dist.ProcessGroupNCCL(store, rank, num_ranks, options)

@@ -1,6 +1,7 @@
-"""Calls into torch that may block for ever, such as to a peer that is frozen or whose host is gone.
+"""Time limits for calls into torch that may block without end, e.g. if a peer is frozen or gone.
 
-Its limits of time bound some of its waits: to connect to a store, and to ask it, is none of them.
+torch's own timeouts cover only some of its waits: connecting to a store and querying it are not
+among them.
 """
 
 import threading
@@ -12,15 +13,15 @@ from trinity.errors import TransferFailed
 
 T = TypeVar("T")
 LATE_SECONDS = 1.0
-"""What ends by itself in time is not ended from outside."""
+"""Grace period, so that a call with a timeout of its own can end by itself."""
 
 
 def in_time(
     seconds: float, purpose: str, work: Callable[[], T], *, abort: Callable[[], None] | None = None
 ) -> T:
-    """What `work` answers, from a thread that is left behind if it is late.
+    """Returns the result of `work`, from a thread that is abandoned if it is late.
 
-    Raises: TransferFailed, also for what else it raises.
+    Raises: TransferFailed, also for other errors of `work`.
     """
     answer: Future[T] = Future()
 
@@ -42,5 +43,5 @@ def in_time(
 
 
 def _first_line(error: Exception) -> str:
-    """What torch says goes on with a stack of its own."""
+    """Drops the stack trace that torch appends to its messages."""
     return str(error).partition("\n")[0]

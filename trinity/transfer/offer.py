@@ -1,4 +1,4 @@
-"""What is said of a transfer before it begins; light, as the front ends read it too."""
+"""Messages about a transfer before it begins; imports little, as the front ends use it too."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,30 +10,30 @@ Backend = Literal["nccl", "gloo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Where a trainer gives one version of its weights, until it offers a newer one."""
+    """The rendezvous at which a trainer offers a version of its weights, until a newer one."""
 
     address: str
-    """Of the rendezvous, host:port."""
+    """Address of the rendezvous, host:port."""
     group: str
-    """One-time name that everything said there goes under."""
+    """One-time name that prefixes all keys of the offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long each part of a transfer may take before files are used instead."""
+    """Time limits of the parts of a transfer; after that the files are used."""
 
     turn_seconds: float
-    """Until the trainer has time for this one."""
+    """Until the trainer begins this transfer."""
     join_seconds: float
-    """Until all have met."""
+    """Until all have joined."""
     stall_seconds: float
-    """Until a message is through."""
+    """Until a message is sent."""
     whole_seconds: float
-    """Until all of it is there."""
+    """Until all weights are received."""
 
     @classmethod
     def within(cls, seconds: float) -> "Limits":
-        """Limits that leave a good part of `seconds` for the files."""
+        """Returns limits that leave a good part of `seconds` for the files."""
         part = min(MOST_SECONDS, seconds / 16)
         return cls(
             turn_seconds=3 * part, join_seconds=part, stall_seconds=part, whole_seconds=seconds / 4
@@ -53,28 +53,28 @@ class Receivers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What an engine's processes need to take part; as a dict it goes to them."""
+    """An engine's place in a transfer; its processes receive it as a dict."""
 
     address: str
     group: str
     """Name of this one transfer."""
     backend: Backend
     num_ranks: int
-    """With the sender, which is rank 0."""
+    """Including the sender, which is rank 0."""
     first_rank: int
-    """That of the engine's first process."""
+    """Rank of the engine's first process."""
     limits: Limits
     weights_sha256: str
     """Hex hash that was announced with the version."""
 
 
 def moved(seat: Seat, by: int) -> Seat:
-    """The place beside it, for the next engine of the same explorer."""
+    """Returns the next seat, for the next engine of the same explorer."""
     return replace(seat, first_rank=seat.first_rank + by)
 
 
 def read_seat(values: dict[str, Any]) -> Seat:
-    """What `dataclasses.asdict` made of it."""
+    """Reads the output of `dataclasses.asdict`."""
     return _SEAT.validate_python(values)
 
 

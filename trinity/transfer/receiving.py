@@ -17,15 +17,15 @@ from trinity.transfer.tensors import TensorInfo, described, new_buffer, unpacked
 
 
 class Arrival:
-    """Weights on their way in.
+    """Receives weights.
 
-    Invariant: `tensors` always gives every tensor that was promised, so that what loads them ends
-    as usual; after a failure the rest are zeros. They count only where `failure` is empty then.
+    Invariant: `tensors` always yields every tensor that was announced, so that a loader ends as
+    usual; after a failure the rest are zeros. They count only if `failure` is empty in the end.
 
-        arrival = Arrival(seat, index=0, device="cpu")   # TransferFailed: nothing was touched
+        arrival = Arrival(seat, index=0, device="cpu")   # TransferFailed: the model is unchanged
         model.load_weights(arrival.tensors())
         if arrival.end():
-            ...  # why these weights must not be used
+            ...  # the reason not to use these weights
     """
 
     def __init__(self, seat: Seat, *, index: int, device: str) -> None:
@@ -53,25 +53,25 @@ class Arrival:
         )
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All of them by name, as they come."""
+        """Yields all tensors by name, as they arrive."""
         promised = [info for message in self._messages for info in message]
         num_given = 0
         try:
             for info, tensor in self._received():
                 num_given += 1
                 yield info.name, tensor
-        except (TransferFailed, RuntimeError, MemoryError) as error:  # such as no room for them
+        except (TransferFailed, RuntimeError, MemoryError) as error:  # e.g. out of memory
             self.failure = str(error) or type(error).__name__
         for info in promised[num_given:]:
             yield info.name, info.empty().zero_()
         self._is_whole = True
 
     def end(self) -> str:
-        """Why the weights must not be used; empty where they are the announced ones."""
+        """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
-            self.failure = "not all tensors were taken"
+            self.failure = "not all tensors were consumed"
         if not self.failure and self._digest.digest().hex() != self._seat.weights_sha256:
-            self.failure = "the weights that came are not those that were announced: hash differs"
+            self.failure = "the weights received are not those that were announced: hash differs"
         self._report()
         if self.failure:
             self._group.abort()
@@ -92,7 +92,7 @@ class Arrival:
                 yield info, tensor
 
     def _report(self) -> None:
-        """Spares the trainer a wait; one that is gone by now has sent all the same."""
+        """Tells the trainer, so that it need not wait; a trainer that is gone is ignored."""
         state: Literal["failed", "received"] = "failed" if self.failure else "received"
         report = Report(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):

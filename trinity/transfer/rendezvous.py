@@ -1,4 +1,4 @@
-"""The trainer's side of the meeting place: torch's TCPStore, on an address of our choice alone."""
+"""The trainer's side of the rendezvous: torch's TCPStore, bound to the given address alone."""
 
 import os
 import secrets
@@ -15,13 +15,13 @@ from trinity.transfer.offer import Backend, Offer
 
 NEVER = timedelta(days=365)
 CLOSED = b""
-WITHDRAWN = "these weights are not offered any more"
+WITHDRAWN = "these weights are no longer offered"
 CONNECT_SECONDS = 5.0
 MAX_REASON = 500
 
 
 class Ask(BaseModel):
-    """An explorer's question for a transfer."""
+    """An explorer's request for a transfer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class Ask(BaseModel):
 
 
 class Answer(BaseModel):
-    """The trainer's: come in, now; or not at all, for a reason."""
+    """The trainer's answer: start now, or a refusal with its reason."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +41,7 @@ class Answer(BaseModel):
 
 
 class Report(BaseModel):
-    """What a receiver makes of it."""
+    """A receiver's result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class Report(BaseModel):
 
 
 class Keys:
-    """Names of what is said under an offer."""
+    """The store keys of an offer."""
 
     def __init__(self, group: str) -> None:
         self.asks = f"{group}/asks"
@@ -59,26 +59,26 @@ class Keys:
         self._group = group
 
     def transfer(self, ask: str) -> str:
-        """Name of one transfer."""
+        """Returns the name of one transfer."""
         return f"{self._group}/{ask}"
 
     def answer(self, ask: str) -> str:
-        """Where the answer to a question is."""
+        """Returns the key of the answer to a request."""
         return f"{self.transfer(ask)}/answer"
 
 
 def tensors_key(transfer: str) -> str:
-    """Where the list of tensors is."""
+    """Returns the key of the list of tensors."""
     return Keys(transfer.rpartition("/")[0]).tensors
 
 
 def report_key(transfer: str, rank: int) -> str:
-    """Where a receiver says what came of it."""
+    """Returns the key of a receiver's report."""
     return f"{transfer}/report/{rank}"
 
 
 class Rendezvous:
-    """Where one version is asked for; whoever does not know the group's name is not answered."""
+    """Accepts requests for one version; peers must know the group's secret name."""
 
     def __init__(self, *, host: str, name: str, seconds: float) -> None:
         with socket.create_server((host, 0)) as listener:
@@ -98,39 +98,39 @@ class Rendezvous:
         self._questions = _client(host, port, NEVER)
 
     def put(self, key: str, value: bytes) -> None:
-        """Say something."""
+        """Sets a key."""
         self._store.set(key, value)
 
     def connect(self, seconds: float) -> dist.TCPStore:
-        """A connection for one transfer: whoever waits on one keeps it from all others."""
+        """Returns a connection for one transfer, as a waiting call blocks its connection."""
         host, _, port = self.offer.address.rpartition(":")
         return _client(host, int(port), timedelta(seconds=seconds))
 
     def next_ask(self) -> Ask | None:
-        """The next question, in the order they came; None once closed. From one thread alone."""
+        """Returns the next request, in order; None once closed. Call it from one thread only."""
         while (text := self._questions.queue_pop(self.keys.asks)) != CLOSED:
             if ask := _read(text):
                 return ask
         return None
 
     def answer(self, ask: Ask, answer: Answer) -> None:
-        """Tell who asked."""
+        """Answers a request."""
         self._store.set(self.keys.answer(ask.id), answer.model_dump_json())
 
     def close(self) -> None:
-        """Take no more questions, and wake whoever waits for one."""
+        """Accepts no more requests, and wakes the thread that waits for one."""
         self._store.set(self.keys.closed, "1")
         self._store.queue_push(self.keys.asks, CLOSED)
 
     def refuse_rest(self) -> None:
-        """Answer what was asked before it was closed."""
+        """Refuses the requests made before it was closed."""
         while self._store.queue_len(self.keys.asks):
             if ask := _read(self._store.queue_pop(self.keys.asks)):
                 self.answer(ask, Answer(refusal=WITHDRAWN))
 
 
 def _read(text: bytes) -> Ask | None:
-    """None for what is no question: anybody may write who knows the name."""
+    """Returns None for an invalid request: any peer that knows the name can write."""
     try:
         return Ask.model_validate_json(text)
     except ValidationError:
@@ -138,14 +138,14 @@ def _read(text: bytes) -> Ask | None:
 
 
 def open_store(address: str, seconds: float) -> dist.TCPStore:
-    """A trainer's meeting place, which is gone with its trainer.
+    """Connects to a trainer's rendezvous, which ends with its trainer.
 
     Raises: TransferFailed.
     """
     host, _, port = address.rpartition(":")
 
     def connect() -> dist.TCPStore:
-        # TCPStore tries a refused connection again until its time is up, and says so each time.
+        # TCPStore retries a refused connection until its timeout, and logs each attempt.
         with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
             pass
         return _client(host, int(port), timedelta(seconds=seconds))
@@ -153,7 +153,7 @@ def open_store(address: str, seconds: float) -> dist.TCPStore:
     try:
         return in_time(2 * CONNECT_SECONDS, "reach the trainer", connect)
     except TransferFailed as error:
-        raise TransferFailed(f"nobody offers weights at {address} any more: {error}") from error
+        raise TransferFailed(f"weights are no longer offered at {address}: {error}") from error
 
 
 def _client(host: str, port: int, timeout: timedelta) -> dist.TCPStore:

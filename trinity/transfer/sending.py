@@ -19,9 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class WeightsOffer:
-    """One version of weights, given to each who asks, one after the other, until it is withdrawn.
+    """Sends one version of weights to each receiver that asks, one at a time, until withdrawn.
 
-    The tensors must not change as long as it stands. A receiver that fails costs its own transfer.
+    The tensors must not change while the offer stands. A receiver that fails costs only its own
+    transfer.
+
+        offer = WeightsOffer(tensors, host="127.0.0.1", name="weights", limits=limits, turn=turn)
+        announce(offer.offer)
+        offer.withdraw()
 
         offer = WeightsOffer(tensors, host="127.0.0.1", name="weights", limits=limits, turn=turn)
         announce(offer.offer)
@@ -45,7 +50,7 @@ class WeightsOffer:
         rendezvous.put(rendezvous.keys.tensors, self._messages)
         self._rendezvous: Rendezvous | None = rendezvous
         self.offer = rendezvous.offer
-        """What is announced."""
+        """The announcement."""
         self._is_withdrawn = threading.Event()
         self._thread = threading.Thread(
             target=self._serve, args=(rendezvous,), name="weights-offer", daemon=True
@@ -53,7 +58,7 @@ class WeightsOffer:
         self._thread.start()
 
     def withdraw(self, wait_seconds: float = 0.0) -> None:
-        """Begin no more transfers; wait at most so long for the one that goes on."""
+        """Begins no more transfers; waits up to `wait_seconds` for the current one."""
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             self._is_withdrawn.set()
@@ -78,7 +83,7 @@ class WeightsOffer:
         except TransferFailed as error:
             logger.warning("weights not sent", extra=about | {"reason": str(error)})
             return
-        except Exception:  # the edge of a thread: the next one is served all the same
+        except Exception:  # the edge of a thread: the next request is still served
             logger.exception("weights not sent", extra=about)
             return
         seconds = round(time.perf_counter() - started, 3)
@@ -111,12 +116,12 @@ class WeightsOffer:
         group.close()
 
     def _hear(self, store: dist.Store, transfer: str, num_ranks: int) -> None:
-        """Until all have said what came; before that nothing is taken down."""
+        """Waits for all receivers' reports; the connection must stay open until then."""
         keys = [report_key(transfer, rank) for rank in range(1, num_ranks)]
         try:
             store.wait(keys, timedelta(seconds=self._limits.stall_seconds))
         except RuntimeError as error:
-            raise TransferFailed("a receiver did not say that it has them") from error
+            raise TransferFailed("a receiver did not confirm the weights") from error
         for key in keys:
             report = Report.model_validate_json(store.get(key))
             if report.state != "received":
@@ -124,7 +129,7 @@ class WeightsOffer:
 
 
 def _chosen(ask: Ask) -> tuple[Backend, str]:
-    """NCCL where both ends have GPUs."""
+    """Chooses NCCL where both ends have GPUs."""
     if ask.have_gpu and torch.cuda.is_available() and dist.is_nccl_available():
         return "nccl", f"cuda:{torch.cuda.current_device()}"
     return "gloo", "cpu"

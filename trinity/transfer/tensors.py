@@ -1,4 +1,4 @@
-"""Tensors as they travel: in the order of their names, some of them to a message."""
+"""Packs tensors into messages: in the order of their names, several per message."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 from trinity.errors import TransferFailed
 
 MESSAGE_BYTES = 64 << 20
-"""A tensor that is larger goes alone."""
+"""A tensor that is larger has a message of its own."""
 ALIGNMENT = 16
 DType = Literal["bfloat16", "float16", "float32"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor without its content."""
+    """A tensor's metadata."""
 
     name: str
     dtype: DType
@@ -25,12 +25,12 @@ class TensorInfo:
 
     @property
     def num_bytes(self) -> int:
-        """Length of its content."""
+        """Size of its content."""
         size: int = self.empty("meta").nbytes
         return size
 
     def empty(self, device: str = "cpu") -> torch.Tensor:
-        """A tensor like it."""
+        """Returns an uninitialized tensor of this kind."""
         return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device=device)
 
 
@@ -39,12 +39,12 @@ _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 
 
 def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """All messages to come, without their content."""
+    """Lists all messages to come, without their content."""
     return _MESSAGES.dump_json(tuple(_messages(tensors)))
 
 
 def described(text: bytes) -> tuple[Message, ...]:
-    """Read what `describe` wrote.
+    """Reads the output of `describe`.
 
     Raises: TransferFailed.
     """
@@ -71,12 +71,12 @@ def _messages(tensors: Mapping[str, torch.Tensor]) -> Iterator[Message]:
 
 
 def new_buffer(message: Message, device: str) -> torch.Tensor:
-    """Room for a message's bytes."""
+    """Allocates a buffer for a message's bytes."""
     return torch.empty(_places(message)[1], dtype=torch.uint8, device=device)
 
 
 def packed(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
-    """The bytes of a message."""
+    """Packs a message's tensors into a buffer."""
     buffer = new_buffer(message, device)
     for info, view in unpacked(message, buffer):
         view.copy_(tensors[info.name])
@@ -84,14 +84,14 @@ def packed(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -
 
 
 def unpacked(message: Message, buffer: torch.Tensor) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-    """A message's tensors, as views of its bytes."""
+    """Yields a message's tensors, as views of its buffer."""
     for info, start in zip(message, _places(message)[0], strict=True):
         flat = buffer[start : start + info.num_bytes]
         yield info, flat.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
 def _places(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
-    """Where each tensor begins, and how long they are together."""
+    """Returns the offset of each tensor, and the total size."""
     starts, end = [], 0
     for info in message:
         starts.append(end)

@@ -122,7 +122,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(
 
     path = written(learner_of(grpo_plan(model)), ranks, tmp_path)
     torch.save({"of.something.else": torch.zeros(1)}, path / "model_world_size_1_rank_0.pt")
-    with pytest.raises(UserError, match=r"`trainer\.resume_from_path`: .* cannot be taken over"):
+    with pytest.raises(UserError, match=r"`trainer\.resume_from_path`: .* cannot be loaded"):
         Learner(
             plan=grpo_plan(model),
             model_directory=model,

@@ -62,7 +62,7 @@ async def test_why_files_have_to_do_shows_until_they_are_in() -> None:
     [wait] = waits.to_proto()
     assert wait.waits_for == "files"
     assert "of version 1" in wait.reason
-    assert "nobody offers weights at 127.0.0.1:9" in wait.reason
+    assert "weights are no longer offered at 127.0.0.1:9" in wait.reason
     transfers.over()
     assert not waits.to_proto()
 

@@ -21,6 +21,6 @@ BUILT_IN = {
     "reward_filter": f"{_HERE}.reward_filter.reward_filter",
     "step_wise_grpo": f"{_HERE}.step_wise_grpo.step_wise_grpo",
 }
-"""Functions of this package by name; whatever else is asked for is a user's."""
+"""Functions of this package by name; any other name is a user's."""
 
 ADVANTAGES: "Registry[AdvantageFn]" = Registry("advantage function", BUILT_IN)

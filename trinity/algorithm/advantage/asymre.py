@@ -1,4 +1,4 @@
-"""AsymRE: the reward over the group's mean, shifted so that good samples weigh more than bad."""
+"""AsymRE: the reward less the group's mean, shifted so that good samples weigh more than bad."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trinity.algorithm.advantage.spread import without_flat_groups
 def asymre(
     samples: Samples, *, baseline_shift: float = -0.1, std_threshold: float | None = None
 ) -> Advantages:
-    """A_i = r_i - (mean(r of i's group) + baseline_shift), [N]; a sample alone has baseline 0.
+    """A_i = r_i - (mean(r of i's group) + baseline_shift), [N]; a single sample has baseline 0.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
 

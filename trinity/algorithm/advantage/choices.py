@@ -1,4 +1,4 @@
-"""Arguments that are one of a few words."""
+"""Checks of arguments that take one of a few words."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from trinity.errors import UserError
 
 
 def check_choice(function: str, name: str, value: str | None, choices: Iterable[str]) -> None:
-    """Raises: UserError when the value is none of them."""
+    """Raises: UserError when the value is not one of the choices."""
     allowed = list(choices)
     if value not in allowed:
         raise UserError(

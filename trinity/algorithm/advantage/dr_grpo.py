@@ -1,15 +1,15 @@
-"""Dr. GRPO: GRPO without the division that favours tasks with hardly any spread."""
+"""Dr. GRPO: GRPO without the division by std, which favours tasks whose rewards hardly differ."""
 
 from trinity.algorithm.advantage.samples import Advantages, Samples
 from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def dr_grpo(samples: Samples, *, std_threshold: float | None = None) -> Advantages:
-    """A_i = r_i - mean(r of i's group), [N]; a sample alone keeps its reward.
+    """A_i = r_i - mean(r of i's group), [N]; a single sample keeps its reward.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
 
-    https://arxiv.org/abs/2503.20783. Its loss is summed up with `seq-mean-token-sum-norm`.
+    https://arxiv.org/abs/2503.20783. Its loss is aggregated by `seq-mean-token-sum-norm`.
     """
     means_G = samples.group_baselines(samples.rewards)
     deviations_G = samples.group_deviations(samples.rewards)

@@ -1,4 +1,4 @@
-"""GiGPO: whole runs compared with each other, and single steps with those from the same state."""
+"""GiGPO: compares whole runs with each other, and single steps with those from the same state."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -46,9 +46,9 @@ def gigpo(
     A_E = (R - mean) / (F + epsilon), R the sum of the step rewards of i's run, mean over the runs
     of the group. A_S is the same of the discounted return R_t = sum over k of gamma^k r_(t+k),
     compared with all steps of the explore step from the same state. F is 1, or the unbiased std
-    with fnorm "std"; who is alone has A_E = R / (1 + epsilon) and A_S = 0.
+    with fnorm "std"; a single run has A_E = R / (1 + epsilon), a single step A_S = 0.
 
-    A run without step rewards has its last sample's reward in its last step.
+    In a run without step rewards the last step gets the reward of its sample.
 
     std_threshold: groups whose R have a std of at most this, and groups of one run, are left out.
 
@@ -81,7 +81,7 @@ def gigpo(
 
 
 def _step_rewards(samples: Samples) -> FloatVector:
-    """What each step gave, [N]."""
+    """Returns the reward of each step, [N]."""
     is_given_N = ~np.isnan(samples.step_rewards)
     run_numbers = samples.run_numbers
     has_any_R = np.bincount(run_numbers, weights=is_given_N) > 0
@@ -91,7 +91,7 @@ def _step_rewards(samples: Samples) -> FloatVector:
 
 
 def _discounted_returns(samples: Samples, rewards_N: FloatVector, gamma: float) -> FloatVector:
-    """Backwards through the runs, all of them together, one step at a time, [N]."""
+    """Computes returns backwards through all runs at once, one step at a time, [N]."""
     returns_N = rewards_N.copy()
     is_last_N = samples.is_last_step
     left_N = np.flatnonzero(is_last_N)[samples.run_numbers] - np.arange(len(is_last_N))
@@ -104,7 +104,7 @@ def _discounted_returns(samples: Samples, rewards_N: FloatVector, gamma: float) 
 
 
 def _anchors(states_N: IntVector) -> IntVector:
-    """A number for each state, from 0; an unknown one is like no other, [N]."""
+    """Numbers the states from 0; an unknown state differs from all others, [N]."""
     _, numbers_N = np.unique(states_N, return_inverse=True)
     is_unknown_N = states_N < 0
     fresh_N = len(states_N) + np.arange(len(states_N))
@@ -113,7 +113,7 @@ def _anchors(states_N: IntVector) -> IntVector:
 
 
 def _compared(samples: Samples, values_N: FloatVector, fnorm: str, epsilon: float) -> FloatVector:
-    """Over the mean of the group, in its standard deviations if wanted, [N]."""
+    """Returns values less their group's mean, optionally in standard deviations, [N]."""
     scales_G = samples.group_deviations(values_N)
     if fnorm == "none":
         scales_G = np.ones_like(scales_G)

@@ -1,4 +1,4 @@
-"""GRPO: how much better a sample did than the others of its task, in their standard deviations."""
+"""GRPO: the reward less the mean of the samples of its task, in standard deviations."""
 
 from dataclasses import replace
 from typing import Literal
@@ -34,13 +34,13 @@ def grpo(
 ) -> Advantages:
     """A_i = (r_i - mean) / (std + epsilon), [N], with mean and std of i's group.
 
-    The std is the unbiased one; a sample alone has mean 0 and std 1, so it keeps its reward.
+    The std is the unbiased one; a single sample has mean 0 and std 1, so it keeps its reward.
 
     std_cal_level "batch": the std of all rewards of the explore step
         (https://arxiv.org/abs/2508.08221).
     std_threshold: groups with a std of at most this, and groups of one, are left out
         (dynamic sampling, https://arxiv.org/abs/2503.14476).
-    duplicate_experiences: copies of other groups, drawn by lot, stand in for them
+    duplicate_experiences: copies of other groups, drawn at random, replace them
         (https://hkunlp.github.io/blog/2025/Polaris).
     rank_penalty p: mean and std are those of r (1 - p rank / n), where rank orders a group's n
         samples by mean log-probability from 0 up (https://arxiv.org/abs/2506.02355).
@@ -69,6 +69,6 @@ def grpo(
 
 
 def _penalised(samples: Samples, penalty: float) -> FloatVector:
-    """Rewards, less of what was likely anyway."""
+    """Returns rewards, reduced for samples that were likely anyway."""
     ranks_N = ranks_within(samples.groups, samples.mean_logprobs)
     return samples.rewards * (1.0 - penalty * ranks_N / samples.group_sizes[samples.groups])

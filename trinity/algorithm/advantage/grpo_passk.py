@@ -1,4 +1,4 @@
-"""GRPO for pass@k: only the best sample of a group counts, by how far it is ahead of the next."""
+"""GRPO for pass@k: only the best sample of a group counts, by its lead over the next."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def grpo_passk(
     """A = (r_max - r_second) / (std + epsilon) for the best sample of a group, else 0, [N].
 
     The std is the group's unbiased one; without norm_adv_by_std_in_grpo nothing is divided. A
-    sample alone is ahead of nobody: 0.
+    single sample has no lead: 0.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
 

@@ -1,9 +1,9 @@
-"""What an advantage function asks of the pipeline, said where the function is defined.
+"""Declares the data that an advantage function needs from the pipeline.
 
 @needs(Needs(whole_step=True))
 def above_everyone(samples: Samples) -> Advantages: ...
 
-Where it depends on the arguments, a function of them stands in place of `Needs`.
+If it depends on the arguments, a function of them takes the place of `Needs`.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,37 +18,39 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a function needs; nothing of it is what costs least.
+    """The data that a function needs; the defaults cost least.
 
-    Without `whole_step` a user's function sees one group a call. Ours may see many, each of which
-    they treat as if it were alone: what a group gives never depends on what it is claimed with.
-    One of ours that cannot promise it for what it asks says `one_group`.
+    Without `whole_step` a user's function sees one group per call. Built-in functions may see many,
+    each of which they treat as if it were alone: the result of a group never depends on the groups
+    that are claimed with it. A built-in function that cannot promise this for its arguments sets
+    `one_group`.
     """
 
     whole_step: bool = False
     """All groups of an explore step in one call, once all of them have ended."""
     one_group: bool = False
-    """A call of its own for each group, of ours too; where others need the whole step, that."""
+    """One call per group, for built-in functions too; if others need the whole step, that
+    applies."""
     mean_logprobs: bool = False
     """`Samples.mean_logprobs`."""
     step_reward_key: str = ""
-    """Where samples keep `Samples.step_rewards`: a key of their info, metrics or arrays."""
+    """The key of `Samples.step_rewards` in the samples' info, metrics or arrays."""
     state_key: str = ""
-    """Where they keep `Samples.states`; what lies there is only compared."""
+    """The key of `Samples.states`; its values are only compared."""
     numbers: tuple[str, ...] = ()
-    """Keys of `Rollouts.numbers`, for experience operators: of their info, metrics, reward parts or
+    """Keys of `Rollouts.numbers`, for experience operators, in info, metrics, reward parts or
     arrays."""
     content: bool = False
     """`Rollouts.contents`, for experience operators."""
 
     @property
     def reads_samples(self) -> bool:
-        """Whether something is needed that only the whole samples have."""
+        """True if something is needed that only the whole samples have."""
         keys = (self.step_reward_key, self.state_key, self.numbers)
         return self.mean_logprobs or self.content or any(keys)
 
     def also(self, other: "Needs") -> "Needs":
-        """What both need; of keys of which there can be one, this one's goes first."""
+        """Returns the needs of both; where only one key is possible, this one's comes first."""
         return Needs(
             whole_step=self.whole_step or other.whole_step,
             one_group=self.one_group or other.one_group,
@@ -61,7 +63,7 @@ class Needs:
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> "Needs":
-        """From the fields as JSON has them."""
+        """Builds it from its fields in JSON."""
         return cls(**{**message, "numbers": tuple(message["numbers"])})
 
 
@@ -70,7 +72,7 @@ _NEEDS: dict[Callable[..., Any], Needs | Callable[[Arguments], Needs]] = {}
 
 
 def needs(what: Needs | Callable[[Arguments], Needs]) -> Callable[[Function], Function]:
-    """Decorator that notes what the function below it needs."""
+    """Decorates a function with its needs."""
 
     def note(function: Function) -> Function:
         _NEEDS[function] = what
@@ -80,6 +82,6 @@ def needs(what: Needs | Callable[[Arguments], Needs]) -> Callable[[Function], Fu
 
 
 def needs_of(function: Callable[..., Any], arguments: Arguments) -> Needs:
-    """What a function needs when it is called with these arguments."""
+    """Returns the needs of a function when it is called with these arguments."""
     what = _NEEDS.get(function, NOTHING)
     return what if isinstance(what, Needs) else what(arguments)

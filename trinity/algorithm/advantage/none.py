@@ -1,4 +1,4 @@
-"""No comparison: the loss does not look at advantages, or the trainer computes them."""
+"""No advantages: the loss ignores them, or the trainer computes them."""
 
 import numpy as np
 

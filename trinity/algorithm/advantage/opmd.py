@@ -1,4 +1,4 @@
-"""OPMD: the reward over a baseline of the group, by its mean or its soft maximum."""
+"""OPMD: the reward less a baseline of the group, its mean or its soft maximum."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ def opmd(
 ) -> Advantages:
     """A_i = r_i - b, [N], with b = mean(r) or b = tau log mean exp(r / tau) of i's group.
 
-    A sample alone has baseline 0.
+    A single sample has baseline 0.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
 
@@ -43,7 +43,7 @@ def opmd(
 
 
 def _soft_maxima(samples: Samples, tau: float) -> FloatVector:
-    """tau log mean exp(r / tau) of each group, [G], without an overflow."""
+    """Returns tau log mean exp(r / tau) of each group, [G], without overflow."""
     maxima_G = samples.group_maxima(samples.rewards)
     parts_N = np.exp((samples.rewards - maxima_G[samples.groups]) / tau)
     return maxima_G + tau * np.log(samples.group_means(parts_N))

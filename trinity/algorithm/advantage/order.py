@@ -1,4 +1,4 @@
-"""Places within groups, without a loop over groups."""
+"""Ranks and places within groups, without a loop over groups."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from trinity.algorithm.advantage.samples import FloatVector, IntVector
 
 
 def ranks_within(groups_N: IntVector, values_N: FloatVector) -> IntVector:
-    """Place of each value among those of its group, 0 is the least, [N]; ties in their order."""
+    """Ranks values within their groups from 0, the least, [N]; ties keep their order."""
     order_N = np.lexsort((values_N, groups_N))
     ranks_N = np.empty(len(groups_N), dtype=np.int64)
     ranks_N[order_N] = places_within(groups_N[order_N])
@@ -14,7 +14,7 @@ def ranks_within(groups_N: IntVector, values_N: FloatVector) -> IntVector:
 
 
 def places_within(groups_N: IntVector) -> IntVector:
-    """Place of each sample within its group, from 0, [N]; equal groups stand side by side."""
+    """Returns each sample's place in its group, from 0, [N]; groups must be contiguous."""
     numbers_N = np.arange(len(groups_N), dtype=np.int64)
     begins_N = np.ones(len(groups_N), dtype=np.bool_)
     begins_N[1:] = groups_N[1:] != groups_N[:-1]

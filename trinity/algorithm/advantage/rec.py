@@ -1,4 +1,4 @@
-"""REC: REINFORCE over the group's mean, optionally with no more bad samples than good ones."""
+"""REC: REINFORCE with the group's mean as baseline, optionally balancing bad and good samples."""
 
 from typing import Literal
 
@@ -18,11 +18,11 @@ def rec(
     drop: Literal["balance"] | None = None,
     std_threshold: float | None = None,
 ) -> Advantages:
-    """A_i = r_i - mean(r of i's group), [N]; a sample alone keeps its reward.
+    """A_i = r_i - mean(r of i's group), [N]; a single sample keeps its reward.
 
     std_normalize: divided by the group's population std + epsilon.
-    drop "balance": where a group has more samples below its mean than others, the surplus of them,
-        drawn by lot, gets A = 0; mean and std are then those of the remaining samples.
+    drop "balance": where a group has more samples below its mean than others, the surplus,
+        drawn at random, gets A = 0; mean and std are then those of the remaining samples.
 
     std_threshold: groups with a std of at most this, and groups of one, are left out.
 
@@ -51,7 +51,7 @@ def rec(
 
 
 def _balanced(samples: Samples) -> BoolVector:
-    """Samples that remain when no group has more of them below its mean than others, [N]."""
+    """Selects samples so that no group has more of them below its mean than others, [N]."""
     is_bad_N = samples.rewards < samples.group_means(samples.rewards)[samples.groups]
     num_good_G = samples.group_sums(np.where(is_bad_N, 0.0, 1.0))
     is_kept_N = np.ones(len(is_bad_N), dtype=np.bool_)

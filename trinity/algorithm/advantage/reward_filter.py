@@ -1,4 +1,4 @@
-"""RAFT's choice: samples that did well are trained on, all others are left out."""
+"""RAFT's filter: trains on samples that did well and leaves out all others."""
 
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
@@ -6,8 +6,8 @@ from trinity.algorithm.advantage.samples import Advantages, Samples
 def reward_filter(samples: Samples, *, threshold: float | None = None) -> Advantages:
     """A_i = 1 where r_i is good enough, else 0 and left out, [N].
 
-    Good enough is r_i >= threshold; without one, r_i > mean(r of i's group), so that a group whose
-    samples all did alike is left out whole. A sample alone is compared with 0.
+    Good enough is r_i >= threshold; without one, r_i > mean(r of i's group), so that a group of
+    equal rewards is left out completely. A single sample is compared with 0.
     https://arxiv.org/abs/2304.06767.
     """
     if threshold is None:

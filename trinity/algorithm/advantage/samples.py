@@ -1,4 +1,4 @@
-"""What a group advantage gets and gives: N samples of one group, or of many at once.
+"""Input and output types of group advantages: N samples of one group, or of many at once.
 
 def centered(samples: Samples, *, scale: float = 1.0) -> Advantages:
     means_G = samples.group_means(samples.rewards)
@@ -21,32 +21,35 @@ BoolVector = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Samples to be compared; every array has one entry a sample, [N].
+    """Samples to be compared; every array has one entry per sample, [N].
 
-    The samples of a group come from the runs of one task in one explore step. They are in order of
-    group, run and step, so that the last sample of a run is the one before the next run's first.
+    The samples of a group come from the runs of one task in one explore step. They are ordered by
+    group, run and step, so that the last sample of a run precedes the next run's first.
     """
 
     rewards: FloatVector
     groups: IntVector
-    """Which group, 0 to G-1."""
+    """The group of each sample, 0 to G-1."""
     runs: IntVector
-    """Which of the group's runs."""
+    """The run within the group."""
     steps: IntVector
-    """Place within the run, from 0."""
+    """The place within the run, from 0."""
     lots: FloatVector
-    """Drawn from [0, 1) for functions that need chance; the same sample always draws the same."""
+    """Uniform in [0, 1), for functions that need randomness; the same sample always gets the
+    same."""
     mean_logprobs: FloatVector
-    """Mean log-probability of the sample's trained tokens, of the policy that made them; NaN where
-    the function has not said that it needs it (see `needs`)."""
+    """Mean log-probability of the sample's trained tokens by the rollout policy; NaN unless the
+    function declares that it needs it (see `needs`)."""
     step_rewards: FloatVector
-    """What the environment gave for this step alone; NaN where it gave none or nobody needs it."""
+    """The environment's reward for this step alone; NaN where there is none or it is not needed."""
     states: IntVector
     """Equal numbers are equal states of the environment; -1 is unknown."""
 
     @classmethod
     def of_groups(cls, *groups: Iterable[float]) -> "Samples":
-        """From the rewards of each group, one step a run, and nothing else known."""
+        """Builds samples from the rewards of each group, with one step per run and nothing else
+        known.
+        """
         listed = [list(group) for group in groups]
         runs = [run for group in listed for run in range(len(group))]
         unknown_N = np.full(len(runs), np.nan)
@@ -68,15 +71,15 @@ class Samples:
 
     @property
     def group_sizes(self) -> IntVector:
-        """Samples of each group, [G]."""
+        """Number of samples of each group, [G]."""
         return np.bincount(self.groups, minlength=self.num_groups).astype(np.int64)
 
     def group_sums(self, values_N: FloatVector) -> FloatVector:
-        """Sum of these values over each group, [G]."""
+        """Returns the sum of these values over each group, [G]."""
         return sums_by(self.groups, values_N, self.num_groups)
 
     def group_means(self, values_N: FloatVector) -> FloatVector:
-        """Mean of these values over each group, [G]; exact where they are all equal."""
+        """Returns the mean of these values over each group, [G]; exact where they are all equal."""
         first_G = np.zeros(self.num_groups)
         first_G[self.groups[::-1]] = values_N[::-1]
         sums_G = self.group_sums(values_N - first_G[self.groups])
@@ -84,24 +87,24 @@ class Samples:
         return means_G
 
     def group_baselines(self, values_N: FloatVector) -> FloatVector:
-        """The means, [G]; 0 for a group of one: alone, a sample keeps what it has."""
+        """Returns the means, [G]; 0 for a group of one, so that a single sample keeps its value."""
         return np.where(self.group_sizes > 1, self.group_means(values_N), 0.0)
 
     def group_deviations(self, values_N: FloatVector, *, ddof: int = 1) -> FloatVector:
-        """Standard deviation of these values over each group, [G]; 1 for a group of one."""
+        """Returns the standard deviation over each group, [G]; 1 for a group of one."""
         differences_N = values_N - self.group_means(values_N)[self.groups]
         variances_G = self.group_sums(differences_N**2) / np.maximum(self.group_sizes - ddof, 1)
         return np.where(self.group_sizes > 1, np.sqrt(variances_G), 1.0)
 
     def group_maxima(self, values_N: FloatVector) -> FloatVector:
-        """Greatest of these values in each group, [G]; -inf where a group has none."""
+        """Returns the greatest of these values in each group, [G]; -inf for an empty group."""
         maxima_G = np.full(self.num_groups, -np.inf)
         np.maximum.at(maxima_G, self.groups, values_N)
         return maxima_G
 
     @property
     def is_last_step(self) -> BoolVector:
-        """Which samples end their run, [N]."""
+        """True for samples that end their run, [N]."""
         is_last_N = np.ones(len(self.groups), dtype=np.bool_)
         same_run = (self.groups[1:] == self.groups[:-1]) & (self.runs[1:] == self.runs[:-1])
         is_last_N[:-1] = ~same_run
@@ -109,37 +112,37 @@ class Samples:
 
     @property
     def run_numbers(self) -> IntVector:
-        """Which run of all groups' runs each sample belongs to, from 0, [N]."""
+        """The number of each sample's run among the runs of all groups, from 0, [N]."""
         is_last_N = self.is_last_step
         return np.cumsum(is_last_N) - is_last_N
 
     def chosen(self, which_N: BoolVector) -> "Samples":
-        """Some of them; groups keep their numbers."""
-        return replace(self, **{one.name: getattr(self, one.name)[which_N] for one in fields(self)})
+        """Returns the selected samples; groups keep their numbers."""
+        return replace(self, **{f.name: getattr(self, f.name)[which_N] for f in fields(self)})
 
 
 def sums_by(numbers_N: IntVector, values_N: npt.NDArray[Any], length: int) -> FloatVector:
-    """Sum of the values with each of the numbers 0 to length-1, [length]."""
+    """Returns the sum of the values with each of the numbers 0 to length-1, [length]."""
     sums = np.bincount(numbers_N, weights=values_N, minlength=length)
     return sums.astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """Advantage of each sample, and which of them shall not be trained on."""
+    """The advantage of each sample, and the samples that are not to be trained on."""
 
     values: FloatVector
-    """[N]; those of samples that are left out count for nothing but must be finite."""
+    """[N]; values of samples that are left out are ignored but must be finite."""
     left_out: BoolVector | None = None
-    """[N], true where a sample shall not be trained on; None leaves out none."""
+    """[N], true where a sample is not to be trained on; None leaves out none."""
     reason: str = ""
-    """Why those are left out, for people."""
+    """The reason for leaving them out, for users."""
     copies_of: IntVector | None = None
     """[N] or None: a sample that is left out may be replaced by a copy of another (its index);
     -1 is no copy."""
     metrics: Mapping[str, FloatVector] = field(default_factory=dict)
-    """Figures of each group, [G]. Over the groups of a batch those named `..._count` are summed up
-    and those named `..._ratio` averaged; of all others mean, max and min are shown."""
+    """Metrics of each group, [G]. Over the groups of a batch those named `..._count` are summed up
+    and those named `..._ratio` averaged; of all others mean, max and min are reported."""
 
 
 AdvantageFn = Callable[..., Advantages]

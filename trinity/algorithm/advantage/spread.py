@@ -1,4 +1,4 @@
-"""Groups whose rewards tell too little: leaving them out, and what may stand in for them."""
+"""Filters groups whose rewards hardly differ, and draws replacements for them."""
 
 from dataclasses import replace
 
@@ -22,11 +22,11 @@ def without_flat_groups(
     compared: Samples | None = None,
     deviations_G: FloatVector | None = None,
 ) -> Advantages:
-    """Leave out groups whose rewards have a standard deviation of at most this, and groups of one.
+    """Leaves out groups whose rewards have a std of at most `threshold`, and groups of one.
 
-    This is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476); None leaves out nothing.
-    The deviation is the unbiased one of the rewards, if no other is given, and a group is of one
-    when it has one entry in `compared`, which may be its runs instead of its samples.
+    This is DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476); None leaves out nothing. The
+    std is the unbiased one of the rewards, unless `deviations_G` is given. A group is of one if it
+    has one entry in `compared`, which may hold its runs instead of its samples.
     """
     if threshold is None:
         return advantages
@@ -42,14 +42,14 @@ def without_flat_groups(
 
 
 def deviation_of_all(values_N: FloatVector) -> float:
-    """Standard deviation over all groups; 1 of a single value."""
+    """Returns the standard deviation over all groups; 1 for a single value."""
     return float(np.std(values_N, ddof=1)) if len(values_N) > 1 else 1.0
 
 
 def draw_copies(samples: Samples, left_out_N: BoolVector) -> IntVector:
-    """For each sample of a group that is left out one of another group, drawn by lot, [N].
+    """Draws, for each sample of a group that is left out, one of another group at random, [N].
 
-    All samples of a group are replaced by those of one other; -1 where there is none.
+    All samples of a group are replaced by samples of one other group; -1 where there is none.
     """
     is_left_out_G = samples.group_sums(left_out_N.astype(np.float64)) > 0
     copies_N = np.full(len(samples.groups), -1, dtype=np.int64)

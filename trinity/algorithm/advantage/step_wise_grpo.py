@@ -25,7 +25,7 @@ def step_wise_grpo(
 ) -> Advantages:
     """A_i = (R - mean) / (std + epsilon), [N], with R the last reward of i's run.
 
-    Mean and unbiased std are over the runs of the group; a run alone has mean 0 and std 1.
+    Mean and unbiased std are over the runs of the group; a single run has mean 0 and std 1.
 
     enable_step_norm: A_i is divided by the number of steps of i's run.
     std_threshold: groups with a std of at most this, and groups of one run, are left out.

@@ -12,7 +12,7 @@ Message = dict[str, Any]
 
 
 def samples_to_json(samples: Samples) -> JsonObject:
-    """A list for each array."""
+    """Converts each array to a list."""
     return {
         "rewards": samples.rewards.tolist(),
         "groups": samples.groups.tolist(),
@@ -26,7 +26,7 @@ def samples_to_json(samples: Samples) -> JsonObject:
 
 
 def samples_from_json(message: Message) -> Samples:
-    """What `samples_to_json` wrote."""
+    """Reads the output of `samples_to_json`."""
     return Samples(
         rewards=_floats(message["rewards"]),
         groups=_integers(message["groups"]),
@@ -40,26 +40,28 @@ def samples_from_json(message: Message) -> Samples:
 
 
 def advantages_to_json(advantages: Advantages) -> JsonObject:
-    """A list for each array that there is; arrays may be whatever numpy makes one of."""
+    """Converts each array that is set to a list; any array-like is accepted."""
     left_out, copies_of = advantages.left_out, advantages.copies_of
     return {
         "values": _floats(advantages.values).tolist(),
         "left_out": None if left_out is None else np.asarray(left_out, dtype=np.bool_).tolist(),
         "reason": str(advantages.reason),
         "copies_of": None if copies_of is None else _integers(copies_of).tolist(),
-        "metrics": {str(name): _floats(one).tolist() for name, one in advantages.metrics.items()},
+        "metrics": {
+            str(name): _floats(values).tolist() for name, values in advantages.metrics.items()
+        },
     }
 
 
 def advantages_from_json(message: Message) -> Advantages:
-    """What `advantages_to_json` wrote."""
+    """Reads the output of `advantages_to_json`."""
     left_out, copies_of = message["left_out"], message["copies_of"]
     return Advantages(
         _floats(message["values"]),
         left_out=None if left_out is None else np.array(left_out, dtype=np.bool_),
         reason=message["reason"],
         copies_of=None if copies_of is None else _integers(copies_of),
-        metrics={name: _floats(one) for name, one in message["metrics"].items()},
+        metrics={name: _floats(values) for name, values in message["metrics"].items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Entropy losses by name: what is subtracted from the loss to keep the policy from narrowing."""
+"""Entropy losses by name, subtracted from the loss to keep the policy from narrowing."""
 
 from typing import TYPE_CHECKING
 

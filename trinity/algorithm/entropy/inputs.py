@@ -1,4 +1,4 @@
-"""What an entropy loss gets; it gives what a policy loss gives, to be subtracted from the loss."""
+"""The input type of entropy losses; they return a `PolicyLoss`, which the loss subtracts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class EntropyInputs:
     """Part of an optimizer batch: B rows, T tokens."""
 
     entropy_BT: torch.Tensor
-    """Of the policy's distribution at each token, with a gradient."""
+    """Entropy of the policy's distribution at each token, with a gradient."""
     mask_BT: torch.Tensor
-    """Bool: true where the policy chose the token and it is trained on."""
+    """Bool: true where the policy generated the token and it is trained on."""
     is_expert_B: torch.Tensor | None = None
     """Bool: true for rows of training data among rollouts; None where there are none."""
 

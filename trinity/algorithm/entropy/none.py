@@ -1,4 +1,4 @@
-"""No entropy loss; whoever knows this name need not compute the entropy at all."""
+"""No entropy loss; with this name callers can skip the entropy computation."""
 
 import torch
 

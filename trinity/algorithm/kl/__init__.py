@@ -1,1 +1,1 @@
-"""Estimators of the divergence from a reference policy, token by token."""
+"""Estimators of the divergence from a reference policy, per token."""

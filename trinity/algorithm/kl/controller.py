@@ -1,4 +1,4 @@
-"""The weight of the divergence from the reference: fixed, or steered towards a target."""
+"""The coefficient of the divergence from the reference: fixed, or adapted towards a target."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ LARGEST_CORRECTION = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlController:
-    """A value, not an object with a life: the same observations lead to the same coefficient.
+    """An immutable value: the same observations lead to the same coefficient.
 
     controller = kl_controller(kl_coef=0.1, adaptive=True, target_kl=6.0, horizon=10_000)
     ...
@@ -20,15 +20,15 @@ class KlController:
 
     coef: float
     target_kl: float | None = None
-    """None keeps the coefficient as it is."""
+    """None keeps the coefficient fixed."""
     horizon: float | None = None
-    """Rows that it takes to change the coefficient by up to a fifth."""
+    """Number of rows over which the coefficient changes by at most a fifth."""
 
     def updated(self, *, kl: float, batch_size: int) -> "KlController":
         """coef (1 + clip(kl / target - 1, -0.2, 0.2) batch_size / horizon).
 
         A batch larger than the horizon counts as the horizon, so that the coefficient never turns
-        negative; a divergence that is no number changes nothing. https://arxiv.org/abs/1909.08593
+        negative; a divergence that is not finite changes nothing. https://arxiv.org/abs/1909.08593
         """
         if self.target_kl is None or self.horizon is None or not math.isfinite(kl):
             return self
@@ -38,11 +38,11 @@ class KlController:
         return replace(self, coef=self.coef * (1.0 + error * share))
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint must keep."""
+        """Returns the state to keep in a checkpoint."""
         return {"coef": self.coef}
 
     def restored(self, state: dict[str, float]) -> "KlController":
-        """As it was at the checkpoint; a fixed one keeps what the configuration says."""
+        """Returns the state of the checkpoint; a fixed one keeps the configured value."""
         return self if self.target_kl is None else replace(self, coef=float(state["coef"]))
 
 
@@ -53,7 +53,7 @@ def kl_controller(
     target_kl: float | None = None,
     horizon: float | None = None,
 ) -> KlController:
-    """What `kl_penalty_fn_args` and `kl_loss_fn_args` ask for.
+    """Builds a controller from `kl_penalty_fn_args` or `kl_loss_fn_args`.
 
     Raises: UserError when the coefficient is negative, or an adaptive one lacks its target.
     """
@@ -67,5 +67,5 @@ def kl_controller(
         if not (math.isfinite(value) and value > 0):
             raise UserError(f"adaptive KL needs {name} above 0; it is {value}")
     if kl_coef == 0:
-        raise UserError("adaptive KL needs kl_coef above 0; 0 stays 0 whatever it is multiplied by")
+        raise UserError("adaptive KL needs kl_coef above 0; 0 stays 0 under any multiplication")
     return KlController(coef=kl_coef, target_kl=target_kl, horizon=horizon)

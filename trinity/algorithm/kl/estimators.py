@@ -1,8 +1,8 @@
-"""The estimators of KL(policy || reference) by name, token by token; all arguments are [B, T].
+"""The estimators of KL(policy || reference) by name, per token; all arguments are [B, T].
 
-Each takes log-probabilities of the policy, of the reference, and of the policy that made the
-tokens (`old`), which only the corrected one looks at. k1 is unbiased in value, k2 in gradient, k3
-in value and never negative; see http://joschu.net/blog/kl-approx.html.
+Each takes log-probabilities of the policy, of the reference, and of the rollout policy (`old`),
+which only `corrected_k3` uses. k1 is unbiased in value, k2 in gradient, k3 in value and never
+negative; see http://joschu.net/blog/kl-approx.html.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ LARGEST_CORRECTION = 2.0
 
 
 class KlEstimator(Protocol):
-    """How far the policy is from the reference at each token, with a gradient."""
+    """Estimates the divergence of the policy from the reference per token, with a gradient."""
 
     def __call__(
         self,
@@ -32,7 +32,7 @@ def none(
     reference_BT: torch.Tensor | None = None,
     old_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """0; whoever knows this name needs no reference."""
+    """0; with this name callers need no reference."""
     del reference_BT, old_BT
     return torch.zeros_like(logprobs_BT)
 
@@ -56,7 +56,7 @@ def k2(
 def k3(
     logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """e^d - 1 - d with d = log q - log p, which is held between -20 and 20."""
+    """e^d - 1 - d with d = log q - log p, clamped to [-20, 20]."""
     del old_BT
     difference_BT = (reference_BT - logprobs_BT).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     return difference_BT.expm1() - difference_BT
@@ -81,7 +81,7 @@ def absolute(
 def corrected_k3(
     logprobs_BT: torch.Tensor, reference_BT: torch.Tensor, old_BT: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """clip(p / p_old, 0, 2) * k3: unbiased, also in gradient, where another policy made the tokens.
+    """clip(p / p_old, 0, 2) * k3: unbiased, also in gradient, for tokens of another policy.
 
     DeepSeek-V3.2, https://arxiv.org/abs/2512.02556.
     """

@@ -1,4 +1,4 @@
-"""The divergence from the reference, taken off the rewards token by token."""
+"""Subtracts the divergence from the reference from the rewards, per token."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ LARGEST_CORRECTION = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlPenalty:
-    """Rewards with the penalty taken off."""
+    """Rewards with the penalty subtracted."""
 
     rewards_BT: FloatMatrix
     kl: float
-    """Mean, over rows with tokens, of a row's mean; what an adaptive coefficient is steered by."""
+    """Mean, over rows with tokens, of a row's mean; the input of an adaptive coefficient."""
     metrics: Mapping[str, float]
 
 
@@ -96,4 +96,4 @@ ESTIMATORS: Mapping[str, Callable[[FloatVector, FloatVector, FloatVector], Float
     "k1+": _k1,
     "k3+": _k3,
 }
-"""As in `estimators`, from which they differ in having no gradient and no tensors."""
+"""The numpy versions of `estimators`, without gradients."""

@@ -1,4 +1,4 @@
-"""Losses of the policy by name; what is found imports torch, so only the trainer asks."""
+"""Policy losses by name; loading one imports torch, so only the trainer does it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Clip-Cov: PPO without a few of the tokens whose update would take much entropy away."""
+"""Clip-Cov: PPO without a few of the tokens whose update would reduce entropy strongly."""
 
 import torch
 
@@ -17,11 +17,11 @@ def clip_cov(
     clip_cov_lb: float = 1.0,
     clip_cov_ub: float = 5.0,
 ) -> PolicyLoss:
-    """max(-A r, -A clip(r, 1 - low, 1 + high)), 0 for the tokens that were chosen; [B, T].
+    """max(-A r, -A clip(r, 1 - low, 1 + high)), 0 for the selected tokens; [B, T].
 
-    Chosen are clip_cov_ratio of the batch's tokens, at random among those whose covariance
-    (A - mean A) (log p - mean log p) is between lb and ub: trinity.algorithm.token_choice.
-    Cui et al., https://arxiv.org/abs/2505.22617.
+    Selected are clip_cov_ratio of the batch's tokens, at random among those whose covariance (A -
+    mean A) (log p - mean log p) is between lb and ub: trinity.algorithm.token_choice. Cui et al.,
+    https://arxiv.org/abs/2505.22617.
     """
     if not 0 < clip_cov_ratio <= 1:
         raise UserError(

@@ -1,4 +1,4 @@
-"""DPO: the chosen answer of a pair is made more probable than the rejected one."""
+"""DPO: makes the chosen answer of a pair more probable than the rejected one."""
 
 import torch
 from torch.nn.functional import logsigmoid

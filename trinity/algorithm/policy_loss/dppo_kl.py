@@ -1,4 +1,4 @@
-"""DPPO by divergence: tokens whose probability moved too far are left out."""
+"""DPPO by divergence: leaves out tokens whose probability moved too far."""
 
 import torch
 
@@ -19,7 +19,7 @@ def dppo_kl(
 ) -> PolicyLoss:
     """-A sg(min(r, c)) log p where p went against A, or no further than the range; all [B, T].
 
-    How far is KL(old || new) of the token against all others: two outcomes. The range is `high`
+    The distance is KL(old || new) of two outcomes: the token, or any other. The range is `high`
     where A > 0, else `low`. https://arxiv.org/abs/2602.04879.
     """
     low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
@@ -36,5 +36,5 @@ def dppo_kl(
 
 
 def _of_others(probs_BT: torch.Tensor) -> torch.Tensor:
-    """Probability of all other tokens, never 0."""
+    """Returns the probability of all other tokens, never 0."""
     return (1 - probs_BT).clamp(min=0) + TINY

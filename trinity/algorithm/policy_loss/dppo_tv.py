@@ -1,4 +1,4 @@
-"""DPPO by total variation: tokens whose probability moved too far are left out."""
+"""DPPO by total variation: leaves out tokens whose probability moved too far."""
 
 import torch
 
@@ -17,7 +17,7 @@ def dppo_tv(
 ) -> PolicyLoss:
     """-A sg(min(r, c)) log p where p - p_old <= high if A > 0, else >= -low; all [B, T].
 
-    https://arxiv.org/abs/2602.04879; the ranges are distances of probabilities, not of ratios.
+    https://arxiv.org/abs/2602.04879; the ranges are differences of probabilities, not ratios.
     """
     low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
     moved_BT = inputs.logprobs_BT.detach().exp() - inputs.old_logprobs_BT.exp()

@@ -1,4 +1,4 @@
-"""DRO: the policy gradient with a quadratic pull back to the old policy."""
+"""DRO: the policy gradient with a quadratic penalty on the distance from the old policy."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.errors import UserError

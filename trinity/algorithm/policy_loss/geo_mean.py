@@ -1,4 +1,4 @@
-"""GMPO: the geometric mean of the tokens' ratios, each clipped before."""
+"""GMPO: the geometric mean of the tokens' ratios, each clipped first."""
 
 import torch
 

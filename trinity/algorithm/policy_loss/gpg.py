@@ -1,4 +1,4 @@
-"""GPG: the policy gradient as it stands."""
+"""GPG: the plain policy gradient."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 

@@ -1,4 +1,4 @@
-"""GSPO: the ratio of whole sequences, clipped."""
+"""GSPO: the clipped ratio of whole sequences."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ratio import row_means

@@ -1,4 +1,4 @@
-"""What a policy loss gets and gives; B rows, T tokens of which `mask_BT` says which count.
+"""Input and output types of policy losses; B rows, T tokens, `mask_BT` marks those that count.
 
 def reinforce(inputs: PolicyInputs) -> PolicyLoss:
     return PolicyLoss(name="pg_loss", loss_BT=-inputs.advantages_BT * inputs.logprobs_BT)
@@ -14,44 +14,44 @@ from trinity.algorithm.aggregation import LossAggMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyInputs:
-    """Part of an optimizer batch; where the mask is false all others hold 0."""
+    """Part of an optimizer batch; all other tensors hold 0 where the mask is false."""
 
     logprobs_BT: torch.Tensor
-    """Of the policy that is trained; the only one with a gradient."""
+    """By the policy in training; the only tensor with a gradient."""
     old_logprobs_BT: torch.Tensor
-    """Of the policy that the ratio is taken to: the one that made the tokens, or the proximal."""
+    """By the policy in the ratio's denominator: the rollout policy or the proximal one."""
     advantages_BT: torch.Tensor
     mask_BT: torch.Tensor
-    """Bool: true where the policy chose the token and it is trained on."""
+    """Bool: true where the policy generated the token and it is trained on."""
     reference_logprobs_BT: torch.Tensor | None = None
-    """Of the stage's starting weights; None where the algorithm has no reference."""
+    """By the stage's starting weights; None where the algorithm has no reference."""
     is_expert_B: torch.Tensor | None = None
     """Bool: true for rows of training data among rollouts; None where there are none."""
     chosen_BT: torch.Tensor | None = None
-    """Bool: the tokens that the loss treats apart, where it has a choice made beforehand."""
+    """Bool: tokens that the loss treats differently, if it has a token selection."""
     step: int = 1
     """Train step of the stage, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
-    """Losses of tokens or of rows; aggregated elsewhere, so that splitting a batch changes nothing.
+    """Losses of tokens or rows; the aggregation is elsewhere, so splitting a batch changes nothing.
 
     Exactly one of `loss_BT` and `loss_B` is given. A row's loss is averaged over the rows that have
     tokens to train on; a pair is two neighbouring rows, chosen first, and both carry its loss.
     """
 
     name: str
-    """What the aggregated loss is called among the metrics."""
+    """Name of the aggregated loss among the metrics."""
     loss_BT: torch.Tensor | None = None
     loss_B: torch.Tensor | None = None
     agg_mode: LossAggMode | None = None
-    """How tokens become one number, where the user's `loss_agg_mode` does not decide."""
+    """Overrides the user's `loss_agg_mode`."""
     expert_agg_mode: LossAggMode | None = None
-    """The same for expert rows, which are then normalised among themselves, as the others are."""
+    """The mode for expert rows, which are then normalised separately, as the others are."""
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Further figures of each token, [B, T], or row, [B]; averaged over the whole batch's tokens or
-    rows. One whose name begins with `expert/` or `usual/` is averaged over such rows alone."""
+    """Further metrics of each token, [B, T], or row, [B]; averaged over the whole batch's tokens or
+    rows. Names with the prefix `expert/` or `usual/` are averaged over such rows alone."""
 
 
 PolicyLossFn = Callable[..., PolicyLoss]

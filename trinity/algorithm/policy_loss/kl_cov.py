@@ -1,4 +1,4 @@
-"""KL-Cov: tokens whose update would take the most entropy away are held to the old policy."""
+"""KL-Cov: a KL penalty on the tokens whose update would reduce entropy the most."""
 
 import torch
 
@@ -10,11 +10,11 @@ from trinity.errors import UserError
 def kl_cov(
     inputs: PolicyInputs, *, kl_cov_ratio: float = 0.0002, ppo_kl_coef: float = 1.0
 ) -> PolicyLoss:
-    """-A r, plus coef |log p - log p_old| for the tokens that were chosen; [B, T].
+    """-A r, plus coef |log p - log p_old| for the selected tokens; [B, T].
 
-    Chosen are kl_cov_ratio of the batch's tokens, those with the largest covariance
-    (A - mean A) (log p - mean log p): trinity.algorithm.token_choice. Nothing pulls where p is
-    p_old, as on policy. Cui et al., https://arxiv.org/abs/2505.22617.
+    Selected are kl_cov_ratio of the batch's tokens, those with the largest covariance (A - mean A)
+    (log p - mean log p): trinity.algorithm.token_choice. The penalty is 0 where p is p_old, as on
+    policy. Cui et al., https://arxiv.org/abs/2505.22617.
     """
     if not 0 < kl_cov_ratio <= 1:
         raise UserError(

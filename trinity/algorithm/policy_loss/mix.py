@@ -21,8 +21,8 @@ def mix(
 ) -> PolicyLoss:
     """(1 - mu) PPO over the rollouts + mu SFT over the expert's rows, [B, T].
 
-    Both are normalised over their own rows of the whole batch, so mu is the expert's share however
-    many rows it has and however the batch is cut. Trinity-RFT, https://arxiv.org/abs/2505.17826.
+    Both are normalised over their own rows of the whole batch, so mu is the expert's share for any
+    number of its rows and any split of the batch. Trinity-RFT, https://arxiv.org/abs/2505.17826.
     """
     usual = ppo(
         inputs,

@@ -1,4 +1,4 @@
-"""CHORD: like MIX, with the expert's share on a schedule and SFT that holds back."""
+"""CHORD: like MIX, with a schedule of the expert's share and SFT weighted by uncertainty."""
 
 import math
 from dataclasses import replace
@@ -48,7 +48,7 @@ def mix_chord(
 
 
 def expert_share(step: int, warmup: int, decay: int, peak: float, valley: float) -> float:
-    """mu at a train step, the first of which is 1."""
+    """Returns mu at a train step; the first step is 1."""
     if step < warmup:
         return peak * step / warmup
     if step >= warmup + decay:

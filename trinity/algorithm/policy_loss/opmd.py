@@ -1,4 +1,4 @@
-"""OPMD: a policy gradient whose divergence from the old policy is held by the temperature tau."""
+"""OPMD: a policy gradient scaled by the temperature tau, which limits the change of the policy."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 

@@ -21,8 +21,8 @@ def ppo(
     """max(-A r, -A clip(r, 1 - low, 1 + high)), for A < 0 at most -A c; r = p / p_old, all [B, T].
 
     Sequence masking leaves out tokens with A < 0 of rows whose mean of log p_old - log p is above
-    delta. The fallback takes r = p / sg(p): a policy gradient that ignores who made the tokens.
-    Schulman et al., https://arxiv.org/abs/1707.06347; the bound c: Ye et al.,
+    delta. The fallback takes r = p / sg(p): a policy gradient that ignores the policy that
+    generated the tokens. Schulman et al., https://arxiv.org/abs/1707.06347; the bound c: Ye et al.,
     https://arxiv.org/abs/1912.09729; sequence masking: https://arxiv.org/abs/2512.02556.
     """
     if clip_ratio_c <= 1:

@@ -1,4 +1,4 @@
-"""Ratios between the policy that is trained and the old one."""
+"""Ratios between the policy in training and the old one."""
 
 import torch
 
@@ -8,7 +8,7 @@ LARGEST_LOG_RATIO = 20.0
 
 
 def log_ratio(inputs: PolicyInputs) -> torch.Tensor:
-    """log p - log p_old of each token, [B, T], held between -20 and 20; no gradient beyond."""
+    """log p - log p_old of each token, [B, T], clamped to [-20, 20]; no gradient outside."""
     difference_BT = inputs.logprobs_BT - inputs.old_logprobs_BT
     return difference_BT.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
@@ -20,5 +20,5 @@ def row_means(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
 
 
 def both_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """The two clip ranges; one that is not given is `clip_range`."""
+    """Returns the two clip ranges; each defaults to `clip_range`."""
     return clip_range if low is None else low, clip_range if high is None else high

@@ -1,4 +1,4 @@
-"""REC: REINFORCE on rollouts of any age, made of a range, a weight and a regularizer."""
+"""REC: REINFORCE on rollouts of any age, composed of a range, a weight and a regularizer."""
 
 from typing import Literal
 
@@ -50,7 +50,7 @@ def rec(
 
 
 def _ratio_of_rows(inputs: PolicyInputs) -> torch.Tensor:
-    """exp of the mean log-ratio of each row's tokens, [B, 1]."""
+    """Returns exp of the mean log-ratio of each row's tokens, [B, 1]."""
     difference_BT = (inputs.logprobs_BT - inputs.old_logprobs_BT).detach()
     mean_B1 = row_means(difference_BT, inputs.mask_BT)
     return mean_B1.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp()
@@ -63,7 +63,7 @@ def _in_range(
     advantages_BT: torch.Tensor,
     bounds: tuple[float, float, float, float],
 ) -> torch.Tensor:
-    """Bool [B, T]: the tokens that count."""
+    """Returns the tokens that count, bool [B, T]."""
     low, high, far_low, far_high = bounds
     up_BT, down_BT = advantages_BT >= 0, advantages_BT <= 0
     if clip_mode == "none":
@@ -77,7 +77,7 @@ def _in_range(
         return near_BT
     if clip_mode == "ring":
         return near_BT | (up_BT & (ratio_BT <= far_low)) | (down_BT & (ratio_BT >= far_high))
-    raise UserError(f"`clip_mode` of the policy loss rec is {clip_mode!r}, which there is not")
+    raise UserError(f"`clip_mode` of the policy loss rec is {clip_mode!r}: unknown value")
 
 
 def _weights(
@@ -95,7 +95,7 @@ def _weights(
         return row_ratio_B1
     if weight == "advantage":
         return (advantages_BT / temp).clamp(max=LARGEST_LOG_RATIO).exp()
-    raise UserError(f"`weight` of the policy loss rec is {weight!r}, which there is not")
+    raise UserError(f"`weight` of the policy loss rec is {weight!r}: unknown value")
 
 
 def _regularizer(regularizer: str, inputs: PolicyInputs) -> torch.Tensor:
@@ -105,4 +105,4 @@ def _regularizer(regularizer: str, inputs: PolicyInputs) -> torch.Tensor:
         return (inputs.logprobs_BT - inputs.old_logprobs_BT).square()
     if regularizer == "forward-kl":
         return -inputs.logprobs_BT
-    raise UserError(f"`regularizer` of the policy loss rec is {regularizer!r}, which there is not")
+    raise UserError(f"`regularizer` of the policy loss rec is {regularizer!r}: unknown value")

@@ -1,4 +1,4 @@
-"""SAPO: a soft gate on the ratio in place of a clip."""
+"""SAPO: a soft gate on the ratio in place of clipping."""
 
 import torch
 
@@ -17,13 +17,13 @@ def sapo(
     """-A g(r) with the gate g(r) = sigmoid(tau (r - 1)) 4 / tau and r = p / p_old, all [B, T].
 
     tau is `tau_pos` where A > 0, else `tau_neg`. With `detach_gate` the gate is only a weight, as
-    in Trinity-RFT: -A sg(g(r)) log p, which pulls harder the further the ratio has gone.
-    Gao et al., https://arxiv.org/abs/2511.20347.
+    in Trinity-RFT: -A sg(g(r)) log p, which pulls harder the further the ratio has moved. Gao et
+    al., https://arxiv.org/abs/2511.20347.
     """
     if not 0 < tau_pos <= tau_neg:
         raise UserError(
             f"`tau_pos` {tau_pos} and `tau_neg` {tau_neg} of the policy loss sapo: give "
-            "0 < tau_pos <= tau_neg, so that what makes tokens rarer fades sooner"
+            "0 < tau_pos <= tau_neg, so that updates that make tokens less likely fade sooner"
         )
     advantages_BT = inputs.advantages_BT
     log_ratio_BT = log_ratio(inputs)

@@ -1,4 +1,4 @@
-"""What GSPO and its token variant share: the ratio of a sequence and the clipping by it."""
+"""Shared by GSPO and its token variant: the ratio of a sequence, and clipping by it."""
 
 import torch
 
@@ -9,7 +9,7 @@ LARGEST_LOG_RATIO = 10.0
 
 
 def mean_log_ratio(inputs: PolicyInputs) -> torch.Tensor:
-    """Mean over the row's tokens of log p - log p_old, [B, 1]."""
+    """Returns the mean over the row's tokens of log p - log p_old, [B, 1]."""
     return row_means(inputs.logprobs_BT - inputs.old_logprobs_BT, inputs.mask_BT)
 
 

@@ -1,4 +1,4 @@
-"""SFT whose tokens weigh as much as they are probable."""
+"""SFT with each token weighted by its probability."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 

@@ -1,4 +1,4 @@
-"""SFT that holds back where the policy is sure, one way or the other."""
+"""SFT with smaller weights where the policy is certain, for or against the token."""
 
 import math
 
@@ -7,7 +7,7 @@ from trinity.errors import UserError
 
 
 def sft_phi(inputs: PolicyInputs, *, cutoff_prob: float = 1.0) -> PolicyLoss:
-    """-min(log p, log cutoff) sg(p (1 - p)) of each token, [B, T]; none is pushed past the cutoff.
+    """-min(log p, log cutoff) sg(p (1 - p)) of each token, [B, T]; no gradient past the cutoff.
 
     CHORD, https://arxiv.org/abs/2508.11408.
     """

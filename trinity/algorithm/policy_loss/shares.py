@@ -1,8 +1,8 @@
-"""What a part of an optimizer batch adds to the batch's loss and figures: parts add up exactly.
+"""Shares of a part of an optimizer batch in the batch's loss and metrics: they add up exactly.
 
 loss = ppo(inputs, clip_range=0.2)
 loss_share(loss, inputs, totals, "token-mean").backward()
-shares = metric_shares(loss, inputs, totals)   # added up over parts and ranks: the batch's means
+shares = metric_shares(loss, inputs, totals)   # their sum over parts and ranks: the batch's means
 """
 
 import torch
@@ -27,9 +27,10 @@ def loss_share(
     mode: LossAggMode,
     factors_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The part's addend to the batch's loss; `mode` is the user's, which the loss may overrule.
+    """Returns the part's share of the batch's loss; the loss may override the user's `mode`.
 
-    `factors_BT` multiply the losses of tokens; that of a row by their geometric mean in the row.
+    `factors_BT` multiply the losses of tokens; the loss of a row is multiplied by their geometric
+    mean over the row.
     """
     if loss.loss_B is not None:
         return _share_of_rows(loss.loss_B, rows, totals, factors_BT)
@@ -43,7 +44,7 @@ def loss_share(
 def metric_shares(
     loss: PolicyLoss, rows: TrainedRows, totals: BatchTotals
 ) -> dict[str, torch.Tensor]:
-    """The part's addend to each further figure of the batch, without gradient."""
+    """Returns the part's share of each further metric of the batch, without gradient."""
     with torch.no_grad():
         return {
             name: _share_of_metric(name, values, rows, totals)
@@ -90,7 +91,7 @@ def _share_of_metric(
 
 
 def _is_expert(rows: TrainedRows, wanted: bool) -> torch.Tensor:
-    """[B], true for expert rows, or for the others."""
+    """Returns [B], true for expert rows, or for the others."""
     if rows.is_expert_B is None:
         return torch.full(rows.mask_BT.shape[:1], not wanted, device=rows.mask_BT.device)
     return rows.is_expert_B == wanted

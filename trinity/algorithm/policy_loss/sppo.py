@@ -1,4 +1,4 @@
-"""sPPO: the advantage times the log-ratio, as long as the ratio stays near 1."""
+"""sPPO: the advantage times the log-ratio, while the ratio stays near 1."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A policy loss tried on a few tokens before a stage starts, so that mistakes show at once."""
+"""Tries a policy loss on a few tokens before a stage starts, so that errors show at once."""
 
 import torch
 
@@ -10,16 +10,16 @@ SHAPE = (2, 2)
 
 
 def try_policy_loss(name: str, policy_loss: PolicyLossFn, arguments: dict[str, JsonValue]) -> None:
-    """Call it once with its arguments.
+    """Calls it once with its arguments.
 
-    Raises: UserError when it fails, or gives anything but losses of tokens or of rows.
+    Raises: UserError when it fails, or returns anything but losses of tokens or of rows.
     """
     inputs = _two_rows()
     try:
         loss = policy_loss(inputs, **arguments)
     except UserError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         raise UserError(
             f"the policy loss {name!r} with {arguments} fails on two rows of two tokens: "
             f"{type(error).__name__}: {error}"
@@ -44,10 +44,10 @@ def _two_rows() -> PolicyInputs:
 
 
 def _fault_of(loss: object) -> str:
-    """Nothing where there is none."""
+    """Describes the error in the result; empty if there is none."""
     if not isinstance(loss, PolicyLoss):
         return f"gives {type(loss).__name__}"
-    losses = [one for one in (loss.loss_BT, loss.loss_B) if one is not None]
+    losses = [values for values in (loss.loss_BT, loss.loss_B) if values is not None]
     if len(losses) != 1:
         return "gives both losses of tokens and of rows, or neither"
     expected = SHAPE if loss.loss_BT is not None else SHAPE[:1]

@@ -1,4 +1,4 @@
-"""What the two DPPO losses share: a policy gradient on the tokens inside a trust region."""
+"""Shared by the two DPPO losses: a policy gradient on the tokens inside a trust region."""
 
 import torch
 

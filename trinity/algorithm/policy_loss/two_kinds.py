@@ -1,4 +1,4 @@
-"""What MIX and CHORD share: one loss for rollouts, another for an expert's rows among them."""
+"""Shared by MIX and CHORD: one loss for rollouts, another for an expert's rows among them."""
 
 import torch
 
@@ -27,6 +27,6 @@ def mixed(
 
 
 def _figures(loss: PolicyLoss) -> dict[str, torch.Tensor]:
-    """The loss itself among them, as a mean over tokens."""
+    """Returns the loss and its metrics, as means over tokens."""
     assert loss.loss_BT is not None
     return {loss.name: loss.loss_BT, **loss.metrics}

@@ -1,4 +1,4 @@
-"""Priorities by name: which samples a batch with replay takes first."""
+"""Priorities by name: the order in which a batch with replay takes samples."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,6 @@ BUILT_IN = {
     "linear_decay": f"{_HERE}.linear_decay.linear_decay",
     "decay_limit_randomization": f"{_HERE}.decay_limit_randomization.decay_limit_randomization",
 }
-"""Functions of this package by name; whatever else is asked for is a user's."""
+"""Functions of this package by name; any other name is a user's."""
 
 PRIORITIES: "Registry[PriorityFn]" = Registry("priority function", BUILT_IN)

@@ -1,4 +1,4 @@
-"""What a priority function sees of a sample that waits for a batch.
+"""The input type of priority functions: a sample that waits for a batch.
 
 # my_priorities.py, in a plugin folder
 @PRIORITIES.register_module("surprising")
@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PriorityFn = Callable[..., float | None]
-"""Takes a candidate by place and arguments by name; the highest comes first, None never again."""
+"""Takes a positional candidate and keyword arguments; the highest comes first, None never again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A sample; everything here is the same whenever the same batch is asked for."""
+    """A sample; all values are the same whenever the same batch is requested."""
 
     model_version: int
-    """The oldest weights that made it."""
+    """The oldest weights that generated it."""
     use_count: int
-    """Batches that it was in."""
+    """Number of batches that it was in."""
     reward: float | None
     advantage: float
     normal: float
-    """Chance: normally distributed, one number for all samples of a group that were used alike."""
+    """A standard normal draw, the same for all samples of a group with the same use count."""

@@ -11,11 +11,11 @@ from trinity.types import JsonValue
 def priorities_of(
     function: PriorityFn, arguments: Mapping[str, JsonValue], candidates: Sequence[Candidate]
 ) -> list[float | None]:
-    """One for each candidate.
+    """Returns a priority for each candidate.
 
-    Raises: UserError when one is no finite number, and whatever the function raises.
+    Raises: UserError when one is not a finite number, and any error of the function.
     """
-    return [_checked(function(one, **arguments)) for one in candidates]
+    return [_checked(function(candidate, **arguments)) for candidate in candidates]
 
 
 def _checked(value: object) -> float | None:

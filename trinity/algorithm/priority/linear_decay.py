@@ -1,4 +1,4 @@
-"""Newer weights first, and each use counts as if they were older."""
+"""Prefers newer weights; each use counts as if they were older."""
 
 from trinity.algorithm.priority.candidate import Candidate
 

@@ -1,9 +1,9 @@
-"""Calls the priority functions that users bring; runs as a process of its own.
+"""Runs users' priority functions in a process of its own.
 
     python -m trinity.algorithm.priority.worker 2147483648
 
-The argument is how many bytes of memory it may take for its data. A request has the function's
-name, its arguments, and candidates; the answer has their priorities.
+The argument is the limit of its data memory in bytes. A request has the function's name, its
+arguments, and candidates; the response has their priorities.
 """
 
 import sys
@@ -23,7 +23,7 @@ def _answers(request: dict[str, Any]) -> Iterator[Callable[[], JsonObject]]:
 
 
 def _priorities(request: dict[str, Any]) -> JsonObject:
-    candidates = [Candidate(**one) for one in request["candidates"]]
+    candidates = [Candidate(**candidate) for candidate in request["candidates"]]
     function = PRIORITIES.get(request["name"])
     return {"priorities": list(priorities_of(function, request["arguments"], candidates))}
 

@@ -1,4 +1,4 @@
-"""The correction of one batch: factors, mask, and the figures that tell how far off it was."""
+"""The correction of one batch: factors, mask, and metrics of the mismatch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Factors on the losses of tokens, and the tokens that still count."""
+    """Factors on the losses of tokens, and the mask of tokens that still count."""
 
     weights_BT: FloatMatrix | None
     """None is 1 everywhere; 0 where the batch's mask is false."""
@@ -28,7 +28,7 @@ def correct_rollout(
     mask_BT: BoolMatrix,
     settings: CorrectionSettings,
 ) -> Correction:
-    """What `settings` make of the ratio r = exp(proximal - rollout) at each token, [B, T].
+    """Applies `settings` to the ratio r = exp(proximal - rollout) at each token, [B, T].
 
     correction = correct_rollout(
         proximal_logprobs_BT=...,

@@ -1,4 +1,4 @@
-"""How far the proximal policy is from the one that made the tokens."""
+"""Metrics of the divergence between the proximal policy and the rollout policy."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 def divergence_metrics(
     proximal_BT: FloatMatrix, rollout_BT: FloatMatrix, mask_BT: BoolMatrix
 ) -> dict[str, float]:
-    """Divergences over tokens and perplexities over rows; the mask must hold a token."""
+    """Returns divergences over tokens and perplexities over rows; the mask must not be empty."""
     proximal_BT, rollout_BT = kept(proximal_BT, mask_BT), kept(rollout_BT, mask_BT)
     log_ratio_BT = proximal_BT - rollout_BT
     rows_B = mask_BT.any(-1)

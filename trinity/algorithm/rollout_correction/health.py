@@ -1,4 +1,4 @@
-"""Figures that tell whether learning from older or other policies is healthy, also by staleness."""
+"""Metrics of the health of off-policy training, in total and by staleness."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,13 @@ from trinity.algorithm.token_advantage.token_batch import (
 
 PERCENTILES = (1, 10, 50, 90, 99)
 LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
-"""Lags from one up to before the next are one bucket; the last has no end."""
+"""Each bucket covers the lags from one start up to the next; the last is open-ended."""
 LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tokens:
-    """The tokens that count, one after the other, [N]."""
+    """The tokens that count, flattened, [N]."""
 
     log_ratios: FloatVector
     weights: FloatVector
@@ -30,7 +30,7 @@ class _Tokens:
     lags: IntVector | None
 
     def figures(self, chosen: BoolMatrix) -> dict[str, float]:
-        """Of the tokens chosen, at least one."""
+        """Returns metrics of the selected tokens, of which there must be at least one."""
         log_ratios = self.log_ratios[chosen]
         ratios = np.exp(bounded(log_ratios))
         figures = {
@@ -61,12 +61,12 @@ def off_policy_metrics(
     kept_BT: BoolMatrix | None = None,
     lags_B: IntVector | None = None,
 ) -> dict[str, float]:
-    """`off_policy/*` over all tokens of the mask, and `off_policy/lag_*/*` over rows of that lag.
+    """Returns `off_policy/*` over all tokens and `off_policy/lag_*/*` over rows of that lag.
 
     The ratio is exp(logprobs - rollout_logprobs). `effective_sample_size` is (sum w)^2 / (n sum
     w^2) of the correction's weights, or of the ratios without any: 1 where all are equal.
-    `clipped_BT` says which tokens the loss clipped, `kept_BT` which a correction or advantage left
-    in; lags are in versions of the weights.
+    `clipped_BT` marks the tokens that the loss clipped, `kept_BT` those that correction and
+    advantage left in; lags are in versions of the weights.
     """
     if not mask_BT.any():
         return {}
@@ -84,7 +84,7 @@ def off_policy_metrics(
 
 
 def _by_lag(tokens: _Tokens) -> dict[str, float]:
-    """Buckets without tokens are left out."""
+    """Computes metrics per bucket of lags; buckets without tokens are left out."""
     if tokens.lags is None:
         return {}
     buckets = np.searchsorted(LAG_STARTS, np.maximum(tokens.lags, 0), side="right") - 1

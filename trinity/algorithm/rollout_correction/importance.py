@@ -1,4 +1,4 @@
-"""Importance weights: the ratio of a token, or of a row's tokens together, kept within bounds."""
+"""Importance weights: the ratio of each token, or the product over a row, kept within bounds."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def importance_weights(
     by_row: bool,
     normalize: bool,
 ) -> tuple[FloatMatrix, dict[str, float]]:
-    """Weights, 0 outside the mask, and figures about them before they are normalized."""
+    """Returns weights, 0 outside the mask, and metrics of them before normalization."""
     rows_B = mask_BT.any(-1)
     if by_row:
         log_ratio_BT = np.broadcast_to(log_ratio_BT.sum(-1, keepdims=True), mask_BT.shape)
@@ -46,14 +46,14 @@ def importance_weights(
 
 
 def _within(raw_BT: FloatMatrix, bounds: Bounds) -> FloatMatrix:
-    """One bound cuts down to it; two make 0 of what is outside."""
+    """Truncates at a single bound; with two bounds sets weights outside to 0."""
     if bounds.lower is None:
         return np.minimum(raw_BT, bounds.upper)
     return np.where((raw_BT >= bounds.lower) & (raw_BT <= bounds.upper), raw_BT, 0.0)
 
 
 def _mean_weight(weights_BT: FloatMatrix, mask_BT: BoolMatrix, by_row: bool) -> float:
-    """1 where all weights are 0."""
+    """Returns the mean weight; 1 where all weights are 0."""
     rows_B = mask_BT.any(-1)
     mean = (
         float(row_means(weights_BT, mask_BT)[rows_B].mean())
@@ -87,7 +87,7 @@ def _extremes_of_tokens(
 
 
 def _extremes_of_rows(log_ratio_R: FloatVector, bounds: Bounds) -> dict[str, float]:
-    """Of the ratios as they are, before they are cut down."""
+    """Returns metrics of the ratios before truncation."""
     return {
         "rollout_is_max": float(bounded_exp(log_ratio_R.max())),
         "rollout_is_min": float(bounded_exp(log_ratio_R.min())),

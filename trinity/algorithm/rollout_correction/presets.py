@@ -1,4 +1,4 @@
-"""The usual choices of a rollout correction by name."""
+"""Named presets of the rollout correction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "ge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings, and what they make up for."""
+    """Settings, and the mismatch that they correct for."""
 
     settings: CorrectionSettings
     summary: str
     stands_lag: bool
-    """Whether anything is left to train on where rollouts are of older weights."""
+    """True if anything is left to train on where rollouts are of older weights."""
 
 
 PRESETS: Mapping[PresetName, Preset] = {
     "tis": Preset(
         settings=CorrectionSettings(rollout_is="token"),
-        summary="Truncated importance sampling, token by token: verl's Token-TIS, "
+        summary="Truncated importance sampling per token: verl's Token-TIS, "
         "https://fengyao.notion.site/off-policy-rl",
         stands_lag=True,
     ),
@@ -34,12 +34,12 @@ PRESETS: Mapping[PresetName, Preset] = {
     ),
     "icepop": Preset(
         settings=CorrectionSettings(rollout_is="token", rollout_is_threshold="0.5_5.0"),
-        summary="Tokens that are far off count for nothing: https://arxiv.org/abs/2510.18855",
+        summary="Ignores tokens whose ratio is far from 1: https://arxiv.org/abs/2510.18855",
         stands_lag=True,
     ),
     "decoupled_ppo": Preset(
         settings=CorrectionSettings(rollout_is="token", rollout_is_threshold=5.0),
-        summary="The proximal policy's ratio to the one that made the tokens, cut off high up: "
+        summary="The proximal policy's ratio to the rollout policy, truncated at a high bound: "
         "https://arxiv.org/abs/2505.24298",
         stands_lag=True,
     ),
@@ -47,20 +47,19 @@ PRESETS: Mapping[PresetName, Preset] = {
         settings=CorrectionSettings(
             rollout_is="sequence", rollout_rs="seq_sum_k1", rollout_rs_threshold="0.5_2.0"
         ),
-        summary="As seq_tis, and answers whose weight is out of bounds are left out: verl's "
+        summary="Like seq_tis, and leaves out answers whose weight is out of bounds: verl's "
         "Seq-MIS",
         stands_lag=True,
     ),
     "geo_rs": Preset(
         settings=CorrectionSettings(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.999_1.001"),
-        summary="Answers whose mean ratio is not within a thousandth of 1 are left out: verl's "
+        summary="Leaves out answers whose mean ratio is not within a thousandth of 1: verl's "
         "Geo-RS",
         stands_lag=False,
     ),
     "k3_rs": Preset(
         settings=CorrectionSettings(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01),
-        summary="Answers whose mean divergence (k3) is above a hundredth are left out: verl's "
-        "K3-RS",
+        summary="Leaves out answers whose mean divergence (k3) is above a hundredth: verl's K3-RS",
         stands_lag=False,
     ),
 }

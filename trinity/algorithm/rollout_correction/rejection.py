@@ -1,4 +1,4 @@
-"""Rejection: tokens and rows on which the two policies disagree too much are left out."""
+"""Rejection: leaves out tokens and rows on which the two policies disagree too much."""
 
 from collections.abc import Callable, Mapping
 
@@ -31,7 +31,7 @@ TOGETHER: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
 def rejected(
     log_ratio_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Mapping[str, Bounds]
 ) -> tuple[BoolMatrix, dict[str, float]]:
-    """Tokens of the mask that any option rejects, and figures about each option."""
+    """Returns the tokens that any option rejects, and metrics of each option."""
     rejected_BT = np.zeros_like(mask_BT)
     metrics: dict[str, float] = {}
     for option, limits in bounds.items():
@@ -75,7 +75,7 @@ def _fractions(rejected_BT: BoolMatrix, mask_BT: BoolMatrix) -> dict[str, float]
 def _figures(
     values_BT: FloatMatrix, mask_BT: BoolMatrix, limits: Bounds, *, by_row: bool
 ) -> dict[str, float]:
-    """High and low are counted by rows where rows are rejected whole, else by tokens."""
+    """Returns metrics; the fractions are of rows where rows are rejected whole, else of tokens."""
     values_N = values_BT[mask_BT]
     share = _share_of_rows if by_row else masked_mean
     within_BT = np.clip(values_BT, 0.0 if limits.lower is None else limits.lower, limits.upper)
@@ -106,6 +106,6 @@ def _below(values: FloatMatrix, limits: Bounds) -> BoolMatrix:
 
 
 def _share_of_rows(chosen_BT: BoolMatrix, mask_BT: BoolMatrix) -> float:
-    """Of rows with tokens, those of which any is chosen."""
+    """Returns the share of rows with any chosen token, among rows with tokens."""
     num_chosen = np.count_nonzero((chosen_BT & mask_BT).any(-1))
     return float(num_chosen / np.count_nonzero(mask_BT.any(-1)))

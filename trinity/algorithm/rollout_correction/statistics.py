@@ -1,4 +1,4 @@
-"""Figures over tokens and over rows, in the way of verl's rollout correction."""
+"""Statistics over tokens and rows, computed as in verl's rollout correction."""
 
 import numpy as np
 
@@ -6,22 +6,22 @@ from trinity.algorithm.token_advantage.masked import masked_mean
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
 
 LARGEST_LOG_RATIO = 20.0
-"""Logarithms are cut off here before they are exponentiated."""
+"""Logarithms are clamped to this before they are exponentiated."""
 
 
 def bounded(log_ratio: FloatMatrix) -> FloatMatrix:
-    """Cut off on both sides."""
+    """Clamps on both sides."""
     return np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
 
 def bounded_exp(logarithms: FloatMatrix) -> FloatMatrix:
-    """exp, cut off from above."""
+    """Returns exp, clamped from above."""
     powers: FloatMatrix = np.exp(np.minimum(logarithms, LARGEST_LOG_RATIO))
     return powers
 
 
 def spread_of(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
-    """Standard deviation of the population; 0 of one token."""
+    """Returns the population's standard deviation; 0 for a single token."""
     if mask_BT.sum() < 2:
         return 0.0
     mean = masked_mean(values_BT, mask_BT)
@@ -30,7 +30,7 @@ def spread_of(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
 
 
 def row_figures(values_R: FloatVector) -> dict[str, float]:
-    """Over rows that have tokens: mean, unbiased std, max, min."""
+    """Returns mean, unbiased std, max and min over rows that have tokens."""
     return {
         "mean": float(values_R.mean()),
         "std": float(values_R.std(ddof=1)) if len(values_R) > 1 else 0.0,
@@ -40,5 +40,5 @@ def row_figures(values_R: FloatVector) -> dict[str, float]:
 
 
 def named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
-    """The same with a prefix before each name."""
+    """Adds a prefix to each name."""
     return {f"{prefix}{name}": value for name, value in figures.items()}

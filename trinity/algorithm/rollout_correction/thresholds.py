@@ -1,4 +1,4 @@
-"""Thresholds as users write them: `2.0`, `0.5_5.0`, `0.5_2.0,0.01`."""
+"""Parses thresholds as users write them: `2.0`, `0.5_5.0`, `0.5_2.0,0.01`."""
 
 import math
 from dataclasses import dataclass
@@ -18,37 +18,37 @@ REJECTIONS = (
     "seq_max_k2",
     "seq_max_k3",
 )
-"""What tokens or rows may be rejected by: how a row's tokens are put together, and which estimate
-of the divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
+"""The statistics for rejection: an aggregation over a row's tokens, and an estimate of the
+divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
 _SECTION = "algorithm.rollout_correction"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Both included; no lower one is None."""
+    """Inclusive bounds; `lower` is None if there is none."""
 
     upper: float
     lower: float | None = None
 
     @property
     def log(self) -> "Bounds":
-        """Of the logarithm."""
+        """The bounds of the logarithm."""
         lower = None if self.lower is None else math.log(self.lower)
         return Bounds(math.log(self.upper), lower)
 
 
 def weight_bounds(threshold: float | str) -> Bounds:
-    """Of importance weights.
+    """Parses the bounds of importance weights.
 
-    Raises: UserError when it is no threshold.
+    Raises: UserError when it is not a threshold.
     """
     return _bounds("rollout_is_threshold", str(threshold))
 
 
 def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, Bounds]:
-    """Of each option, in the order they are given.
+    """Parses the bounds of each option, in their order.
 
-    Raises: UserError when there is no such option, or its threshold is missing or none.
+    Raises: UserError for an unknown option, or a missing or invalid threshold.
     """
     names = list(dict.fromkeys(part.strip() for part in options.split(",") if part.strip()))
     for name in names or [options]:
@@ -68,7 +68,7 @@ def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, B
 
 
 def _rejection_bounds(name: str, text: str) -> Bounds:
-    """k1's are of the ratio, from 1 / upper on where only the upper is given."""
+    """Parses one option's bounds; for k1 the lower bound of the ratio defaults to 1 / upper."""
     bounds = _bounds("rollout_rs_threshold", text)
     if name.endswith("k1"):
         return bounds if bounds.lower is not None else Bounds(bounds.upper, 1.0 / bounds.upper)

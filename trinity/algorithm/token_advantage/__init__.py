@@ -1,4 +1,4 @@
-"""Advantages that the trainer computes, token by token over the whole batch, by name."""
+"""Token advantages by name: computed by the trainer, per token, over the whole batch."""
 
 from typing import TYPE_CHECKING
 
@@ -58,12 +58,13 @@ NEEDS: "dict[str, frozenset[Need]]" = {
     "remax": frozenset({"baselines"}),
     "tir_optimal_token_baseline": frozenset({"collision"}),
 }
-"""What functions ask for, by name; the others need nothing more. A plugin adds its own:
+"""Further data that functions need, by name; the others need nothing more. A plugin adds its own:
 
 NEEDS["mine"] = frozenset({"values"})
-"""
+
+NEEDS["mine"] = frozenset({"values"})"""
 
 
 def needs_of(name: str) -> "frozenset[Need]":
-    """What the trainer must compute or find for the advantage with this name."""
+    """Returns the data that the trainer must compute or find for the advantage with this name."""
     return NEEDS.get(name, frozenset())

@@ -8,9 +8,9 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 
 
 def asymre_verl(batch: TokenBatch, *, baseline_shift: float = -0.1) -> TokenAdvantages:
-    """A = s - (mean of the group + baseline_shift) at every token; alone: s.
+    """A = s - (mean of the group + baseline_shift) at every token; a single row: s.
 
-    s [B] is the sum of a row's rewards. A negative shift weighs success over failure, which makes
+    s [B] is the sum of a row's rewards. A negative shift weights success above failure, which makes
     learning from old rollouts safer. https://arxiv.org/abs/2506.20520
     """
     scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)

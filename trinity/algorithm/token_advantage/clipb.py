@@ -1,4 +1,4 @@
-"""Clip_B: GRPO without the tokens whose discouragement would take the most entropy away."""
+"""Clip_B: GRPO without the tokens whose discouragement would reduce entropy the most."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How many tokens a narrower mask leaves out, by the sign of their advantage."""
+"""Fractions of tokens that a narrower mask leaves out, by the sign of their advantage."""
 
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 
@@ -6,7 +6,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 def clipped_fractions(
     advantages_BT: FloatMatrix, mask_BT: BoolMatrix, kept_BT: BoolMatrix
 ) -> dict[str, float]:
-    """Of all tokens, and of those with positive and with negative advantage."""
+    """Returns fractions of all tokens, and of those with positive and with negative advantage."""
     dropped_BT = mask_BT & ~kept_BT
     positive_BT, negative_BT = mask_BT & (advantages_BT > 0), mask_BT & (advantages_BT < 0)
     return {

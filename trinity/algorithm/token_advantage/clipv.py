@@ -1,4 +1,4 @@
-"""Clip_V: as Clip_B, but each token is measured against the whole vocabulary at its place."""
+"""Clip_V: like Clip_B, but compares each token with the whole vocabulary at its position."""
 
 import numpy as np
 
@@ -20,8 +20,8 @@ def clipv(
     """GRPO's A; tokens with A < 0 and N - S > mu std(N - S) are left out, the worst first.
 
     S = p (H + log p) for the policy's probability p of the token and its entropy H; N is the mean
-    of the same over its vocabulary, sum p^2 (H + log p). At most max_frac of the batch's tokens
-    are left out (at least one may be); of equal ones at that border none is. std is of the
+    of the same over its vocabulary, sum p^2 (H + log p). At most max_frac of the batch's tokens are
+    left out (at least one may be); tokens that tie at that border are kept. std is of the
     population, over the batch's tokens. All matrices [B, T]. https://arxiv.org/abs/2602.03392
     """
     mask_BT = batch.mask_BT
@@ -42,7 +42,7 @@ def clipv(
 
 
 def _worst(excess_N: FloatVector, wanted_N: BoolMatrix, most: int) -> BoolMatrix:
-    """Of those wanted, at most that many; the order of the tokens plays no part."""
+    """Returns the candidates with the largest excess, `most` at most, in any order."""
     candidates = excess_N[wanted_N]
     if len(candidates) <= most:
         return wanted_N

@@ -1,4 +1,4 @@
-"""GDPO: each part of the reward is compared within the group by itself, then they are added up."""
+"""GDPO: compares each part of the reward within the group separately, then adds them up."""
 
 from collections.abc import Mapping
 
@@ -22,8 +22,8 @@ def gdpo(
 ) -> TokenAdvantages:
     """A = whiten(sum_k w_k A_k) over the batch's tokens, A_k GRPO's advantage of reward part k.
 
-    `reward_weights` names the parts that count and their w_k; left out, all do, each with 1. So
-    no part drowns another by its size. https://arxiv.org/abs/2601.05242
+    `reward_weights` names the parts that count and their w_k; by default all do, each with 1. No
+    part then outweighs another by its size. https://arxiv.org/abs/2601.05242
     """
     parts = batch.parts
     weights = _checked(reward_weights, parts)
@@ -41,16 +41,16 @@ def gdpo(
 
 
 def _checked(
-    given: Mapping[str, float] | None, parts: Mapping[str, FloatVector]
+    weights: Mapping[str, float] | None, parts: Mapping[str, FloatVector]
 ) -> Mapping[str, float]:
-    if given is None:
+    if weights is None:
         return dict.fromkeys(parts, 1.0)
-    if not isinstance(given, dict) or not given:
-        raise UserError(f"{KEY} is {given!r}: give parts of the reward with their weights")
-    for name, weight in given.items():
+    if not isinstance(weights, dict) or not weights:
+        raise UserError(f"{KEY} is {weights!r}: give parts of the reward with their weights")
+    for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise UserError(f"{KEY}.{name} is {weight!r}: give a number")
-    return given
+    return weights
 
 
 def _part(parts: Mapping[str, FloatVector], name: str) -> FloatVector:

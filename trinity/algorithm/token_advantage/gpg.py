@@ -1,4 +1,4 @@
-"""GPG: scores less their group's mean, larger where few rows of the batch have any score."""
+"""GPG: scores less their group's mean, scaled up where few rows of the batch have any score."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trinity.errors import UserError
 
 
 def gpg(batch: TokenBatch, *, f_norm: float = 1.0) -> TokenAdvantages:
-    """A = B / m (s - mean of the group) / f_norm at every token; alone: mean 0.
+    """A = B / m (s - mean of the group) / f_norm at every token; a single row: mean 0.
 
     s [B] is the sum of a row's rewards, m the number of rows whose s is not 0.
     https://arxiv.org/abs/2504.02546

@@ -1,4 +1,4 @@
-"""Statistics over the rows of each group, for groups of any sizes at once."""
+"""Statistics over the rows of each group, vectorized for groups of any sizes."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from trinity.algorithm.token_advantage.token_batch import FloatMatrix, FloatVect
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """G groups; which one each of B rows is in, and how many rows each has.
+    """G groups: the group of each of B rows, and the number of rows of each group.
 
     groups = Groups.of(batch.groups_B)
     advantages_B = scores_B - groups.baselines_B(scores_B)
@@ -20,7 +20,7 @@ class Groups:
 
     @classmethod
     def of(cls, ids_B: IntVector) -> "Groups":
-        """Rows with equal numbers are one group."""
+        """Groups rows with equal numbers."""
         _, index_B, counts_G = np.unique(ids_B, return_inverse=True, return_counts=True)
         return cls(index_B, counts_G)
 
@@ -31,39 +31,39 @@ class Groups:
 
     @property
     def sizes_B(self) -> IntVector:
-        """Rows in each row's group."""
+        """The number of rows in each row's group."""
         return self.counts_G[self.index_B]
 
     def sums_B(self, values_B: FloatVector) -> FloatVector:
-        """Sum over each row's group."""
+        """Returns the sum over each row's group."""
         weights_B = values_B.astype(np.float64)
         sums_G = np.bincount(self.index_B, weights=weights_B, minlength=self.num_groups)
         return np.asarray(sums_G, np.float64)[self.index_B]
 
     def means_B(self, values_B: FloatVector) -> FloatVector:
-        """Mean of each row's group."""
+        """Returns the mean of each row's group."""
         means_B: FloatVector = self.sums_B(values_B) / self.sizes_B
         return means_B
 
     def baselines_B(self, values_B: FloatVector) -> FloatVector:
-        """Mean of each row's group; 0 for a row that is alone, so that it counts as it is."""
+        """Returns the mean of each row's group; 0 for a single row, which keeps its value."""
         return np.where(self.sizes_B > 1, self.means_B(values_B), 0.0)
 
     def stds_B(self, values_B: FloatVector) -> FloatVector:
-        """Unbiased standard deviation of each row's group; 1 for a row that is alone."""
+        """Returns the unbiased standard deviation of each row's group; 1 for a single row."""
         squares_B = np.square(values_B - self.means_B(values_B))
         variances_B = self.sums_B(squares_B) / np.maximum(self.sizes_B - 1, 1)
         return np.where(self.sizes_B > 1, np.sqrt(variances_B), 1.0)
 
     def maxima_B(self, values_B: FloatVector) -> FloatVector:
-        """Largest value of each row's group."""
+        """Returns the largest value of each row's group."""
         maxima_G = np.full(self.num_groups, -np.inf)
         np.maximum.at(maxima_G, self.index_B, values_B)
         maxima_B: FloatVector = maxima_G[self.index_B]
         return maxima_B
 
     def sums_GT(self, values_BT: FloatMatrix) -> FloatMatrix:
-        """Sum over each group's rows, position by position."""
+        """Returns the sum over each group's rows, position by position."""
         if not self.num_groups:
             return np.zeros((0, values_BT.shape[1]))
         order_B = np.argsort(self.index_B, kind="stable")

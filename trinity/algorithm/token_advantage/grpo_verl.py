@@ -1,4 +1,4 @@
-"""GRPO in the trainer, so that rewards may be given token by token or carry a penalty."""
+"""GRPO in the trainer, for rewards that are given per token or carry a KL penalty."""
 
 from trinity.algorithm.token_advantage.groups import Groups
 from trinity.algorithm.token_advantage.masked import spread
@@ -10,7 +10,7 @@ def grpo_verl(
 ) -> TokenAdvantages:
     """A = (s - mean of the group) / (std of the group + epsilon), at every token.
 
-    s [B] is the sum of a row's rewards; std is unbiased; alone: mean 0, std 1. Without the
+    s [B] is the sum of a row's rewards; std is unbiased; a single row: mean 0, std 1. Without the
     division by std it is Dr. GRPO's. https://arxiv.org/abs/2402.03300,
     https://arxiv.org/abs/2503.20783
     """
@@ -19,7 +19,7 @@ def grpo_verl(
 
 
 def group_scores(batch: TokenBatch, *, epsilon: float, divide_by_std: bool = True) -> FloatVector:
-    """The rows' advantages, [B]."""
+    """Returns the rows' advantages, [B]."""
     groups = Groups.of(batch.groups_B)
     return in_groups(batch.scores_B, groups, epsilon=epsilon, divide_by_std=divide_by_std)
 
@@ -27,6 +27,6 @@ def group_scores(batch: TokenBatch, *, epsilon: float, divide_by_std: bool = Tru
 def in_groups(
     scores_B: FloatVector, groups: Groups, *, epsilon: float, divide_by_std: bool
 ) -> FloatVector:
-    """Scores less their group's mean, over its standard deviation if so wished, [B]."""
+    """Returns scores less their group's mean, optionally over its standard deviation, [B]."""
     centered_B = scores_B - groups.baselines_B(scores_B)
     return centered_B / (groups.stds_B(scores_B) + epsilon) if divide_by_std else centered_B

@@ -1,4 +1,4 @@
-"""Distillation along the policy gradient of the Jensen-Shannon divergence."""
+"""Distillation by the policy gradient of the Jensen-Shannon divergence."""
 
 import math
 
@@ -16,11 +16,11 @@ def jensen_shannon(
 ) -> TokenAdvantages:
     """A = kl_coef (1 - b) (log m - log s), m = b t + (1 - b) s, at each token, [B, T].
 
-    t and s are the teacher's and the student's probability of the token, b is lambda_coef. Since
-    JS = b KL(t, m) + (1 - b) KL(s, m) = E_s[f(t / s)], its gradient is E_s[(f - t/s f') grad log s]
-    and f - t/s f' = (1 - b) log(s / m): positive A where the teacher likes the token better, never
-    below (1 - b) log(1 - b) where it does not. The metric is the mean of f, never negative.
-    https://arxiv.org/abs/2306.13649
+    t and s are the teacher's and the student's probability of the token, b is lambda_coef. Since JS
+    = b KL(t, m) + (1 - b) KL(s, m) = E_s[f(t / s)], its gradient is E_s[(f - t/s f') grad log s]
+    and f - t/s f' = (1 - b) log(s / m): A is positive where the teacher gives the token a higher
+    probability, and never below (1 - b) log(1 - b) elsewhere. The metric is the mean of f, never
+    negative. https://arxiv.org/abs/2306.13649
     """
     if not 0.0 < lambda_coef < 1.0:
         raise UserError(

@@ -20,9 +20,9 @@ def jsd(
     """A = -kl_coef d with d = b (t - m) + (1 - b) (s - m), m = log(b e^t + (1 - b) e^s), [B, T].
 
     t and s are the teacher's and the student's log-probability of the token, divided by the
-    temperature; b is lambda_coef. b = 0: d = s - t; b = 1: d = t - s. Between them d is never
-    above 0, so every token is encouraged: `jensen_shannon` follows the divergence itself.
-    `chunk_size` bounds the memory: that many tokens at a time.
+    temperature; b is lambda_coef. b = 0: d = s - t; b = 1: d = t - s. Between them d is never above
+    0, so every token is encouraged: `jensen_shannon` follows the divergence itself. `chunk_size`
+    bounds the memory: it is the number of tokens processed at a time.
     """
     if not 0.0 <= lambda_coef <= 1.0:
         raise UserError(

@@ -1,30 +1,30 @@
-"""Means over the tokens that count; where the mask is false nothing is looked at."""
+"""Statistics over the tokens in a mask; values outside it are ignored."""
 
 import numpy as np
 
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
 
 ALMOST_NOTHING = 1e-8
-"""Added to counts and variances, as verl does, so that nothing divides by 0."""
+"""Added to counts and variances, as in verl, to avoid division by 0."""
 
 
 def kept(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
-    """The values, 0 where the mask is false."""
+    """Returns the values, 0 where the mask is false."""
     return np.where(mask_BT, values_BT, 0.0)
 
 
 def spread(values_B: FloatVector, mask_BT: BoolMatrix) -> FloatMatrix:
-    """Each row's value at all its tokens, 0 where the mask is false."""
+    """Repeats each row's value at all its tokens, 0 where the mask is false."""
     return np.where(mask_BT, values_B[:, None], 0.0)
 
 
 def masked_mean(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> float:
-    """Mean over all tokens, of yes and no the share of yes; 0 of none."""
+    """Returns the mean over all tokens; for booleans, the share of true ones; 0 for no tokens."""
     return float(kept(values_BT, mask_BT).sum() / (mask_BT.sum() + ALMOST_NOTHING))
 
 
 def row_means(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatVector:
-    """Mean over each row's tokens; 0 of none."""
+    """Returns the mean over each row's tokens; 0 for no tokens."""
     means_B: FloatVector = kept(values_BT, mask_BT).sum(-1) / (mask_BT.sum(-1) + ALMOST_NOTHING)
     return means_B
 

@@ -1,4 +1,4 @@
-"""What a token advantage may ask for, and where that comes from."""
+"""Data that token advantages may need, and where it comes from."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -6,13 +6,17 @@ from typing import Literal
 Need = Literal[
     "values", "entropies", "collision", "discriminator", "teacher", "baselines", "reward_parts"
 ]
-"""What a token advantage may ask for beyond what every batch has.
+"""Data that a token advantage may need beyond what every batch has.
 
 values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
 its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
 the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
-a greedy rollout of the same task; reward_parts: what each rollout's reward was added up from.
-"""
+a greedy rollout of the same task; reward_parts: the terms of each rollout's reward.
+
+values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
+its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
+the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
+a greedy rollout of the same task; reward_parts: what each rollout's reward was added up from."""
 
 WHERE_FROM: Mapping[Need, str] = {
     "values": "values of a critic; choose an algorithm_type that has one, such as ppo",

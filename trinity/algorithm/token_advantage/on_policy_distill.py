@@ -1,4 +1,4 @@
-"""On-policy distillation: towards a teacher, on the student's own tokens."""
+"""Distillation on-policy: towards a teacher, on the student's own tokens."""
 
 from trinity.algorithm.token_advantage.masked import kept
 from trinity.algorithm.token_advantage.row_sums import mean_and_std

@@ -13,7 +13,7 @@ from trinity.errors import UserError
 def opmd_verl(
     batch: TokenBatch, *, opmd_baseline: Literal["mean", "logavgexp"] = "mean", tau: float = 1.0
 ) -> TokenAdvantages:
-    """A = s - b at every token, b the group's mean or tau log mean exp(s / tau); alone: s.
+    """A = s - b at every token, b the group's mean or tau log mean exp(s / tau); a single row: s.
 
     s [B] is the sum of a row's rewards. https://arxiv.org/abs/2505.17826
     """
@@ -28,7 +28,7 @@ def opmd_verl(
 
 
 def _log_mean_exp(scores_B: FloatVector, groups: Groups, tau: float) -> FloatVector:
-    """From the largest down, so that nothing overflows."""
+    """Computes relative to the group's largest score, so that nothing overflows."""
     largest_B = groups.maxima_B(scores_B)
     means_B = groups.means_B(np.exp((scores_B - largest_B) / tau))
     soft_maxima_B: FloatVector = largest_B + tau * np.log(means_B)

@@ -1,4 +1,4 @@
-"""OPO: scores less the mean of their group, weighted by length."""
+"""OPO: scores less their group's mean, which is weighted by length."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 
 
 def opo(batch: TokenBatch) -> TokenAdvantages:
-    """A = s - sum(l s) / sum(l) over the group, at every token; alone: s.
+    """A = s - sum(l s) / sum(l) over the group, at every token; a single row: s.
 
     s [B] is the sum of a row's rewards, l [B] the number of its tokens that are trained on: the
     baseline of least variance where a gradient grows with its length.

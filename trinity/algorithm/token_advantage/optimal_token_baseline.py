@@ -21,9 +21,9 @@ def optimal_token_baseline(
 
     G_t is the reward from t on, W_t = w_1 + ... + w_t with w = 1 - 2 p + sum_v p_v^2, the squared
     length of the score function at the token taken, times the square of its correction weight. A
-    row that is alone has baseline 0; with handle_zero_tail so has the end of the one longest row
-    of a group, where no other goes. For rollouts of one turn; `tir_optimal_token_baseline` counts
-    positions without what tools say. All matrices [B, T]. https://arxiv.org/abs/2602.07078
+    single row has baseline 0; with handle_zero_tail so has the end of the single longest row of a
+    group, beyond all other rows. For rollouts of one turn; `tir_optimal_token_baseline` does not
+    count the positions of tool output. All matrices [B, T]. https://arxiv.org/abs/2602.07078
     """
     mask_BT = batch.mask_BT
     returns_BT = discounted_sums(batch.rewards_BT, mask_BT, 1.0)
@@ -40,7 +40,7 @@ def optimal_token_baseline(
 
 
 def path_variance(batch: TokenBatch) -> FloatMatrix:
-    """W: how much the gradient of the row so far may vary."""
+    """Returns W: the variance of the gradient of the row up to each position."""
     squared_score_BT = 1.0 - 2.0 * np.exp(kept(batch.logprobs_BT, batch.mask_BT))
     squared_score_BT = squared_score_BT + batch.needed("collision")
     if batch.rollout_is_weights_BT is not None:
@@ -58,7 +58,7 @@ def optimal_baselines(
     handle_zero_tail: bool,
     epsilon: float,
 ) -> FloatMatrix:
-    """The group's baseline at each position, for each row."""
+    """Returns the group's baseline at each position, for each row."""
     weights_BT = kept(variance_BT, mask_BT)
     weighted_GT = groups.sums_GT(returns_BT * weights_BT)
     baselines_GT = weighted_GT / (groups.sums_GT(weights_BT) + epsilon)
@@ -71,7 +71,7 @@ def optimal_baselines(
 
 
 def _shared_lengths(lengths_B: FloatVector, groups: Groups) -> FloatVector:
-    """For the one longest row of a group the length of the next; for all others no bound."""
+    """Returns the second greatest length for a group's single longest row; otherwise infinity."""
     lengths_B = lengths_B.astype(np.float64)
     longest_B = lengths_B == groups.maxima_B(lengths_B)
     only_B = longest_B & (groups.sums_B(longest_B.astype(np.float64)) == 1)

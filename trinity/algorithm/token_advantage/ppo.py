@@ -8,9 +8,8 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 def ppo(batch: TokenBatch, *, gamma: float = 1.0, lam: float = 1.0) -> TokenAdvantages:
     """A_t = d_t + gamma lam A_n with d_t = r_t + gamma V_n - V_t, whitened over the mask.
 
-    n is the next token that is trained on: what tools and users say in between is skipped, as in
-    verl. Returns are A + V before whitening. All matrices [B, T].
-    https://arxiv.org/abs/1506.02438
+    n is the next token that is trained on: tokens of tools and users in between are skipped, as in
+    verl. Returns are A + V before whitening. All matrices [B, T]. https://arxiv.org/abs/1506.02438
     """
     check_discount("gamma", gamma)
     check_discount("lam", lam)

@@ -1,8 +1,8 @@
 """Sums that run backwards along the tokens, in log2(T) passes over the matrix instead of T.
 
-After pass k every position holds the sum over the 2^k positions from it on, and the factor that
-the sum 2^k further on enters with. Factors are at most 1, so nothing grows; a row's result does
-not depend on the other rows, nor on how far it is padded.
+After pass k every position holds the sum over the 2^k positions that begin there, and the factor
+with which the sum 2^k positions further on enters. Factors are at most 1, so nothing grows; a row's
+result depends neither on the other rows nor on the length of its padding.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def backward_sums(terms_BT: FloatMatrix, factors_BT: FloatMatrix) -> FloatMatrix
 
 
 def discounted_sums(terms_BT: FloatMatrix, mask_BT: BoolMatrix, discount: float) -> FloatMatrix:
-    """Discounted sum from each token on, counting masked-in tokens only; 0 elsewhere.
+    """Returns the discounted sum from each token on, over tokens in the mask; 0 elsewhere.
 
     A gap in the mask is skipped: it neither adds to the sum nor discounts it.
     """
@@ -33,7 +33,7 @@ def discounted_sums(terms_BT: FloatMatrix, mask_BT: BoolMatrix, discount: float)
 
 
 def following(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
-    """At each position the value of the next one in the mask; 0 where none follows."""
+    """Returns at each position the value of the next one in the mask; 0 where none follows."""
     num_rows, num_tokens = mask_BT.shape
     places_BT = np.where(mask_BT, np.arange(num_tokens), num_tokens)
     nearest_BT = np.minimum.accumulate(places_BT[:, ::-1], axis=1)[:, ::-1]

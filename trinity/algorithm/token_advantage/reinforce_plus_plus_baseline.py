@@ -6,7 +6,7 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 
 
 def reinforce_plus_plus_baseline(batch: TokenBatch) -> TokenAdvantages:
-    """A_t = s - mean of the group, at every token, whitened over the mask; alone: s.
+    """A_t = s - mean of the group, at every token, whitened over the mask; a single row: s.
 
     s [B] is the sum of a row's rewards. https://arxiv.org/abs/2501.03262
     """

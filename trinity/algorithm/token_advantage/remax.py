@@ -1,4 +1,4 @@
-"""ReMax: what is still to come, less the reward of a greedy rollout of the same task."""
+"""ReMax: the reward to come, less the reward of a greedy rollout of the same task."""
 
 from trinity.algorithm.token_advantage.masked import kept
 from trinity.algorithm.token_advantage.recurrence import discounted_sums

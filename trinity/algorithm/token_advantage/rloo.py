@@ -1,4 +1,4 @@
-"""RLOO: each rollout against the mean of the others of its task."""
+"""RLOO: compares each rollout with the mean of the others of its task."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 
 
 def rloo(batch: TokenBatch) -> TokenAdvantages:
-    """A = n / (n - 1) (s - mean of the group), at every token; alone: s.
+    """A = n / (n - 1) (s - mean of the group), at every token; a single row: s.
 
     s [B] is the sum of a row's rewards, n its group's size; A is s less the mean of the other
     n - 1. https://arxiv.org/abs/2402.14740

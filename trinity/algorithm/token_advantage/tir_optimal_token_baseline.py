@@ -1,4 +1,4 @@
-"""The optimal token baseline where tools speak in between: positions count the policy's tokens."""
+"""The optimal token baseline for rollouts with tool calls: positions count the policy's tokens."""
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, Token
 def tir_optimal_token_baseline(
     batch: TokenBatch, *, handle_zero_tail: bool = True, epsilon: float = 1e-8
 ) -> TokenAdvantages:
-    """As `optimal_token_baseline`, t counting only tokens that are trained on.
+    """A_t of `optimal_token_baseline`, with t counting only tokens that are trained on.
 
-    Rows without any are of no group. All matrices [B, T]. https://arxiv.org/abs/2602.07078
+    Rows without such tokens belong to no group. All matrices [B, T].
+    https://arxiv.org/abs/2602.07078
     """
     mask_BT = batch.mask_BT
     order_BT = np.argsort(~mask_BT, axis=1, kind="stable")

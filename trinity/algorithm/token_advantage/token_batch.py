@@ -1,4 +1,4 @@
-"""What a token advantage gets and gives: the whole batch of a train step, on every rank alike.
+"""Input and output types of token advantages: the whole batch of a train step, on every rank.
 
 def discounted(batch: TokenBatch, *, gamma: float = 1.0) -> TokenAdvantages:
     returns_BT = discounted_sums(batch.rewards_BT, batch.mask_BT, gamma)
@@ -22,25 +22,25 @@ IntVector = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """B rows of T response tokens, padded on the right; what is not asked for is None.
+    """B rows of T response tokens, padded on the right; data that is not needed is None.
 
-    Rewards are 0 in the padding. All else may hold anything where the mask is false.
+    Rewards are 0 in the padding. All other arrays may hold anything where the mask is false.
     """
 
     rewards_BT: FloatMatrix
-    """Reward token by token, with the divergence's penalty already taken off."""
+    """Reward per token, with the KL penalty already subtracted."""
     mask_BT: BoolMatrix
-    """True where the policy chose the token and it is trained on."""
+    """True where the policy generated the token and it is trained on."""
     lengths_B: IntVector
     """Response tokens of each row, trained on or not."""
     groups_B: IntVector
     """Equal numbers are runs of one task in one explore step."""
     logprobs_BT: FloatMatrix
-    """Of the policy before this step, at the tokens taken."""
+    """By the policy before this step, at the tokens taken."""
     rollout_logprobs_BT: FloatMatrix
-    """Of the policy that made the tokens, as its engine gave them."""
+    """By the rollout policy, as its engine gave them."""
     rollout_is_weights_BT: FloatMatrix | None = None
-    """Of the rollout correction; None is 1 everywhere."""
+    """Weights of the rollout correction; None is 1 everywhere."""
     values_BT: FloatMatrix | None = None
     entropies_BT: FloatMatrix | None = None
     collision_BT: FloatMatrix | None = None
@@ -48,7 +48,7 @@ class TokenBatch:
     teacher_logprobs_BT: FloatMatrix | None = None
     baselines_B: FloatVector | None = None
     reward_parts: Mapping[str, FloatVector] | None = None
-    """By name, [B]; no number where a row does not have the part."""
+    """By name, [B]; NaN where a row does not have the part."""
 
     @property
     def scores_B(self) -> FloatVector:
@@ -67,11 +67,11 @@ class TokenBatch:
         return self.reward_parts
 
     def needed(self, need: Need) -> FloatMatrix:
-        """What the advantage asked for under this name, but for the reward's parts.
+        """Returns the data with this name; the reward's parts are in `parts`.
 
         Raises: UserError when the batch has none.
         """
-        given = {
+        data = {
             "values": self.values_BT,
             "entropies": self.entropies_BT,
             "collision": self.collision_BT,
@@ -79,21 +79,21 @@ class TokenBatch:
             "teacher": self.teacher_logprobs_BT,
             "baselines": self.baselines_B,
         }[need]
-        if given is None:
+        if data is None:
             raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM[need]}")
-        return given
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAdvantages:
-    """Advantages, and what a critic should have said."""
+    """Advantages, and the targets of a critic."""
 
     advantages_BT: FloatMatrix
     """0 where the mask is false."""
     returns_BT: FloatMatrix | None = None
-    """Targets of the critic, 0 where the mask is false; None where there is none."""
+    """Targets of the critic, 0 where the mask is false; None where there is no critic."""
     mask_BT: BoolMatrix | None = None
-    """A narrower mask, where tokens are to be left out of the policy's loss."""
+    """A narrower mask, if tokens are to be left out of the policy's loss."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Reported under `advantage/`."""
 

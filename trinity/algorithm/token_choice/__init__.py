@@ -1,7 +1,7 @@
-"""Which tokens a policy loss treats apart, by the loss's name.
+"""Token selections by the name of the policy loss that treats the selected tokens differently.
 
-Such a choice looks at all tokens of a batch together, so it is made once for the whole batch of a
-train step, on every rank alike, before the batch is cut into micro-batches: how it is cut changes
+A selection considers all tokens of a batch together. It is made once for the whole batch of a train
+step, on every rank alike, before the batch is split into micro-batches, so the split changes
 nothing. The loss then finds its tokens in `PolicyInputs.chosen_BT`.
 """
 

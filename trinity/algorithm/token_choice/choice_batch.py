@@ -1,4 +1,4 @@
-"""What a choice of tokens looks at: the whole batch of a train step."""
+"""The input type of token selections: the whole batch of a train step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceBatch:
-    """B rows of T response tokens; where the mask is false all else may hold anything."""
+    """B rows of T response tokens; other arrays may hold anything where the mask is false."""
 
     logprobs_BT: FloatMatrix
-    """Of the policy that the step starts from."""
+    """By the policy that the step starts from."""
     old_logprobs_BT: FloatMatrix
-    """Of the policy that ratios are taken to."""
+    """By the policy in the denominator of ratios."""
     advantages_BT: FloatMatrix
     mask_BT: BoolMatrix
     lots_BT: FloatMatrix
-    """Drawn in [0, 1) for each token, so that chance does not depend on the order of rows."""
+    """Uniform in [0, 1) for each token, so that randomness does not depend on the order of rows."""
 
     def covariances(self) -> FloatVector:
         """(A - mean A) (log p - mean log p) of the N tokens of the mask; means are over them."""
@@ -32,7 +32,7 @@ class ChoiceBatch:
         return covariances_N
 
     def of_tokens(self, chosen_N: BoolMatrix) -> BoolMatrix:
-        """What was chosen of the mask's tokens, where they stand."""
+        """Maps a selection among the mask's tokens back to the matrix."""
         chosen_BT = np.zeros_like(self.mask_BT)
         chosen_BT[self.mask_BT] = chosen_N
         return chosen_BT
@@ -43,5 +43,5 @@ TokenChoiceFn = Callable[..., BoolMatrix]
 
 
 def num_chosen(share: float, num_tokens: int) -> int:
-    """At least one."""
+    """Returns that share of the tokens, at least one."""
     return max(int(share * num_tokens), 1)

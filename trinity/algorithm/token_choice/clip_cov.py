@@ -1,4 +1,4 @@
-"""Clip-Cov's choice: a few of the tokens whose update would take much entropy away, by chance."""
+"""Clip-Cov's selection: random tokens among those whose update would reduce entropy strongly."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def choose_clip_cov(
 ) -> BoolMatrix:
     """clip_cov_ratio of all tokens, among those with lb < cov < ub that PPO does not clip; [B, T].
 
-    Fewer where there are not so many, else those with the smallest lots.
+    If there are more candidates, those with the smallest lots are taken; if fewer, all of them.
     https://arxiv.org/abs/2505.22617
     """
     low = clip_range if clip_range_low is None else clip_range_low

@@ -1,4 +1,4 @@
-"""KL-Cov's choice: the tokens whose update would take the most entropy away."""
+"""KL-Cov's selection: the tokens whose update would reduce entropy the most."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from trinity.algorithm.token_choice.choice_batch import ChoiceBatch, num_chosen
 def choose_kl_cov(batch: ChoiceBatch, *, kl_cov_ratio: float = 0.0002) -> BoolMatrix:
     """kl_cov_ratio of all tokens, at least one: those with the largest covariances; [B, T].
 
-    Of equal ones those with the smaller lots. https://arxiv.org/abs/2505.22617
+    Ties go to the smaller lots. https://arxiv.org/abs/2505.22617
     """
     covariances_N = batch.covariances()
     order = np.lexsort((batch.lots_BT[batch.mask_BT], -covariances_N))

@@ -1,4 +1,4 @@
-"""The algorithm types by name: one declaration a file, each a choice of parts."""
+"""The algorithm types by name: one declaration per file, each a choice of parts."""
 
 from trinity.algorithm.algorithm_type import AlgorithmType
 from trinity.plugins import Registry

@@ -5,7 +5,8 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 GIGPO = AlgorithmType(
     name="gigpo",
     summary=(
-        "Rollouts against each other, and steps against those of other rollouts in the same state."
+        "Compares rollouts with each other, and steps with those of other rollouts in the "
+        "same state."
     ),
     when_to_use="Agents in environments whose states repeat, with rewards for steps.",
     paper="https://arxiv.org/abs/2505.10978",

@@ -4,7 +4,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 
 GRPO = AlgorithmType(
     name="grpo",
-    summary="Each rollout against the mean of its task's, in their standard deviations.",
+    summary="Compares each rollout with the mean of its task's rollouts, in standard deviations.",
     when_to_use="The usual start for rewards that can be checked.",
     paper="https://arxiv.org/abs/2402.03300",
     safe_lag="4 or more",

@@ -6,7 +6,7 @@ GRPO_VERL = AlgorithmType(
     name="grpo_verl",
     summary=(
         "GRPO as verl computes it: in the trainer, over the rewards with the KL penalty "
-        "already taken off."
+        "already subtracted."
     ),
     when_to_use="GRPO with `kl_penalty_fn`, whose penalty the buffer cannot see.",
     paper="https://arxiv.org/abs/2402.03300",

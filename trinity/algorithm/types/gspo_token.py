@@ -5,7 +5,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 GSPO_TOKEN = AlgorithmType(
     name="gspo_token",
     summary="GSPO's sequence ratio, with a gradient through each token by its own advantage.",
-    when_to_use="As gspo, where advantages differ within an answer.",
+    when_to_use="Like gspo, where advantages differ within an answer.",
     paper="https://arxiv.org/abs/2507.18071",
     safe_lag="4 or more",
     repeat_times=2,

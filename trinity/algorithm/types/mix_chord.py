@@ -1,14 +1,14 @@
-"""CHORD: expert rows with a weight that fades."""
+"""CHORD: expert rows with a decaying weight."""
 
 from trinity.algorithm.algorithm_type import AlgorithmType
 
 MIX_CHORD = AlgorithmType(
     name="mix_chord",
     summary=(
-        "As mix, with a weight of the expert rows that decays and tokens weighed by how "
+        "Like mix, but the weight of the expert rows decays, and tokens are weighted by how "
         "unsure the policy is."
     ),
-    when_to_use="As mix, with experts whose style is not the model's.",
+    when_to_use="Like mix, with experts whose style differs from the model's.",
     paper="https://arxiv.org/abs/2508.11408",
     safe_lag="4 or more",
     repeat_times=8,

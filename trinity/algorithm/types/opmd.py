@@ -4,7 +4,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 
 OPMD = AlgorithmType(
     name="opmd",
-    summary="Rewards against their group's mean, weighted log-probabilities, no importance ratio.",
+    summary="Rewards less their group's mean weight the log-probabilities; no importance ratio.",
     when_to_use="Slightly old rollouts, without importance ratios.",
     paper="https://arxiv.org/abs/2501.12599",
     safe_lag="2",

@@ -4,7 +4,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 
 RAFT = AlgorithmType(
     name="raft",
-    summary="Supervised fine-tuning on the rollouts that were good enough, the others left out.",
+    summary="Supervised fine-tuning on the rollouts that were good enough; drops the others.",
     when_to_use="A robust first baseline, also for old rollouts.",
     paper="https://arxiv.org/abs/2304.06767",
     safe_lag="4 or more",

@@ -1,12 +1,12 @@
-"""Group-relative REINFORCE, its clipping and weights to be chosen."""
+"""Group-relative REINFORCE with selectable clipping and weights."""
 
 from trinity.algorithm.algorithm_type import AlgorithmType
 
 REC = AlgorithmType(
     name="rec",
     summary=(
-        "Group-relative REINFORCE; `clip_mode`, `weight`, `regularizer` and `drop` choose "
-        "among its relatives."
+        "Group-relative REINFORCE; `clip_mode`, `weight`, `regularizer` and `drop` select "
+        "its variants."
     ),
     when_to_use="To find out which of clipping, weighting and dropping an off-policy run needs.",
     paper="https://arxiv.org/abs/2509.24203",

@@ -4,7 +4,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 
 RLOO = AlgorithmType(
     name="rloo",
-    summary="Each rollout against the mean of the others of its task.",
+    summary="Compares each rollout with the mean of the others of its task.",
     when_to_use="An unbiased baseline without a critic; groups may be small.",
     paper="https://arxiv.org/abs/2402.14740",
     safe_lag="4 or more",
