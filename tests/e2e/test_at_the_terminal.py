@@ -20,7 +20,7 @@ def test_ctrl_c_while_the_stack_starts_stops_in_order(launch: Launch, presses: i
     for _ in range(presses):
         run.signal(signal.SIGINT)
     assert run.wait() == 130, run.text
-    assert "stopped in order; go on with:" in run.text
+    assert "stopped gracefully; resume with:" in run.text
     assert "Traceback" not in run.text
     assert run.left_running() == []
 

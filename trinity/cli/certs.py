@@ -19,14 +19,14 @@ HostOption = Annotated[
     typer.Option("--host", help="PART=NAME: a further name or address of a part; may be repeated."),
 ]
 TenantOption = Annotated[
-    str, typer.Option("--tenant", help="Tenant of the explorer and the trainer; '*' is every one.")
+    str, typer.Option("--tenant", help="Tenant of the explorer and the trainer; '*' is any tenant.")
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Make one further folder of this name only.")
 ]
-RoleOption = Annotated[str, typer.Option("--role", help="What the part of --name is.")]
+RoleOption = Annotated[str, typer.Option("--role", help="Role of the part of --name.")]
 DaysOption = Annotated[
-    int, typer.Option("--days", min=1, help="How long certificates and tokens are good.")
+    int, typer.Option("--days", min=1, help="Days for which certificates and tokens are valid.")
 ]
 
 
@@ -38,9 +38,9 @@ def certs(
     role: RoleOption = "operator",
     days: DaysOption = 30,
 ) -> None:
-    """Make or renew certificates and tokens; services and people take one folder each.
+    """Make or renew certificates and tokens, one folder for each service or person.
 
-    An authority that is there already goes on; what it has signed before stays good until its end.
+    An existing authority is kept, and what it has signed stays valid until it expires.
     """
     lifetime = timedelta(days=days)
     hosts = _hosts(host or [], {*PARTS, *([name] if name else [])})
@@ -54,15 +54,15 @@ def certs(
         issuer = Issuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
-    print(f"keep {issuer.signing_key.parent} apart: who has it can let anybody in")
+    print(f"keep {issuer.signing_key.parent} apart: its owner can let anyone in")
 
 
-def _hosts(given: list[str], parts: set[str]) -> dict[str, list[str]]:
+def _hosts(options: list[str], parts: set[str]) -> dict[str, list[str]]:
     hosts: dict[str, list[str]] = {}
-    for one in given:
-        part, equals, host = one.partition("=")
+    for option in options:
+        part, equals, host = option.partition("=")
         if not equals or not host or part not in parts:
             known = ", ".join(sorted(parts))
-            raise UserError(f"--host {one}: write it as PART=NAME, where PART is one of {known}")
+            raise UserError(f"--host {option}: write it as PART=NAME, where PART is one of {known}")
         hosts.setdefault(part, []).append(host)
     return hosts

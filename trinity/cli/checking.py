@@ -1,4 +1,4 @@
-"""`trinity config check`: a paragraph for each file."""
+"""`trinity config check`: one paragraph per file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,21 +21,21 @@ WIDTH = 11
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
-    """Print what there is to say of each; exit with 2 if one cannot be run."""
+    """Prints the report of each file; exits with 2 if one cannot be run."""
     if not paths:
         raise UserError("no file is named: give one or more YAML files")
-    given = parse_overrides(overrides)
-    are_good = [_check(path, _checked(path, given), strict) for path in paths]
+    values = parse_overrides(overrides)
+    are_good = [_check(path, _checked(path, values), strict) for path in paths]
     if not all(are_good):
         raise typer.Exit(USER_MISTAKE)
 
 
 def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
-    """With what is missing on this machine, packages and names."""
+    """Checks a file, and that its packages and names exist on this machine."""
     report = check_file(path, overrides)
     if report.plan is None:
         return report
-    mistakes = list(report.mistakes)
+    errors = list(report.mistakes)
     for check in (
         partial(check_package, report.plan.stages[0].config.monitor),
         partial(check_known, report.plan),
@@ -43,8 +43,8 @@ def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
         try:
             check()
         except UserError as error:
-            mistakes.extend(str(error).splitlines())
-    return replace(report, mistakes=tuple(mistakes))
+            errors.extend(str(error).splitlines())
+    return replace(report, mistakes=tuple(errors))
 
 
 def _check(path: Path, report: Report, strict: bool) -> bool:
@@ -56,10 +56,10 @@ def _check(path: Path, report: Report, strict: bool) -> bool:
 
 
 def _lines(report: Report) -> Iterator[tuple[str, str]]:
-    for mistake in report.mistakes:
-        yield "mistake", mistake
+    for error in report.mistakes:
+        yield "error", error
     for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
-        for notice in (one for one in report.notices if one.status is status):
+        for notice in (notice for notice in report.notices if notice.status is status):
             place = f"line {notice.line}" if notice.line else "command line"
             yield WORDS[status], f"{place}: {notice}"
     for text in report.advice:
@@ -68,9 +68,9 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
 
 def _verdict(report: Report) -> str:
     counted = [
-        _count(len(report.mistakes), "mistake"),
+        _count(len(report.mistakes), "error"),
         *(
-            _count(sum(one.status is status for one in report.notices), word, word)
+            _count(sum(notice.status is status for notice in report.notices), word, word)
             for status, word in WORDS.items()
         ),
         _count(len(report.advice), "advice", "advice"),

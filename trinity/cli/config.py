@@ -1,4 +1,4 @@
-"""`trinity config`: everything about configurations; what is heavy is imported by each command."""
+"""`trinity config`: commands on configurations; each command imports its heavy modules itself."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ FilesArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE... [KEY=VALUE]...",
-        help="YAML files, and keys that go over theirs.",
+        help="YAML files, and keys that override theirs.",
         show_default=False,
     ),
 ]
@@ -29,21 +29,21 @@ StrictOption = Annotated[
 def check(
     files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
 ) -> None:
-    """Say everything that is wrong with files; no GPU, model, data or service is looked at.
+    """Report all errors in files; no GPU, model, data or service is checked.
 
-    Exit code 0: they can be run, or will be once what is planned is there. 2: they cannot.
+    Exit code 0: they can be run, now or once planned features are supported. 2: they cannot.
     """
     from trinity.cli.checking import check_files
 
     use_plugins(plugin_dir)
-    overrides = [given for given in files if is_override(given)]
-    paths = [Path(given) for given in files if not is_override(given)]
+    overrides = [argument for argument in files if is_override(argument)]
+    paths = [Path(argument) for argument in files if not is_override(argument)]
     check_files(paths, overrides, strict=strict)
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
 OriginOption = Annotated[
-    bool, typer.Option("--origin", help="Say behind each value where it comes from.")
+    bool, typer.Option("--origin", help="Show the origin of each value behind it.")
 ]
 
 
@@ -51,7 +51,7 @@ OriginOption = Annotated[
 def show(
     file: FileArgument, overrides: OverridesArgument = None, origin: OriginOption = False
 ) -> None:
-    """Print a file with nothing left open: every value that acts; secrets are hidden."""
+    """Print a file fully resolved, with every value that acts; secrets are hidden."""
     from trinity.cli.showing import show_file
 
     show_file(file, overrides or [], with_origin=origin)
@@ -62,9 +62,9 @@ def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A YAML file.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
 ) -> None:
-    """Print what acts differently in two files, whatever way it is written.
+    """Print the keys that act differently in two files, however they are written.
 
-    Exit code 0: nothing. 1: something does. 2: one of them cannot be run.
+    Exit code 0: no difference. 1: differences. 2: one of them cannot be run.
     """
     from trinity.cli.showing import show_difference
 
@@ -76,7 +76,7 @@ def diff(
 def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As algorithm.optimizer.lr, or lr.")],
 ) -> None:
-    """Say what a key means, what it takes, who reads it and what verl calls it."""
+    """Explain a key: its meaning, its values, the parts that read it and its name in verl."""
     from trinity.cli.explaining import explain_key
 
     explain_key(key)
@@ -84,7 +84,7 @@ def explain(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema, by which editors complete keys and underline mistakes."""
+    """Print the JSON Schema, with which editors complete keys and underline errors."""
     from trinity.cli.explaining import print_schema
 
     print_schema()
@@ -99,7 +99,7 @@ def init(
         Path | None,
         typer.Option("--output", "-o", help="The same.", show_default=False),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="How the run is called.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     model: Annotated[str | None, typer.Option(help="Directory or hub name of the model.")] = None,
     taskset: Annotated[str | None, typer.Option(help="File or directory of the tasks.")] = None,
     algorithm: Annotated[str, typer.Option(help="Algorithm: docs/algorithms.md.")] = "grpo",
@@ -116,7 +116,7 @@ def init(
     ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
 ) -> None:
-    """Write a configuration with a comment behind each key; asks for what no option says."""
+    """Write a configuration with a comment behind each key; asks for missing options."""
     from trinity.cli.drafting import write_draft
     from trinity.config.draft import Wishes
 
@@ -138,7 +138,7 @@ def init(
 
 
 def _asked(question: str, option: str, default: str | None) -> str:
-    """A person is asked, a script is told which option it forgot."""
+    """Asks at a terminal; without one, returns the default or names the missing option."""
     if not sys.stdin.isatty():
         if default is not None:
             return default

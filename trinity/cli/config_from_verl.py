@@ -17,7 +17,7 @@ SourcesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SCRIPT|YAML|KEY=VALUE...",
-        help="What veRL was started with; the later goes over the earlier.",
+        help="Sources of veRL's settings; later ones override earlier ones.",
         show_default=False,
     ),
 ]
@@ -26,11 +26,13 @@ OutputOption = Annotated[
 ]
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option("--env", help="NAME=VALUE that the script finds set.", show_default=False),
+    typer.Option("--env", help="NAME=VALUE in the script's environment.", show_default=False),
 ]
 LineOption = Annotated[
     int | None,
-    typer.Option("--line", help="Of the command, where a script has several.", show_default=False),
+    typer.Option(
+        "--line", help="Line of the command, if a script has several.", show_default=False
+    ),
 ]
 EngineNumOption = Annotated[
     int | None,
@@ -46,7 +48,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output
 BackOption = Annotated[
     Path | None,
     typer.Option(
-        "--to-verl", metavar="YAML", help="The way back: print veRL's command.", show_default=False
+        "--to-verl", metavar="YAML", help="Convert back: print veRL's command.", show_default=False
     ),
 ]
 
@@ -61,12 +63,12 @@ def from_verl(
     force: ForceOption = False,
     to_verl: BackOption = None,
 ) -> None:
-    """Turn an experiment of veRL's into YAML; nothing of the script is run.
+    """Convert an experiment of veRL's to YAML; the script is not run.
 
-    Each line says where it came from; the end says what has no counterpart and what to do.
+    Each line has its origin; the end lists settings without counterpart and what to do.
     """
     if (to_verl is None) == (not sources):
-        raise UserError("give either what is to be converted, or --to-verl and a YAML file")
+        raise UserError("give either sources to convert, or --to-verl and a YAML file")
     if to_verl is not None:
         sys.stdout.write(verl_command(_read(to_verl)))
         return
@@ -78,8 +80,8 @@ def from_verl(
         _write(output, converted, force=force)
 
 
-def _environment(given: list[str]) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given]
+def _environment(options: list[str]) -> dict[str, str]:
+    pairs = [option.partition("=") for option in options]
     for name, equals, _ in pairs:
         if not equals:
             raise UserError(f"--env {name} has no value: write --env {name}=VALUE")
@@ -100,4 +102,4 @@ def _write(path: Path, converted: Converted, *, force: bool) -> None:
         path.write_text(converted.yaml, encoding="utf-8")
     for text in converted.report:
         print(text)
-    print(f"\nwrote {path}; look at it with: trinity config check {path}")
+    print(f"\nwrote {path}; check it with: trinity config check {path}")

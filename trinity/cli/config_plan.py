@@ -1,4 +1,4 @@
-"""`trinity config plan`: what would run where, how much of it, and whether its memory suffices."""
+"""`trinity config plan`: placement, volume and estimated memory of an experiment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +28,16 @@ GpuMemoryOption = Annotated[
 ModelConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--model-config", help="The model's config.json, if not with it.", show_default=False
+        "--model-config",
+        help="The model's config.json, if not in its directory.",
+        show_default=False,
     ),
 ]
 RowsOption = Annotated[
     int | None,
-    typer.Option("--rows", min=1, help="Rows of the data, if not on hand.", show_default=False),
+    typer.Option(
+        "--rows", min=1, help="Rows of the data, if it is not on this machine.", show_default=False
+    ),
 ]
 
 
@@ -43,9 +47,9 @@ def plan(
     model_config: ModelConfigOption = None,
     rows: RowsOption = None,
 ) -> None:
-    """Say what would run where; nothing is started, and of the model its config.json alone is read.
+    """Show what would run where; starts nothing, and reads only the config.json of the model.
 
-    Memory is an estimate until somebody measures it.
+    Memory is an estimate, not a measurement.
     """
     experiment = _planned(file)
     print(f"{experiment.label} in {experiment.job_dir}")
@@ -62,7 +66,7 @@ def plan(
 
 
 def _planned(file: Path) -> ExperimentPlan:
-    """As it would run without what is planned, which is named."""
+    """Plans a file without its planned keys, which are printed."""
     report = check_file(file)
     if report.plan is None:
         reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
@@ -94,7 +98,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
 
 
 def _seat_lines(seats: list[Seat]) -> Iterator[str]:
-    """A line each, of many the first and the last."""
+    """Yields a line per seat; of many, only the first and the last."""
     shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
     for position, seat in enumerate(shown):
         where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
@@ -105,12 +109,12 @@ def _seat_lines(seats: list[Seat]) -> Iterator[str]:
 
 def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
     if stage.mode == "serve":
-        yield "volume             as many requests as come"
+        yield "volume             all requests that arrive"
         return
     volume = volume_of(stage, rows or _rows(stage))
     yield "volume"
     if volume is None:
-        yield "  as much as the data gives, and it is not on hand: say how much with --rows"
+        yield "  depends on the data, which is not on this machine: give its size with --rows"
         return
     if stage.needs_rollout:
         yield from _rollout_lines(stage, volume)

@@ -1,4 +1,4 @@
-"""`trinity deploy`: bring an experiment to where it runs; commands import what is heavy."""
+"""`trinity deploy`: deploys experiments; each command imports its heavy modules itself."""
 
 import asyncio
 from pathlib import Path
@@ -22,20 +22,21 @@ def render(
     config: ConfigOption,
     overrides: OverridesArgument = None,
     target: Annotated[
-        Literal["compose", "k8s", "nomad"], typer.Option("--target", help="What places processes.")
+        Literal["compose", "k8s", "nomad"],
+        typer.Option("--target", help="Orchestrator that places processes."),
     ] = "compose",
     overlay: Annotated[
         Literal["one-node", "cluster"],
-        typer.Option("--overlay", help="With a database and a broker, or those of a cluster."),
+        typer.Option("--overlay", help="With its own database and broker, or those of a cluster."),
     ] = "one-node",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path(
         "deployment"
     ),
     explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
     registry: Annotated[str, typer.Option(help="Where images are pulled from.")] = "",
-    tag: Annotated[str, typer.Option(help="Their version.")] = "0.1.0",
+    tag: Annotated[str, typer.Option(help="Version of the images.")] = "0.1.0",
     otlp_endpoint: Annotated[
-        str, typer.Option(help="Collector of spans and figures, http://host:4317.")
+        str, typer.Option(help="Collector of spans and metrics, http://host:4317.")
     ] = "",
     plugin_dir: PluginDirOption = None,
 ) -> None:
@@ -52,8 +53,8 @@ def render(
     plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
     if is_serve(plan):
         raise UserError(
-            "`mode: serve` is started with `trinity run`, on the machine that answers: nothing "
-            "leads to a model inside a deployed explorer"
+            "`mode: serve` is started with `trinity run`, on the serving machine: a model "
+            "inside a deployed explorer cannot be reached"
         )
     if is_bench(plan):
         raise UserError(
@@ -84,7 +85,7 @@ def secrets(
     ] = "127.0.0.1:5432",
     nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "127.0.0.1:4222",
 ) -> None:
-    """Write the passwords of a deployment, each for its service; those made before stay."""
+    """Write the passwords of a deployment, each for its service; existing ones are kept."""
     from trinity.deploy.secret_folder import Places, write_secrets
 
     with writing(folder, "give a folder of its own as FOLDER"):
@@ -94,7 +95,9 @@ def secrets(
 
 @app.command()
 def submit(
-    plan: Annotated[Path, typer.Option("--plan", help="What `render` wrote.", show_default=False)],
+    plan: Annotated[
+        Path, typer.Option("--plan", help="The plan that `render` wrote.", show_default=False)
+    ],
     synchronizer: Annotated[str, typer.Option(help="host:port", show_default=False)],
     buffer: Annotated[str, typer.Option(help="host:port", show_default=False)],
     monitor: Annotated[
@@ -102,7 +105,7 @@ def submit(
         typer.Option(help="Feed the plan's monitor from here; its files go into this folder."),
     ] = None,
 ) -> None:
-    """Start an experiment on services that run, or go on with it, and follow it to its end."""
+    """Start or resume an experiment on running services, and follow it to its end."""
     from trinity.deploy.submission import Submission, read_plan
 
     submission = Submission(
@@ -113,11 +116,13 @@ def submit(
 
 @app.command()
 def cancel(
-    plan: Annotated[Path, typer.Option("--plan", help="What `render` wrote.", show_default=False)],
+    plan: Annotated[
+        Path, typer.Option("--plan", help="The plan that `render` wrote.", show_default=False)
+    ],
     synchronizer: Annotated[str, typer.Option(help="host:port", show_default=False)],
-    reason: Annotated[str, typer.Option(help="Why; whoever looks at it is told.")] = "cancelled",
+    reason: Annotated[str, typer.Option(help="Why; shown with the experiment.")] = "cancelled",
 ) -> None:
-    """End an experiment on services that run; `submit` of the same plan goes on with it."""
+    """Cancel an experiment on running services; `submit` of the same plan resumes it."""
     from trinity.deploy.cancellation import cancel_experiment
     from trinity.deploy.submission import read_plan
 

@@ -1,4 +1,4 @@
-"""`trinity config init`: writes what was asked for."""
+"""`trinity config init`: writes a first configuration."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from trinity.errors import UserError
 
 
 def write_draft(output: Path, wishes: Wishes) -> None:
-    """Write it, unless a file is there, and say what is still to be mended."""
+    """Writes the file, unless it exists, and prints what is still to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
     with writing(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
         file.write(draft(wishes))
-    mistakes = check_file(output).mistakes
-    for mistake in mistakes:
-        print(f"to mend: {mistake}")
+    errors = check_file(output).mistakes
+    for error in errors:
+        print(f"fix: {error}")
     print(f"wrote {output}; next: trinity run --config {output} --dry-run")

@@ -1,4 +1,4 @@
-"""`trinity run --dry-run`: what would be done, after everything that can be checked was."""
+"""`trinity run --dry-run`: shows what would be done, after all checks."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from trinity.launch.prepare import Prepared
 
 
 def describe(prepared: Prepared) -> None:
-    """Print the plan; nothing is started or written."""
+    """Prints the plan; nothing is started or written."""
     plan = prepared.plan
     for note in prepared.notes:
         print(note)
@@ -21,12 +21,12 @@ def describe(prepared: Prepared) -> None:
     for stage in plan.stages:
         for line in stage_lines(stage):
             print(line)
-    unseen = "; what is to be fetched from the hub is not looked at" if to_fetch(plan) else ""
+    unseen = "; what is to be fetched from the hub is not checked" if to_fetch(plan) else ""
     print(f"the configuration, the model and the data are in order{unseen}; nothing was started")
 
 
 def stage_lines(stage: StagePlan) -> list[str]:
-    """What a stage would do."""
+    """Describes what a stage would do."""
     if stage.mode == "serve":
         return [*_serving_lines(stage)]
     algorithm = stage.algorithm
@@ -106,14 +106,14 @@ def _task_lines(task: ResolvedTaskset) -> list[str]:
 
 
 def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:
-    """Without the password that a database's address may hold."""
+    """The place of rows, without the password that a database's address may hold."""
     if rows.storage_type == "sql" and rows.path is not None:
         return f"table {rows.table} of {without_password(rows.path)}"
     return rows.path or f"{rows.name} ({rows.storage_type})"
 
 
 def _parts(stage: StagePlan) -> str:
-    """What makes the gradient, with whoever makes the advantages."""
+    """The parts that make the gradient, with the service that computes the advantages."""
     algorithm = stage.algorithm
     parts = [f"loss {algorithm.policy_loss_fn}"]
     if stage.needs_rollout:

@@ -1,4 +1,4 @@
-"""From a prepared configuration to its results, on this machine."""
+"""Runs a prepared configuration on this machine and prints its results."""
 
 import asyncio
 import shlex
@@ -35,7 +35,7 @@ PROGRAM = "trinity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the command line asks for."""
+    """Options of `trinity run`."""
 
     config: Path
     overrides: tuple[str, ...]
@@ -47,7 +47,7 @@ class Wish:
 
     @property
     def again(self) -> str:
-        """The command that goes on with this run."""
+        """The command that resumes this run."""
         program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
         parts = [program, "run", "--config", str(self.config)]
         if self.max_steps is not None:
@@ -60,12 +60,12 @@ class Wish:
 
 
 def run_experiment(wish: Wish) -> None:
-    """Run it, or say what would be run; a finished one is shown again."""
+    """Runs the experiment, or describes it; the results of a finished one are shown again."""
     prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
     for notice in prepared.notices:
         print(f"{WORDS[notice.status]} {notice.place}: {notice}")
     if wish.strict and prepared.notices:
-        raise UserError("`--strict` takes no configuration with keys that do not act as written")
+        raise UserError("`--strict` rejects a configuration with keys that do not act as written")
     check_reach(prepared.plan, secure=wish.secure)
     if wish.dry_run:
         check_hub(prepared.plan, must_answer=False)
@@ -83,7 +83,7 @@ def run_experiment(wish: Wish) -> None:
 
 
 def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
-    """Run with live progress and print what came of it; `again` is the command that resumes it."""
+    """Runs with live progress and prints the results; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
     run = Run(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
@@ -105,13 +105,13 @@ def _home(prepared: Prepared) -> Path:
 
 
 def follow(run: Run, again: str) -> None:
-    """The same for a run that is made."""
+    """Follows a run to its end and prints the results; `again` is the command that resumes it."""
     reporter = run.reporter
     try:
         summary = asyncio.run(run.execute())
     except Interrupted:
         reporter.close()
-        print("stopped in order; go on with:")
+        print("stopped gracefully; resume with:")
         print(f"  {again}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
@@ -127,7 +127,7 @@ def _announce(prepared: Prepared) -> None:
 
 
 def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
-    """Print the results and where they lie."""
+    """Prints the results and the paths of their files."""
     job = plan.job_path
     print()
     for line in result_lines(summary):

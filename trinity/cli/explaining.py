@@ -1,4 +1,4 @@
-"""`trinity config explain` and `schema`: keys, apart from any file."""
+"""`trinity config explain` and `schema`: keys, independent of any file."""
 
 import json
 
@@ -9,7 +9,7 @@ WIDTH = 9
 
 
 def explain_key(asked: str) -> None:
-    """Print all there is to say; of many keys with that end only their names."""
+    """Prints the explanation of a key; if many keys end that way, only their names."""
     found = find_keys(asked)
     if len(found) > MANY:
         print(f"{len(found)} keys end with `{asked}`:")
@@ -25,5 +25,5 @@ def explain_key(asked: str) -> None:
 
 
 def print_schema() -> None:
-    """Print it as JSON."""
+    """Prints the schema as JSON."""
     print(json.dumps(json_schema(), indent=1))

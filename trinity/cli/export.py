@@ -31,20 +31,20 @@ def export(
     form: Annotated[
         Literal["parquet", "datasets"] | None,
         typer.Option(
-            "--format", help="Without it: parquet for a path that ends so, else datasets."
+            "--format", help="Default: parquet for a path with that ending, else datasets."
         ),
     ] = None,
 ) -> None:
     """Write samples to a Parquet file, or to a directory for `datasets.load_from_disk`.
 
-    Little of it is in memory at any time.
+    The samples are streamed, so that few are in memory at a time.
     """
     wanted = parse_conditions(conditions or [])
     chosen = form or ("parquet" if out.suffix == ".parquet" else "datasets")
     if out.exists():
         raise UserError(f"{out} exists: give another path, or remove it")
     if not out.absolute().parent.is_dir():
-        raise UserError(f"{out.absolute().parent} is not a directory: make it first")
+        raise UserError(f"{out.absolute().parent} is not a directory: create it first")
     load_pyarrow()
     count = asyncio.run(_write(find_job(config, job_dir), stage, wanted, out.absolute(), chosen))
     print(f"{count:,} samples in {out}")
@@ -61,7 +61,11 @@ async def _write(
 async def _rows(
     stored: Stored, stage: str | None, wanted: query_pb2.ExperienceFilter
 ) -> AsyncIterator[JsonObject]:
-    keys = [stored.key(stage)] if stage is not None else [one.key for one in stored.stages]
+    keys = (
+        [stored.key(stage)]
+        if stage is not None
+        else [stored_stage.key for stored_stage in stored.stages]
+    )
     for key in keys:
         async for record in samples(stored.queries, key, wanted, with_content=True):
             yield sample_row(record)

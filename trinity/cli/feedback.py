@@ -1,4 +1,4 @@
-"""`trinity feedback`: the rewards that samples wait for."""
+"""`trinity feedback`: sends the rewards that samples wait for."""
 
 import asyncio
 import json
@@ -34,10 +34,10 @@ def feedback(
 ) -> None:
     """Give samples the rewards that they wait for (`buffer.await_feedback`).
 
-    May be repeated: a reward that was given before is known. Exit code 1 when one is refused.
+    May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
-    given = list(_read(file))
-    asyncio.run(_give(find_job(config, job_dir), stage, given))
+    rewards = list(_read(file))
+    asyncio.run(_give(find_job(config, job_dir), stage, rewards))
 
 
 def _read(file: str) -> Iterator[query_pb2.Feedback]:
@@ -60,13 +60,13 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
                 ) from error
 
 
-async def _give(directory: Path, stage: str | None, given: list[query_pb2.Feedback]) -> None:
+async def _give(directory: Path, stage: str | None, rewards: list[query_pb2.Feedback]) -> None:
     num_set = num_known = 0
     refused: list[query_pb2.RefusedFeedback] = []
     async with opened(directory) as stored:
-        for first in range(0, len(given), AT_ONCE):
+        for first in range(0, len(rewards), AT_ONCE):
             request = query_pb2.GiveFeedbackRequest(
-                key=stored.key(stage), feedback=given[first : first + AT_ONCE]
+                key=stored.key(stage), feedback=rewards[first : first + AT_ONCE]
             )
             answer: query_pb2.GiveFeedbackResponse = await stored.queries.GiveFeedback(
                 request, timeout=SECONDS
@@ -79,6 +79,6 @@ async def _give(directory: Path, stage: str | None, given: list[query_pb2.Feedba
 
 
 def _complain(refused: Iterable[query_pb2.RefusedFeedback]) -> None:
-    lines = [f"{one.experience_id}: {one.reason}" for one in refused]
+    lines = [f"{feedback.experience_id}: {feedback.reason}" for feedback in refused]
     if lines:
         raise RunFailed(f"{len(lines):,} rewards are refused\n" + "\n".join(lines))

@@ -1,4 +1,4 @@
-"""`trinity lineage STEP`: which samples moved a train step, made by which weights."""
+"""`trinity lineage STEP`: the samples of a train step, and the weights that made them."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def _show(directory: Path, stage: str | None, step: int, as_json: bool) ->
 
 
 def _row(row: query_pb2.StepRow, run: str) -> JsonObject:
-    """`run` is the one that has stored the sample, where it is another one."""
+    """The row as JSON; `run` is the other run that stored the sample, or empty."""
     if row.WhichOneof("source") == "experience":
         row.experience.uses.append(row.use)
         return sample_row(row.experience) | ({"source_run": run} if run else {})

@@ -1,4 +1,4 @@
-"""`trinity log`: what the processes of a run said, in the order of time."""
+"""`trinity log`: the logs of a run's processes, in order of time."""
 
 import json
 import os
@@ -28,19 +28,17 @@ ServiceOption = Annotated[
     list[str] | None,
     typer.Option("--service", "-s", help="buffer, explorer, nats, ...; may be given again."),
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines.")]
 LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", min=0, help="The last lines alone; 0 for all.")
+    int, typer.Option("--limit", "-n", min=0, help="Only the last lines; 0 for all.")
 ]
 LevelOption = Annotated[
-    str, typer.Option("--level", "-l", help="The least severe: DEBUG, INFO, WARNING, ERROR.")
+    str, typer.Option("--level", "-l", help="Lowest severity: DEBUG, INFO, WARNING, ERROR.")
 ]
 SinceOption = Annotated[
     str | None, typer.Option("--since", help="30s, 10m, 2h or 1d ago; or a time.")
 ]
-TextOption = Annotated[
-    str, typer.Option("--grep", "-g", help="Part of the text, whatever the case.")
-]
+TextOption = Annotated[str, typer.Option("--grep", "-g", help="Part of the text, in any case.")]
 TraceOption = Annotated[str, typer.Option("--trace", help="A trace's id, or the beginning of it.")]
 ExperimentOption = Annotated[
     str, typer.Option("--experiment", help="Lines that name this experiment, by id or label.")
@@ -61,9 +59,9 @@ def log(
     follow: FollowOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the logs of a run's processes together, those of one that has stopped too."""
+    """Show the logs of a run's processes together, also of a run that has stopped."""
     if level.upper() not in LEVELS:
-        raise UserError(f"--level {level} is none: give one of {', '.join(LEVELS)}")
+        raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
     directory, services = home_of(find_job(config, job_dir)), service or []
     wanted = LogFilter(
         level=level.upper(),
@@ -79,12 +77,12 @@ def log(
         for line in _wanted(looks, wanted, limit):
             print(show(line), flush=follow)
     except BrokenPipeError:
-        # Whoever read has enough, as `head` has; nothing may be flushed to it at the end.
+        # The reader, such as `head`, has closed the pipe; nothing may be flushed to it at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _wanted(looks: Iterator[LogLine | None], wanted: LogFilter, limit: int) -> Iterator[LogLine]:
-    """What there is up to the first look's end, as far as `limit` lets it; then everything."""
+    """Yields the last `limit` existing lines, or all without a limit; then every new line."""
     there = takewhile(lambda line: line is not None, looks)
     first = (line for line in there if line is not None and wanted.takes(line))
     yield from deque(first, maxlen=limit) if limit else first
@@ -102,7 +100,7 @@ def _painted(line: LogLine) -> str:
 
 
 def _human(line: LogLine, service: str, level: str) -> str:
-    """What others sent may stand in a line: it must not steer a terminal."""
+    """Formats a line; it may hold text of others, so terminal control characters are escaped."""
     head = f"{line.time:%Y-%m-%d %H:%M:%S}.{line.time.microsecond // 1000:03d}"
     parts = [part.translate(ESCAPED) for part in (line.text, *line.more)]
     return "\n".join([f"{head} {service} {level} {parts[0]}", *parts[1:]])

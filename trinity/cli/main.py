@@ -1,4 +1,4 @@
-"""`trinity`: the commands, and how mistakes become exit codes."""
+"""`trinity`: the commands, and the exit codes of their errors."""
 
 import gc
 import io
@@ -15,30 +15,30 @@ import trinity
 from trinity.errors import NotTaken, TrinityError, UserError
 
 FEW_COLLECTIONS = 100_000
-"""Imports make many objects and no garbage: looking for it was a tenth of a short command."""
+"""Imports make many objects and no garbage; collections took a tenth of a short command."""
 USER_MISTAKE = 2
 FAILURE = 1
 NO_ANSWER = 3
 INTERRUPTED = 130
 
 COMMANDS = {
-    "run": "Run an experiment, or go on with one that stopped.",
-    "status": "Show a run's stages, members and what each waits for.",
-    "log": "Show, follow and filter what the processes of a run said.",
-    "why": "Say what holds a run up, and what to do.",
+    "run": "Run an experiment, or resume one that stopped.",
+    "status": "Show a run's stages, its members and what each waits for.",
+    "log": "Show, follow and filter the logs of a run's processes.",
+    "why": "Show what holds a run up, and what to do.",
     "view": "List the experiences of a run, or show one in full.",
-    "lineage": "Say what moved a train step: which experiences, of which weights and tasks.",
+    "lineage": "Show the experiences of a train step, with their weights and tasks.",
     "export": "Write experiences as parquet or as a `datasets` directory.",
     "feedback": "Give a reward that came later.",
     "exclude": "Keep experiences from being trained on.",
-    "include": "Let excluded experiences be trained on after all.",
+    "include": "Allow excluded experiences to be trained on again.",
     "delete": "Delete experiences that no step may need again.",
     "retrain": "Train again on the batches that a run has stored.",
     "certs": "Make certificates and tokens for a system beyond this machine.",
     "token": "Issue a token for a person or a program.",
     "version": "Show the versions of everything that can change a result.",
 }
-"""Name to line of the help; a command is the function of its name in the module of its name."""
+"""Command to its help line; a command is the function of that name in the module of that name."""
 
 MODULES = {"exclude": "set_aside", "include": "set_aside", "delete": "set_aside"}
 """Commands that share a module."""
@@ -48,19 +48,19 @@ GROUPS = {
     "deploy": "Write manifests and secrets, and start an experiment on running services.",
     "taskset": "Submit, list, show, close and delete tasksets.",
 }
-"""The same for groups of commands, each `app` of the module of its name."""
+"""Groups of commands with their help lines; each is the `app` of the module of that name."""
 
 IN_GROUPS = {
     "config": {
-        "plan": "Say what would run where, how much of it, and whether its memory suffices.",
-        "from-verl": "Write a configuration of veRL as one of this system.",
+        "plan": "Show what would run where, its volume, and whether the memory suffices.",
+        "from-verl": "Convert a configuration of veRL to one of this system.",
     }
 }
-"""Commands of a group that are modules of their own, as `config_plan`."""
+"""Commands of a group with modules of their own, such as `config_plan`."""
 
 
 def make_app(words: Sequence[str]) -> typer.Typer:
-    """The commands; only the one that `words` choose is imported, others are a line of the help."""
+    """Returns the commands; only the one that `words` choose is imported, others are help lines."""
     chosen = words[0] if words else None
     app = typer.Typer(
         help="Reinforcement fine-tuning of language models.",
@@ -95,7 +95,7 @@ def _options(
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
     ] = False,
 ) -> None:
-    """What may stand before a command."""
+    """Options in front of a command."""
 
 
 def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
 
 
 def app(*, standalone_mode: bool = True) -> None:
-    """Run the command that the process was started with."""
+    """Runs the command that the process was started with."""
     words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     command = typer.main.get_command(make_app(words))
     whole_summaries(command)
@@ -115,19 +115,21 @@ def app(*, standalone_mode: bool = True) -> None:
 
 
 def whole_summaries(command: object) -> None:
-    """Let lists of commands show first paragraphs whole, which typer would cut off."""
-    for one in command.commands.values() if isinstance(command, TyperGroup) else ():
-        one.short_help = one.short_help or " ".join((one.help or "").split("\n\n")[0].split())
-        whole_summaries(one)
+    """Makes lists of commands show whole first paragraphs, which typer would cut off."""
+    for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
+        inner.short_help = inner.short_help or " ".join((inner.help or "").split("\n\n")[0].split())
+        whole_summaries(inner)
 
 
 def main() -> None:
-    """Entry point; exit code 2 for a user's mistake, 1 for a run that failed, 3 for none as yet."""
+    """Entry point; exit code 2 for a user's error, 1 for a failed run, 3 for no answer yet."""
     gc.set_threshold(FEW_COLLECTIONS)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # lines of gRPC's core are for nobody here
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hides log lines of gRPC's core
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # samples may hold what a terminal cannot show
+            stream.reconfigure(
+                errors="replace"
+            )  # samples may hold characters that a terminal cannot show
     try:
         app()
     except UserError as error:
@@ -145,7 +147,7 @@ def _module(name: str) -> object:
 
 
 def _unchosen() -> None:
-    """Stands for a command that this process was not started with."""
+    """Placeholder of a command that this process was not started with."""
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -1,4 +1,4 @@
-"""How keys that do not act as written are spoken of in a terminal."""
+"""Labels in a terminal for keys that do not act as written."""
 
 from trinity.config.status import Status
 

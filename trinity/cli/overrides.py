@@ -1,4 +1,4 @@
-"""`key=value` after a command: laid over what the file says."""
+"""`key=value` after a command, which overrides the file's values."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,22 +12,22 @@ OverridesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Keys that go over the file's, as algorithm.optimizer.lr=1e-5.",
+        help="Keys that override the file's, such as algorithm.optimizer.lr=1e-5.",
         show_default=False,
     ),
 ]
 
 
 def is_override(argument: str) -> bool:
-    """Whether an argument gives a key, and is no file of that name."""
+    """True if an argument sets a key, and is not a file name."""
     name, equals, _ = argument.partition("=")
     return bool(equals) and "/" not in name
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
-    """Values by dotted key, each read as YAML would.
+    """Returns the values by dotted key, each parsed as YAML.
 
-    Raises: UserError naming what is no `key=value`.
+    Raises: UserError naming an argument that is not `key=value`.
     """
     return dict(_parsed(argument) for argument in arguments)
 
@@ -43,5 +43,5 @@ def _parsed(argument: str) -> tuple[str, JsonValue]:
     try:
         value: JsonValue = load_yaml(text)
     except yaml.YAMLError as error:
-        raise UserError(f"the value of `{argument}` is no YAML: put it in quotes") from error
+        raise UserError(f"the value of `{argument}` is not valid YAML: put it in quotes") from error
     return key.strip(), value

@@ -1,4 +1,4 @@
-"""The memory of a planned stage as lines to read."""
+"""Report lines on the memory of a planned stage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +27,11 @@ from trinity.sizing.validator import validator_bytes, validator_limit
 def memory_lines(
     stage: StagePlan, model_config: Path | None, gpu_bytes: int | None
 ) -> Iterator[str]:
-    """Terms of each role, and, with the size of a GPU, whether they fit."""
+    """Yields the terms of each role and, with the size of a GPU, a verdict on whether they fit."""
     yield "memory of a GPU, an estimate until measured"
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
     if stage.external_model is not None:
-        yield f"  rollout model: none, others serve `{stage.external_model.model_name}`"
+        yield f"  rollout model: none, `{stage.external_model.model_name}` is served elsewhere"
         yield from _beside_lines(stage, gpu_bytes)
         return
     shape = _shape(stage.model_path, model_config)
@@ -50,7 +50,7 @@ def memory_lines(
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and machines_of(stage).total:
-        yield "  --gpu-memory GIB tells whether it fits"
+        yield "  --gpu-memory GIB shows whether it fits"
 
 
 def _shape(model_path: str, model_config: Path | None) -> ModelShape | None:
@@ -93,7 +93,7 @@ def _auxiliary_lines(
 ) -> Iterator[str]:
     yield f"  auxiliary model {model.name}, on each GPU of its engines"
     if model.external is not None:
-        yield "    none: others serve it"
+        yield "    none: it is served elsewhere"
         return
     shape = _shape(model.model_path, None)
     if shape is None:
@@ -117,7 +117,7 @@ def _auxiliary_lines(
 
 
 def _wanted_cache(stage: StagePlan, room: int, cached_tokens: int) -> int:
-    """Bytes of one longest sequence; from the engine's own figures where it has any."""
+    """Bytes of one longest sequence; from the engine's own numbers if it has any."""
     if cached_tokens:
         return room * stage.max_model_len // cached_tokens
     return GIB

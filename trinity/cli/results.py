@@ -1,4 +1,4 @@
-"""What a run came to, in lines for a person."""
+"""Results of a run, in lines for a person."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from trinity.progress.summary import EvaluationSummary, RunSummary
 
 
 def result_lines(summary: RunSummary) -> Iterator[str]:
-    """First, best and final evaluation, and how much was trained."""
+    """Yields the first, best and final evaluation, and the amount of training."""
     for title, done in (
         ("first", summary.first_evaluation),
         ("best", summary.best_evaluation),

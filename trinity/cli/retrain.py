@@ -1,4 +1,4 @@
-"""`trinity retrain`: the batches that a run has stored, trained on again."""
+"""`trinity retrain`: trains again on the batches that a run has stored."""
 
 from typing import Annotated
 
@@ -33,9 +33,9 @@ def retrain(
 ) -> None:
     """Train again on the batches that a run has stored, without an explorer.
 
-    The same rows in the same order; with the same settings on the same hardware and number of ranks
-    the same weights, which is checked and said. Begins from the stage's starting weights, or from
-    the checkpoint before the first step. The run itself stays as it is.
+    Uses the same rows in the same order. The same settings, hardware and number of ranks give the
+    same weights, which is checked and reported. Begins with the stage's starting weights, or with
+    the checkpoint before the first step. The run itself is not changed.
     """
     plan = plan_experiment(load_config(config))
     check_inputs(plan)
@@ -60,7 +60,7 @@ def retrain(
 
 
 def parse_steps(text: str) -> Steps:
-    """Raises: UserError when it is not FROM..TO."""
+    """Parses FROM..TO; raises UserError for any other text."""
     first, dots, last = text.partition("..")
     if not (dots and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise UserError(f"--steps {text!r}: give the first and the last train step, as 1..8")

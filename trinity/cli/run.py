@@ -1,4 +1,4 @@
-"""`trinity run`: an experiment from a YAML file to its results, on this machine."""
+"""`trinity run`: runs an experiment from a YAML file on this machine."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ ConfigOption = Annotated[
     Path, typer.Option("--config", "-c", help="The experiment's YAML file.", show_default=False)
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything and say what would be done.")
+    bool, typer.Option("--dry-run", help="Check everything and show what would be done.")
 ]
 MaxStepsOption = Annotated[
     int | None,
@@ -28,11 +28,13 @@ PluginDirOption = Annotated[
     ),
 ]
 StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Refuse keys that have no effect or are called otherwise.")
+    bool, typer.Option("--strict", help="Refuse keys that have no effect or are renamed.")
 ]
 SecureOption = Annotated[
     bool,
-    typer.Option("--secure", help="Certificates and tokens between the parts, as in a cluster."),
+    typer.Option(
+        "--secure", help="Use certificates and tokens between the parts, as in a cluster."
+    ),
 ]
 
 
@@ -45,7 +47,7 @@ def run(
     plugin_dir: PluginDirOption = None,
     secure: SecureOption = False,
 ) -> None:
-    """Run an experiment; started again on the same directory, it goes on where it stopped."""
+    """Run an experiment; started again on the same directory, it resumes where it stopped."""
     from trinity.cli.experiment import Wish, run_experiment
 
     use_plugins(plugin_dir)
@@ -62,6 +64,6 @@ def run(
 
 
 def use_plugins(directory: Path | None) -> None:
-    """Services that this process starts load the same."""
+    """Sets the plugin directory, also for services that this process starts."""
     if directory is not None:
         os.environ[PLUGIN_DIRS] = str(directory.resolve())

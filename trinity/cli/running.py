@@ -1,4 +1,4 @@
-"""Which run a command is about: the one named, the only one that goes on, or the only one."""
+"""Finds the run of a command: the one named, the only running one, or the only one."""
 
 import os
 from pathlib import Path
@@ -20,11 +20,11 @@ from trinity.progress.summary import FINISHED
 
 RUN_FILE = "run.json"
 RUN_DEPTHS = ("*/*", "*/*/*")
-"""A run lies in `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
 ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
 DEFAULT_ROOT = "checkpoints"
 NAMED = 5
-"""Runs that a sentence lists."""
+"""Most runs that a message lists."""
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
@@ -35,9 +35,9 @@ JobDirOption = Annotated[
 
 
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
-    """The directory of the run, and what runs there.
+    """Returns the directory of the run, and its running stack.
 
-    Raises: UserError when nothing does.
+    Raises: UserError if nothing runs there.
     """
     directory = _job_dir(config, job_dir)
     running = _running(directory)
@@ -47,9 +47,9 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
 
 
 def running_in(directory: Path) -> RunningStack | None:
-    """What runs there; None where a run has stopped.
+    """Returns the stack that runs there; None if the run has stopped.
 
-    Raises: UserError where none was started, or one is being started or stopped.
+    Raises: UserError if no run was started, or if one is being started or stopped.
     """
     running = _running(directory)
     if running is None and (holder(directory) is not None or not holds_run(directory)):
@@ -58,12 +58,12 @@ def running_in(directory: Path) -> RunningStack | None:
 
 
 def find_job(config: Path | None, job_dir: Path | None) -> Path:
-    """The directory of the run, whether it goes on or has stopped."""
+    """Returns the directory of the run, running or stopped."""
     return _job_dir(config, job_dir)
 
 
 def _why_not(directory: Path) -> str:
-    """What is there instead of a run that goes on, as the end of a sentence."""
+    """Explains why no run is going on, as the end of a sentence."""
     if (process := holder(directory)) is not None:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
     if not holds_run(directory):
@@ -87,24 +87,24 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
 
 
 def _run_of(config: Config) -> Path:
-    """The run of a configuration's own name, or of one made from it: a trial, a new beginning."""
+    """The directory of a configuration's run, or of one made from it, such as a trial."""
     plan = plan_experiment(config)
     if is_serve(plan):
         return serve_plan(plan).job_path
     own = plan.job_path
     derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
     found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
-    if len(found) > 1:  # a file that trains means the run, not who serves it
+    if len(found) > 1:  # a file that trains means the run, not the one that serves it
         found = [path for path in found if path.name != f"{own.name}{SUFFIX}"]
     return _single(found) if found else own
 
 
 def _only_run(root: Path) -> Path:
-    """The directory of the one run that goes on below `root`, or else of the only one there is."""
+    """The directory of the only running run below `root`, or else of the only run."""
     if found := [path for path in _having(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
     if found := [path for path in _having(root, LOCK_FILE) if holder(path) is not None]:
-        return found[0]  # being started or stopped, as whoever asks for it is told
+        return found[0]  # being started or stopped; the caller reports that
     stopped = sorted(_having(root, PLAN_FILE), key=_began, reverse=True)
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
@@ -119,7 +119,7 @@ def _only_run(root: Path) -> Path:
 
 
 def _having(root: Path, name: str) -> list[Path]:
-    """Directories where runs lie that hold such a file."""
+    """Directories of runs that hold a file of this name."""
     return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
 
 
@@ -135,7 +135,7 @@ def _single(found: list[Path]) -> Path:
 
 
 def _running(directory: Path) -> RunningStack | None:
-    """The stack that runs there; a file that a killed launcher left behind is none."""
+    """The stack that runs there; None also for a stale file of a killed launcher."""
     try:
         return read_running(home_of(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:

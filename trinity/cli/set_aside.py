@@ -1,4 +1,4 @@
-"""`trinity exclude`, `include` and `delete`: take samples out at a person's word, or back in."""
+"""`trinity exclude`, `include` and `delete`: manual curation of samples."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ def exclude(
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Keep samples from being trained on; they stay to be looked at."""
+    """Keep samples from being trained on; they are still stored and shown."""
     wanted = parse_conditions(conditions)
     asyncio.run(_exclude(find_job(config, job_dir), stage, wanted, reason, yes))
 
@@ -50,8 +50,8 @@ async def _exclude(
     done = "are excluded" if yes else "would be excluded: add --yes to do it"
     print(f"{answer.num_excluded:,} samples {done}")
     if answer.num_batched:
-        stay = "are in a batch: they stay there, and come into no further one"
-        print(f"{answer.num_batched:,} further ones {stay}")
+        stay = "are in a batch: they stay there, and enter no further batch"
+        print(f"{answer.num_batched:,} further samples {stay}")
 
 
 def include(
@@ -61,7 +61,7 @@ def include(
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Let excluded samples be trained on after all."""
+    """Allow excluded samples to be trained on again."""
     wanted = parse_conditions(conditions)
     asyncio.run(_include(find_job(config, job_dir), stage, wanted, yes))
 
@@ -80,7 +80,7 @@ async def _include(
     print(f"{answer.num_included:,} samples {done}")
     if answer.num_too_late:
         print(
-            f"{answer.num_too_late:,} further ones stay excluded: their groups were shaped "
+            f"{answer.num_too_late:,} further samples stay excluded: their groups were shaped "
             "without them, their contents are removed, or the stage has ended"
         )
 
@@ -93,7 +93,7 @@ def delete(
     stage: StageOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Delete the content of samples; what they were, and why they went, stays known."""
+    """Delete the content of samples; their records and the reason are kept."""
     wanted = parse_conditions(conditions)
     asyncio.run(_delete(find_job(config, job_dir), stage, wanted, reason, yes))
 

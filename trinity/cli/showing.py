@@ -1,4 +1,4 @@
-"""`trinity config show` and `diff`: files as they will act."""
+"""`trinity config show` and `diff`: files fully resolved."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from trinity.errors import UserError
 
 
 def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> None:
-    """Print the resolved file."""
+    """Prints the resolved file."""
     report = _report(file, overrides)
     resolved = _resolved(report)
     for notice in report.notices:
@@ -24,7 +24,7 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
 
 
 def show_difference(before: Path, after: Path) -> bool:
-    """Print a line for each key that acts differently; says whether there are any."""
+    """Prints lines for each key that acts differently; returns True if there are any."""
     old, new = _resolved(_report(before, ())), _resolved(_report(after, ()))
     old_values, new_values = dict(old.leaves()), dict(new.leaves())
     changed = [

@@ -1,4 +1,4 @@
-"""Where a run stands on which nobody works: what its directory tells without a database."""
+"""State of a stopped run, read from its directory without a database."""
 
 import re
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ class _Stage(BaseModel):
 
 
 class _Plan(BaseModel):
-    """Of the plan what is shown here, whichever version has written it."""
+    """The parts of a plan that are shown, for plans written by any version."""
 
     label: str
     stages: tuple[_Stage, ...]
 
 
 def last_summary(job_dir: Path) -> RunSummary | None:
-    """How the last start ended; None where it was stopped, whatever an earlier one came to."""
+    """The summary of the last start; None if that was stopped, whatever earlier ones ended with."""
     try:
         began = (job_dir / PLAN_FILE).stat().st_mtime_ns
         if (job_dir / SUMMARY_FILE).stat().st_mtime_ns < began:
@@ -38,9 +38,9 @@ def last_summary(job_dir: Path) -> RunSummary | None:
 
 
 def standing_lines(job_dir: Path) -> Iterator[str]:
-    """What `trinity status` says of a run that was started and does not go on.
+    """Yields the lines of `trinity status` for a run that was started and has stopped.
 
-    Raises: UserError where its plan cannot be read.
+    Raises: UserError if its plan cannot be read.
     """
     plan = _plan(job_dir)
     summary = last_summary(job_dir)

@@ -1,4 +1,4 @@
-"""`trinity status`: where a run stands and who waits for whom, from another terminal."""
+"""`trinity status`: the state of a run and its waits, from another terminal."""
 
 import asyncio
 import time
@@ -29,13 +29,13 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
 Populations = list[query_pb2.GetPopulationResponse]
-"""One a stage that is at work."""
+"""One for each stage at work."""
 
 
 def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
-    """Show the stages, how what is trained differs from what was generated, and who waits for whom.
+    """Show the stages, how trained samples differ from generated ones, and what waits for what.
 
-    Of a run that has stopped: how it ended, and its newest checkpoints.
+    For a stopped run: how it ended, and its newest checkpoints.
     """
     directory = find_job(config, job_dir)
     running = running_in(directory)
@@ -49,7 +49,7 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     except grpc.aio.AioRpcError as error:
         raise RunFailed(
             f"the run in {directory} does not answer: {error.details()}; "
-            f"`trinity why --job-dir {directory}` says why"
+            f"`trinity why --job-dir {directory}` shows why"
         ) from error
     _show(now, work, populations, _monitor_waits(directory))
 
@@ -82,10 +82,10 @@ async def _ask(
 def told_apart(
     work: buffer_pb2.GetBufferStatusResponse, experiments: Iterable[synchronizer_pb2.Experiment]
 ) -> buffer_pb2.GetBufferStatusResponse:
-    """Stages of several experiments are called as those are, too."""
+    """Adds the experiment's label to the names of stages if there are several experiments."""
     if len({stage.key.experiment_id for stage in work.stages}) < 2:
         return work
-    labels = {one.id: one.label for one in experiments}
+    labels = {experiment.id: experiment.label for experiment in experiments}
     named = buffer_pb2.GetBufferStatusResponse()
     named.CopyFrom(work)
     for stage in named.stages:
@@ -105,8 +105,8 @@ def _show(
         state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
         reason = escape(f": {experiment.reason}") if experiment.reason else ""
         console.print(f"[bold]{experiment.label}[/bold]  {state}{reason}")
-        for one in experiment.stages:
-            console.print(f"  {one.name}  {_name(synchronizer_pb2.StageState.Name(one.state))}")
+        for named in experiment.stages:
+            console.print(f"  {named.name}  {_name(synchronizer_pb2.StageState.Name(named.state))}")
     console.print(_work_table(work))
     console.print(*replay_lines(work.stages), sep="", end="")
     console.print(*pipeline_lines(work.stages), *refill_lines(work.stages), sep="", end="")
@@ -116,11 +116,11 @@ def _show(
             console.print(population_table(population))
     console.print(member_table(now))
     waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
-    console.print(_wait_table(waits) if waits else "nobody waits for anybody")
+    console.print(_wait_table(waits) if waits else "nothing waits")
 
 
 def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
-    """Of the launcher, which is no member."""
+    """Waits of the launcher, which is not a member."""
     absence = Absence.read(job_dir / MONITOR_FOLDER)
     if absence is None:
         return []
@@ -128,7 +128,7 @@ def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
         synchronizer_pb2.Wait(
             owner="launcher",
             waits_for=absence.monitor,
-            reason=f"figures wait, training goes on: {absence.reason}",
+            reason=f"metrics wait, training goes on: {absence.reason}",
             waited_seconds=max(0.0, time.time() - absence.since),
         )
     ]
@@ -150,33 +150,36 @@ def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:
 
 
 def replay_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
-    """Of stages that train samples by priority."""
+    """Yields a line for each stage that trains samples by priority."""
     for stage in stages:
         if not stage.HasField("replay"):
             continue
-        found = stage.replay
+        replay = stage.replay
         yield (
-            f"{stage.key.stage}: {found.num_trained:,} samples trained, {found.num_replayed:,} "
-            f"rows of batches were trained before, one sample at most {found.max_uses} times; "
-            f"{found.num_waiting:,} may come again, {found.num_dropped:,} were dropped untrained\n"
+            f"{stage.key.stage}: {replay.num_trained:,} samples trained, {replay.num_replayed:,} "
+            f"rows of batches were trained before, one sample at most {replay.max_uses} times; "
+            f"{replay.num_waiting:,} may come again, {replay.num_dropped:,} were dropped "
+            "untrained\n"
         )
 
 
 def pipeline_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
-    """Of stages with tasks that went through a task pipeline."""
+    """Yields a line for each taskset that went through a task pipeline."""
     for stage in stages:
-        for one in stage.task_pipelines:
+        for pipeline in stage.task_pipelines:
             reasons = "; ".join(
-                f"{left_out.num_rows:,} by {left_out.reason}" for left_out in one.counts.left_out
+                f"{left_out.num_rows:,} by {left_out.reason}"
+                for left_out in pipeline.counts.left_out
             )
             yield escape(
-                f"{stage.key.stage}: taskset {one.taskset} has {one.num_rows:,} of "
-                f"{one.counts.num_read:,} tasks{', left out are ' if reasons else ''}{reasons}\n"
+                f"{stage.key.stage}: taskset {pipeline.taskset} has {pipeline.num_rows:,} of "
+                f"{pipeline.counts.num_read:,} tasks"
+                f"{', left out are ' if reasons else ''}{reasons}\n"
             )
 
 
 def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
-    """Of stages whose newest explore step draws further tasks."""
+    """Yields a line for each stage whose newest explore step draws further tasks."""
     for stage in stages:
         if stage.num_refill_tasks and stage.num_recent_runs:
             survival = 1 - stage.num_recent_lost / stage.num_recent_runs
@@ -188,8 +191,8 @@ def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
 
 
 def member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
-    """Who belongs to the system and what it does."""
-    address = Column("address", no_wrap=True)  # a port that is cut off is of no use
+    """Table of the members and what each is doing."""
+    address = Column("address", no_wrap=True)  # a truncated port is useless
     table = Table("member", address, "stage", "doing", "version", "heard")
     for member in now.members:
         role = _name(synchronizer_pb2.Role.Name(member.role))
@@ -209,5 +212,5 @@ def _wait_table(waits: list[synchronizer_pb2.Wait]) -> Table:
 
 
 def _name(constant: str) -> str:
-    """`EXPERIMENT_STATE_RUNNING` as `running`."""
+    """Converts `EXPERIMENT_STATE_RUNNING` to `running`."""
     return constant.rpartition("_")[2].lower()

@@ -1,4 +1,4 @@
-"""`trinity taskset`: bring tasks to a buffer, and look after what is there."""
+"""`trinity taskset`: submits and manages tasksets of a buffer."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ Question = Callable[[AsyncTasksets], Awaitable[T]]
 
 SHOWN_REFUSALS = 20
 MAX_SHOWN_BYTES = 1024 * 1024
-"""Of one row."""
+"""Largest size of a row that is shown."""
 REFUSED = 3
 
 app = typer.Typer(
-    help="Bring tasks to a buffer, and look after what is there. That of a run that has stopped is "
-    "started for it, and stopped again.",
+    help="Submit and manage tasksets of a buffer. The buffer of a stopped run is started for the "
+    "command, and stopped again.",
     no_args_is_help=True,
 )
 
@@ -38,7 +38,7 @@ BufferOption = Annotated[
     str,
     typer.Option("--buffer", help="The buffer's address, host:port; else that of the run."),
 ]
-TenantOption = Annotated[str, typer.Option("--tenant", help="Whose tasksets.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="Tenant of the tasksets.")]
 NameArgument = Annotated[str, typer.Argument(help="The taskset's name or id.", show_default=False)]
 FileArgument = Annotated[
     Path,
@@ -48,7 +48,7 @@ FileArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """The rows of a file, from the first one on each time they are gone through."""
+    """The rows of a file, read from the start on each iteration."""
 
     path: Path
 
@@ -64,7 +64,7 @@ def submit(
     queue: Annotated[bool, typer.Option("--queue", help="Add to a queue of this name.")] = False,
     request_id: Annotated[
         str | None,
-        typer.Option(help="That of a submission which broke off, to go on with it."),
+        typer.Option(help="Id of an interrupted submission, to resume it."),
     ] = None,
     buffer: BufferOption = "",
     tenant: TenantOption = "default",
@@ -97,10 +97,12 @@ def list_tasksets(
     """List all tasksets, the newest first."""
     found = _ask(lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir)
     table = Table("name", "rows", "state", "stages", "since", "source")
-    for one in found:
-        since = f"{one.created_at.astimezone():%Y-%m-%d %H:%M}"
-        counts = (f"{one.num_rows:,}", str(one.state), str(one.num_stages))
-        table.add_row(escape(one.name or one.taskset_id), *counts, since, escape(_place(one)))
+    for listed in found:
+        since = f"{listed.created_at.astimezone():%Y-%m-%d %H:%M}"
+        counts = (f"{listed.num_rows:,}", str(listed.state), str(listed.num_stages))
+        table.add_row(
+            escape(listed.name or listed.taskset_id), *counts, since, escape(_place(listed))
+        )
     Console().print(table)
 
 
@@ -155,7 +157,7 @@ def close(
     config: ConfigOption = None,
     job_dir: JobDirOption = None,
 ) -> None:
-    """Say that a queue gets no more tasks: training ends when they are used up."""
+    """Close a queue to further tasks: training ends when its tasks are used up."""
     num_rows = _ask(lambda tasksets: tasksets.close_queue(taskset), buffer, tenant, config, job_dir)
     print(f"queue {taskset} is closed with {counted(num_rows, 'task')}")
 
@@ -163,7 +165,7 @@ def close(
 def _ask(
     question: Question[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
 ) -> T:
-    """What the buffer says: that at the address, or the run's."""
+    """Asks the buffer at the address, or else the run's."""
 
     async def ask() -> T:
         async with _tasksets(buffer, tenant, config, job_dir) as tasksets:
@@ -181,7 +183,7 @@ async def _tasksets(
             yield tasksets
         return
     directory = find_job(config, job_dir)
-    running_in(directory)  # refuses where there is no run, or one is being started or stopped
+    running_in(directory)  # raises if there is no run, or if one is being started or stopped
     async with (
         answering(directory) as found,
         AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
@@ -190,24 +192,27 @@ async def _tasksets(
         yield tasksets
 
 
-def _place(one: TasksetInfo) -> str:
-    """A source without the stamp of its content."""
-    return one.source.rpartition("|")[0].rstrip("|").replace("|", "  ") if one.source else ""
+def _place(taskset: TasksetInfo) -> str:
+    """A source without the fingerprint of its content."""
+    return (
+        taskset.source.rpartition("|")[0].rstrip("|").replace("|", "  ") if taskset.source else ""
+    )
 
 
-def _pipeline_lines(one: TasksetInfo) -> Iterator[str]:
-    """What a task pipeline made of it."""
-    if one.pipeline is None:
+def _pipeline_lines(taskset: TasksetInfo) -> Iterator[str]:
+    """Yields lines on the result of a task pipeline, if there is one."""
+    if taskset.pipeline is None:
         return
-    yield f"  pipeline {one.num_rows:,} of {one.pipeline.num_read:,} rows are left"
-    for reason, number in one.pipeline.left_out.items():
+    yield f"  pipeline {taskset.num_rows:,} of {taskset.pipeline.num_read:,} rows are left"
+    for reason, number in taskset.pipeline.left_out.items():
         yield f"    {number:,} left out by {reason}"
-    if weights := one.pipeline.ordered_by:
-        yield f"    ordered by {', '.join(f'{n} ({w:g})' for n, w in weights.items())}"
+    if weights := taskset.pipeline.ordered_by:
+        listed = ", ".join(f"{name} ({weight:g})" for name, weight in weights.items())
+        yield f"    ordered by {listed}"
 
 
 def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
-    """Those that came, and a word about those that did not."""
+    """Prints the rows that arrived, and a note on those that did not."""
     console = Console()
     for place, row in enumerate(found.rows):
         of_source = f", row {found.source_rows[place]} of the source" if found.source_rows else ""
@@ -219,12 +224,12 @@ def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
         console.print_json(data=row)
     following = first + len(found.rows)
     if following < min(first + count, found.num_rows):
-        print(f"the next rows are large: --first {following} goes on with them")
+        print(f"the next rows are large: --first {following} continues with them")
 
 
 def _show_submission(name: str, done: Submission) -> None:
     print(f"taskset {name}: {counted(done.num_stored, 'row')} stored, {done.num_refused:,} refused")
-    for one in done.refused[:SHOWN_REFUSALS]:
-        print(f"  row {one.index}: {one.reason}")
+    for refusal in done.refused[:SHOWN_REFUSALS]:
+        print(f"  row {refusal.index}: {refusal.reason}")
     if done.num_refused > SHOWN_REFUSALS:
         print(f"  and {done.num_refused - SHOWN_REFUSALS:,} more")

@@ -16,17 +16,19 @@ KeyOption = Annotated[
     typer.Option("--signing-key", help="token-signing.key of `trinity certs`.", show_default=False),
 ]
 SubjectOption = Annotated[
-    str, typer.Option("--subject", help="Whose it is; stands in the audit log.", show_default=False)
+    str, typer.Option("--subject", help="Owner, as shown in the audit log.", show_default=False)
 ]
 TenantOption = Annotated[
-    str, typer.Option("--tenant", help="Whose data it is for; '*' is everybody's.")
+    str, typer.Option("--tenant", help="Tenant of the data; '*' is any tenant.")
 ]
 ScopeOption = Annotated[
     list[Scope], typer.Option("--scope", help="What it allows; may be repeated.")
 ]
-HoursOption = Annotated[float, typer.Option("--hours", min=0.01, help="How long it is good.")]
+HoursOption = Annotated[
+    float, typer.Option("--hours", min=0.01, help="Hours for which it is valid.")
+]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="File to write, for its owner only.")
+    Path | None, typer.Option("--output", "-o", help="File to write, readable by its owner only.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""`trinity version`: what is installed."""
+"""`trinity version`: the installed versions."""
 
 from trinity.progress.summary import installed_versions
 

@@ -1,4 +1,4 @@
-"""`trinity view`: the samples that a run has stored, or one of them whole."""
+"""`trinity view`: the samples that a run has stored, or one of them in full."""
 
 import asyncio
 import json
@@ -48,9 +48,9 @@ def view(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the newest samples, those that satisfy conditions, or one of them whole.
+    """Show the newest samples, those that satisfy conditions, or one of them in full.
 
-    A run that has stopped is opened to look, and closed again.
+    A stopped run's database is opened for the command, and closed again.
     """
     asked = words or []
     directory = find_job(config, job_dir)
@@ -68,7 +68,7 @@ def view(
 
 
 def refuse_no_id(word: str) -> None:
-    """Raises: UserError when it cannot be the beginning of a sample's id."""
+    """Raises UserError if a word cannot be the beginning of a sample's id."""
     if not ID.fullmatch(word):
         raise UserError(
             f"{word!r} is neither a sample's id, or its beginning, nor a condition such as "
@@ -144,8 +144,8 @@ def _print(
 
 def _holdings(stage: query_pb2.StoredStage) -> str:
     numbers: dict[str, int] = {}
-    for one in stage.counts:
-        name = name_of_state(one.state)
-        numbers[name] = numbers.get(name, 0) + one.count
+    for count in stage.counts:
+        name = name_of_state(count.state)
+        numbers[name] = numbers.get(name, 0) + count.count
     held = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
     return f"stage {stage.key.stage} ({stage.state}): {held or 'no samples'}"

@@ -1,4 +1,4 @@
-"""`trinity why`: the one thing that holds a run, and what to do about it."""
+"""`trinity why`: what holds a run up, and what to do about it."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ HELD_UP = 3
 
 
 def why(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
-    """Say what holds the run up and what to do; works whatever part of it is down.
+    """Show what holds the run up and what to do; works whatever part of it is down.
 
     Exit code 0: it makes progress or has nothing to do. 3: it is held up or has failed.
     2: no run is going on there.

@@ -1,4 +1,4 @@
-"""What the file system refuses while a command writes, as a sentence about the place."""
+"""Turns file system errors of a command's output into messages."""
 
 import contextlib
 import errno
@@ -10,9 +10,9 @@ from trinity.errors import UserError
 
 @contextlib.contextmanager
 def writing(target: Path, advice: str) -> Iterator[None]:
-    """For a block that writes `target` or below it; `advice` says what to give instead.
+    """Guards a block that writes `target` or below it; `advice` says what to give instead.
 
-    Raises: UserError when something there cannot be written.
+    Raises: UserError if something there cannot be written.
     """
     try:
         yield
@@ -24,7 +24,7 @@ def _why(error: OSError, target: Path) -> str:
     place = Path(error.filename2 or error.filename or target)
     match error.errno:
         case errno.ENOTDIR | errno.EEXIST:
-            return f"{_file_on_the_way_to(place)} is a file and no folder"
+            return f"{_file_on_the_way_to(place)} is a file, not a folder"
         case errno.EISDIR:
             return f"{place} is a folder"
         case errno.ENOENT:
@@ -35,4 +35,4 @@ def _why(error: OSError, target: Path) -> str:
 
 def _file_on_the_way_to(place: Path) -> Path:
     places = (place, *place.parents)
-    return next((one for one in places if one.exists() and not one.is_dir()), place)
+    return next((path for path in places if path.exists() and not path.is_dir()), place)

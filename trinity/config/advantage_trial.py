@@ -1,4 +1,4 @@
-"""An advantage called once on next to nothing: what it says against its arguments is said early."""
+"""Trial call of an advantage on a tiny batch: bad arguments are found before the run starts."""
 
 from collections import defaultdict
 
@@ -12,7 +12,7 @@ from trinity.config.plan_parts import ResolvedAlgorithm
 
 
 def try_advantage(algorithm: ResolvedAlgorithm) -> None:
-    """Those that come with the system; a user's may do more than compute.
+    """Calls a built-in advantage once; a user's own is not called, as it may do more than compute.
 
     Raises: UserError when it does not take a value.
     """
@@ -24,7 +24,7 @@ def try_advantage(algorithm: ResolvedAlgorithm) -> None:
 
 
 def _two_tokens() -> TokenBatch:
-    """A batch of two rollouts of one task, a token each, in which nothing is lacking."""
+    """A batch of two rollouts of one task, a token each, with every column filled in."""
     zeros_BT = np.zeros((2, 1))
     return TokenBatch(
         rewards_BT=np.array([[0.0], [1.0]]),

@@ -1,4 +1,4 @@
-"""What is allowed but seldom meant: said before a start, refused never."""
+"""Advice before a start: settings that are allowed but rarely intended."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ LOOKED_AT_STEPS = 100
 
 
 def advice(plan: ExperimentPlan) -> tuple[str, ...]:
-    """A sentence for each thing worth a second look."""
+    """Returns one sentence for each setting worth a second look."""
     of_stages = (
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
@@ -35,22 +35,22 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
 
 
 def _fetched(plan: ExperimentPlan) -> Iterator[str]:
-    """What is no directory may be a path with a mistake as well."""
-    for one in to_fetch(plan):
+    """Names that will be fetched from the hub; such a name may be a mistyped path."""
+    for hub_name in to_fetch(plan):
         yield (
-            f"{one.place} is not here and not in the hub's cache: it is fetched from the hub at "
-            "the start"
+            f"{hub_name.place} is not here and not in the hub's cache: it is fetched from the "
+            "hub at the start"
         )
 
 
 def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
     """Log-probabilities of a truncated distribution are not those that the trainer computes."""
-    samplings = [one.sampling for one in stage.tasksets]
-    for top_p in sorted({one.top_p for one in samplings if one.top_p < 1}):
+    samplings = [taskset.sampling for taskset in stage.tasksets]
+    for top_p in sorted({sampling.top_p for sampling in samplings if sampling.top_p < 1}):
         yield _truncates(f"top_p: {top_p}", "1.0")
-    for top_k in sorted({one.top_k for one in samplings if one.top_k > 0}):
+    for top_k in sorted({sampling.top_k for sampling in samplings if sampling.top_k > 0}):
         yield _truncates(f"top_k: {top_k}", "-1")
-    for penalty in sorted({one.repetition_penalty for one in samplings} - {1.0}):
+    for penalty in sorted({sampling.repetition_penalty for sampling in samplings} - {1.0}):
         yield (
             f"training on samples of penalised repetition (`repetition_penalty: {penalty}`): "
             "ratios to the trainer's own log-probabilities are off; 1.0 does not penalise"
@@ -112,13 +112,13 @@ def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
     most = stage.algorithm.sampling.max_staleness
     if most is not None and stage.stored_rollouts is not None:
         yield (
-            f"`max_staleness: {most}` leaves out no stored experience: what they were made with "
-            "are no weights of this stage"
+            f"`max_staleness: {most}` leaves out no stored experience: the weights they were "
+            "made with are not this stage's"
         )
 
 
 def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
-    """What the engine's arithmetic alone moves a ratio by is far less than what a step does."""
+    """The engine's arithmetic moves a ratio far less than a train step does."""
     preset = stage.config.algorithm.rollout_correction.preset
     if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
         return
@@ -141,11 +141,11 @@ def _usual_staleness(stage: StagePlan) -> int:
 
 
 def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
-    """Where experiences lie, for files that say it as Trinity-RFT needs it said."""
+    """Storage of experiences, which files written for Trinity-RFT have to name."""
     if not stage.has_rollouts:
         return
-    given = stage.config.buffer.trainer_input.experience_buffer
-    for name, value in (("storage_type", given.storage_type), ("path", given.path)):
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    for name, value in (("storage_type", buffer.storage_type), ("path", buffer.path)):
         if value not in (None, "queue", ""):
             yield (
                 f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
@@ -154,12 +154,12 @@ def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
-    """A time cannot be the same in a life that was cut short, a number of steps can."""
-    given = stage.config.buffer.trainer_input.experience_buffer
-    cooldown = given.replay_buffer.reuse_cooldown_time
+    """A cooldown in steps is the same after a restart; a cooldown in seconds would not be."""
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
         written = {"capacity", "reuse_cooldown_time"} & (
-            given.model_fields_set | given.replay_buffer.model_fields_set
+            buffer.model_fields_set | buffer.replay_buffer.model_fields_set
         )
         if stage.needs_rollout and written:
             yield (
@@ -174,23 +174,26 @@ def _replay(stage: StagePlan) -> Iterator[str]:
 
 
 def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
-    given, interval = stage.config.explorer.eval_interval, stage.eval_interval
-    if stage.eval_tasksets and given != interval:
+    configured, interval = stage.config.explorer.eval_interval, stage.eval_interval
+    if stage.eval_tasksets and configured != interval:
         yield (
-            f"`explorer.eval_interval: {given}` is taken for {interval}, as there are new weights "
-            f"every {stage.config.synchronizer.sync_interval} steps only "
+            f"`explorer.eval_interval: {configured}` is taken for {interval}, as there are new "
+            f"weights every {stage.config.synchronizer.sync_interval} steps only "
             "(`synchronizer.sync_interval`)"
         )
 
 
 def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
-    given, defaults = stage.config.buffer.explorer_input, stage.config.buffer.explorer_input
+    explorer_input, defaults = (
+        stage.config.buffer.explorer_input,
+        stage.config.buffer.explorer_input,
+    )
     if stage.taskset is None or defaults.default_workflow_type is not None:
         return
     tasksets = (
-        *((given.taskset,) if given.taskset else ()),
-        *given.tasksets,
-        *given.eval_tasksets,
+        *((explorer_input.taskset,) if explorer_input.taskset else ()),
+        *explorer_input.tasksets,
+        *explorer_input.eval_tasksets,
     )
     if any(taskset.default_workflow_type is None for taskset in tasksets):
         guessed = {
@@ -205,10 +208,10 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
 
 
 def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
-    """A group is as large as the algorithm says, whichever taskset its task is from."""
-    given = stage.config.buffer.explorer_input
-    tasksets = (given.taskset, *given.tasksets) if stage.needs_rollout else ()
-    for own in sorted({one.repeat_times for one in tasksets if one is not None}):
+    """A group is as large as the algorithm says, whatever taskset its task is from."""
+    explorer_input = stage.config.buffer.explorer_input
+    tasksets = (explorer_input.taskset, *explorer_input.tasksets) if stage.needs_rollout else ()
+    for own in sorted({taskset.repeat_times for taskset in tasksets if taskset is not None}):
         if own not in (1, stage.algorithm.repeat_times):
             yield (
                 f"`repeat_times: {own}` of a taskset to train on has no effect: "
@@ -227,7 +230,7 @@ def _contents_kept_anyway(stage: StagePlan) -> Iterator[str]:
 
 
 def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
-    """Tasks are rendered as the model's template has it, or by their workflow."""
+    """Tasks are rendered by the model's template or by their workflow."""
     usual = FormatConfig()
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         for name in OF_TRAINING_DATA:
@@ -239,16 +242,16 @@ def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
 
 
 def _ignored(stage: StagePlan) -> Iterator[str]:
-    """Keys that a stage on data inherits or gives, and nothing reads."""
+    """Keys that a stage on data sets or inherits and that nothing reads."""
     if stage.has_rollouts:
         return
-    given = stage.config.algorithm
+    algorithm = stage.config.algorithm
     is_given = {
-        "sample_strategy": given.sample_strategy not in (None, "default"),
-        "advantage_fn": given.advantage_fn not in (None, "none"),
-        "kl_penalty_fn": given.kl_penalty_fn not in (None, "none"),
-        "bypass_old_logprobs": not given.bypass_old_logprobs,
-        "rollout_correction": given.rollout_correction.settings.is_on,
+        "sample_strategy": algorithm.sample_strategy not in (None, "default"),
+        "advantage_fn": algorithm.advantage_fn not in (None, "none"),
+        "kl_penalty_fn": algorithm.kl_penalty_fn not in (None, "none"),
+        "bypass_old_logprobs": not algorithm.bypass_old_logprobs,
+        "rollout_correction": algorithm.rollout_correction.settings.is_on,
     }
     for key in (key for key, is_there in is_given.items() if is_there):
         yield _has_no_effect(f"algorithm.{key}", stage)

@@ -67,4 +67,4 @@ class AlgorithmConfig(Section):
     add_strategy_args: Annotated[
         Args, Planned("`data_processor.experience_pipeline.operators` have its place")
     ] = Field(default_factory=dict)
-    """Arguments of that."""
+    """Its arguments."""

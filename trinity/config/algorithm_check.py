@@ -1,4 +1,4 @@
-"""Whether the parts of a stage's algorithm go together, before any engine starts."""
+"""Checks that the parts of a stage's algorithm go together, before any engine starts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,18 +16,18 @@ from trinity.part_names import TEACHING_WORKFLOWS
 from trinity.plugins import WORKFLOWS
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
-"""Need neither rewards nor log-probabilities of whoever made the rows."""
+"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
 LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
-"""Do not weigh by the ratio to the old log-probabilities."""
+"""Losses that do not weigh by the ratio to the old log-probabilities."""
 BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
-"""Advantages that need these are made of them alone."""
+"""Advantages that need these are computed from them alone."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
 BRINGING: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
 """Workflows that come with the system and bring more than rewards."""
 
 
 def check_algorithm(plan: StagePlan) -> None:
-    """Raises: UserError with a sentence for each mistake."""
+    """Runs all checks of a stage; raises UserError with a sentence for each error."""
     mistakes = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -49,10 +49,10 @@ def _correction(plan: StagePlan) -> Iterator[str]:
 
 
 def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
-    """An advantage with its own values takes them, and numpy stays where it is."""
-    name, given = plan.algorithm.advantage_fn, plan.config.algorithm.advantage_fn_args
-    usual = find_part("advantage_fn", name).signature.defaults if given else {}
-    if all(argument in usual and usual[argument] == own for argument, own in given.items()):
+    """Tries an advantage whose arguments are not its defaults; numpy is imported only then."""
+    name, arguments = plan.algorithm.advantage_fn, plan.config.algorithm.advantage_fn_args
+    usual = find_part("advantage_fn", name).signature.defaults if arguments else {}
+    if all(argument in usual and usual[argument] == own for argument, own in arguments.items()):
         return
     from trinity.config.advantage_trial import try_advantage
 
@@ -134,11 +134,13 @@ def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
 
 def _workflow_brings(plan: StagePlan) -> Iterator[str]:
     """Most of the workflows that come with the system bring rewards alone."""
-    workflows = {one.workflow for one in plan.tasksets if one.workflow in WORKFLOWS.builtins}
+    workflows = {
+        taskset.workflow for taskset in plan.tasksets if taskset.workflow in WORKFLOWS.builtins
+    }
     needs = needs_of(plan.algorithm.advantage_fn)
     for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
         for workflow in sorted(workflows - BRINGING.get(need, frozenset())):
-            known = "".join(f"`{one}` or " for one in sorted(BRINGING.get(need, ())))
+            known = "".join(f"`{name}` or " for name in sorted(BRINGING.get(need, ())))
             yield (
                 f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
                 f"{WHERE_FROM[need]}: `{workflow}` does not, name {known}one of your own that does"
@@ -146,7 +148,7 @@ def _workflow_brings(plan: StagePlan) -> Iterator[str]:
 
 
 def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
-    for workflow in sorted({one.workflow for one in plan.tasksets} & TEACHING_WORKFLOWS):
+    for workflow in sorted({taskset.workflow for taskset in plan.tasksets} & TEACHING_WORKFLOWS):
         if not plan.auxiliary_models:
             yield (
                 f"`{workflow}` asks a teacher with the policy's tokenizer: give one in "
@@ -177,7 +179,7 @@ CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
 
 
 def staleness_cause(plan: StagePlan) -> str:
-    """The setting because of which rollouts may be older than the weights that train on them."""
+    """The setting that lets rollouts be older than the weights they train; empty if none does."""
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
     if plan.replay is not None and plan.replay.cooldown_steps is not None:
         return "`replay_buffer.reuse_cooldown_time`"
@@ -195,7 +197,7 @@ def staleness_cause(plan: StagePlan) -> str:
 
 
 def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
-    """Of a user's own loss nobody knows."""
+    """True for a built-in loss with a ratio; a user's own loss counts as having none."""
     loss = algorithm.policy_loss_fn
     if loss == "rec":
         return "importance_sampling" in str(algorithm.policy_loss_fn_args["weight"])
@@ -211,7 +213,7 @@ def _losses_for(schema: str) -> str:
 
 
 def _refusal(call: Callable[[], object], where: str = "") -> Iterator[str]:
-    """What a part says against its own settings."""
+    """Yields the error that a part raises about its own settings."""
     try:
         call()
     except UserError as error:

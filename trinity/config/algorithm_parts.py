@@ -22,7 +22,7 @@ KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 
 
 class Functions(Protocol):
-    """A registry, whatever its functions are."""
+    """A registry of functions of any kind."""
 
     @property
     def builtins(self) -> Mapping[str, str]:
@@ -52,12 +52,12 @@ class FoundPart:
     form: Form | None = None
     """How it is called, for parts that users may bring."""
     is_own: bool = False
-    """Whether it is a user's."""
+    """True for a user's function."""
 
     def arguments(self, declared: Args, given: Args) -> Args:
-        """The user's over the declared ones over its own; a user's function keeps its own.
+        """Merges the user's arguments over the type's and the defaults (a user's part has its own).
 
-        Raises: UserError naming what it does not take, or lacks.
+        Raises: UserError naming an argument that is unknown, wrong or missing.
         """
         return complete_arguments(
             self.signature,
@@ -69,9 +69,9 @@ class FoundPart:
 
 
 def find_part(part: Part, name: str) -> FoundPart:
-    """The function with this name; `none` takes, and ignores, what others of its kind take.
+    """The function with this name; `none` accepts and ignores the arguments of its kind.
 
-    Raises: UserError when there is none, or it cannot be called as such a part is.
+    Raises: UserError when there is none, or its signature does not fit the part.
     """
     if part in ("kl_penalty_fn", "kl_loss_fn"):
         return FoundPart(part=part, name=name, signature=read_signature(KL_CONTROLLER))
@@ -94,7 +94,7 @@ def _builtin(part: Part, name: str, known: Mapping[str, str]) -> FoundPart:
 
 
 def _own(part: Part, name: str) -> FoundPart:
-    """A user's function is imported, as its errors are better found now than in a service."""
+    """Imports a user's function, so that its errors are found now and not in a service."""
     function, forms = _function(part, name)
     try:
         form, signature = form_of(function, forms)
@@ -104,7 +104,7 @@ def _own(part: Part, name: str) -> FoundPart:
 
 
 def _function(part: Part, name: str) -> tuple[object, tuple[Form, ...]]:
-    """What has this name, and the forms that it may have."""
+    """The function with this name, and the call forms allowed for it."""
     own = _OWN[part]
     load_plugins(plugin_dirs_from_environment())
     for registry, form in own:

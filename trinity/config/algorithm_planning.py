@@ -26,15 +26,15 @@ PARTS: tuple[Part, ...] = (
     "entropy_loss_fn",
 )
 AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
-"""Where a row's tokens share one ratio, a row is what is averaged."""
+"""Losses whose tokens share one ratio per row average over rows."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
-"""Parts that mean nothing where the rows are data."""
+"""Parts that are not used if the rows are data."""
 
 
 def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:
-    """All parts with all their arguments.
+    """Returns all parts with all their arguments.
 
-    Raises: UserError naming the stage and what cannot be.
+    Raises: UserError naming the stage and each setting that cannot be used.
     """
     try:
         return _resolved(config, _type_of(config.algorithm_type, mode))
@@ -67,7 +67,7 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
 
 def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
     gathered = Gathered()
-    parts = gathered.of(lambda: all_of([partial(_part, one, config, declared) for one in PARTS]))
+    parts = gathered.of(lambda: all_of([partial(_part, part, config, declared) for part in PARTS]))
     repeat_times = gathered.of(lambda: _repeat_times(config, declared))
     gathered.raise_all()
     assert parts and repeat_times
@@ -95,14 +95,14 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
 
 
 def _part(part: Part, config: AlgorithmConfig, declared: AlgorithmType) -> tuple[FoundPart, Args]:
-    """The user's choice or the type's; the type's arguments belong to the type's choice."""
+    """The user's choice or the type's; the type's arguments go with the type's choice only."""
     default: str = getattr(declared, part)
     is_ignored = declared.schema != "experience" and part in _OF_ROLLOUTS
     chosen: str | None = None if is_ignored else getattr(config, part)
-    given: Args = {} if is_ignored else getattr(config, f"{part}_args")
+    arguments: Args = {} if is_ignored else getattr(config, f"{part}_args")
     found = find_part(part, chosen or default)
     own = dict(declared.args.get(part, {})) if found.name == default else {}
-    return found, found.arguments(own, given)
+    return found, found.arguments(own, arguments)
 
 
 def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
@@ -117,14 +117,14 @@ def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
 
 
 def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
-    """The type's goes with the type's loss; some losses have one of their own."""
+    """The type's mode for the type's loss; some other losses have a mode of their own."""
     if chosen_loss in (None, declared.policy_loss_fn):
         return declared.loss_agg_mode
     return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
 
 
 def _needs_critic(advantage: FoundPart, declared: AlgorithmType) -> bool:
-    """As its advantage does; of a user's own only the type can tell."""
+    """True if the advantage needs values; for a user's own advantage the type decides."""
     if advantage.is_own:
         return declared.needs_critic and advantage.form is TOKEN_ADVANTAGE
     return "values" in needs_of(advantage.name)

@@ -9,9 +9,9 @@ from trinity.errors import UserError
 def complete_arguments(
     signature: Signature, given: Args, *, function: str, key: str, is_own: bool
 ) -> Args:
-    """Those given over the function's own; a user's function keeps its own.
+    """Merges the given arguments over the function's defaults (a user's function has its own).
 
-    Raises: UserError naming what it does not take, or lacks.
+    Raises: UserError naming an argument that is unknown, wrong or missing.
     """
     known = signature.arguments
     for name, value in given.items():

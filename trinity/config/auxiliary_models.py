@@ -1,4 +1,4 @@
-"""Models beside the policy: what they take over from it, and what is their own."""
+"""Models beside the policy: the settings they share with it, and their own."""
 
 from functools import partial
 
@@ -15,13 +15,13 @@ from trinity.errors import UserError
 def resolve_auxiliary_models(
     config: Config, lengths: Lengths, stage: str
 ) -> tuple[AuxiliaryModel, ...]:
-    """In their order, with every default filled in.
+    """The auxiliary models in order, with every default filled in.
 
-    Raises: UserError with a line for each mistake.
+    Raises: UserError with a line for each error.
     """
-    given = config.explorer.auxiliary_models
-    found = all_of([partial(_resolve, config, i, lengths, stage) for i in range(len(given))])
-    names = [one.name for one in found]
+    configs = config.explorer.auxiliary_models
+    found = all_of([partial(_resolve, config, i, lengths, stage) for i in range(len(configs))])
+    names = [model.name for model in found]
     for name in names:
         if names.count(name) > 1:
             raise UserError(
@@ -32,39 +32,39 @@ def resolve_auxiliary_models(
 
 
 def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> AuxiliaryModel:
-    given = config.explorer.auxiliary_models[position]
+    auxiliary = config.explorer.auxiliary_models[position]
     at = f"explorer.auxiliary_models[{position}]"
-    own = resolve_auxiliary_lengths(given, lengths, at, stage)
+    own = resolve_auxiliary_lengths(auxiliary, lengths, at, stage)
     model = config.model
     external, path = None, ""
-    if given.engine_type == "external":
+    if auxiliary.engine_type == "external":
         key = f"{at}.external_model_config"
-        external = external_access(given.external_model_config, key, stage)
+        external = external_access(auxiliary.external_model_config, key, stage)
         path = external.model_name
-    truncates, thinks = given.enable_prompt_truncation, given.enable_thinking
+    truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
     return AuxiliaryModel(
-        name=given.name or f"auxiliary_models[{position}]",
-        model_path=path or located_auxiliary(given.model_path, at, stage),
+        name=auxiliary.name or f"auxiliary_models[{position}]",
+        model_path=path or located_auxiliary(auxiliary.model_path, at, stage),
         external=external,
         max_model_len=own.model,
         max_prompt_tokens=own.prompt,
         truncates_prompts=model.enable_prompt_truncation if truncates is None else truncates,
-        chat_template=given.chat_template,
+        chat_template=auxiliary.chat_template,
         enable_thinking=model.enable_thinking if thinks is None else thinks,
-        sampling=_sampling(config, given, own),
-        engine=given,
+        sampling=_sampling(config, auxiliary, own),
+        engine=auxiliary,
     )
 
 
-def _sampling(config: Config, given: AuxiliaryModelConfig, lengths: Lengths) -> Sampling:
+def _sampling(config: Config, auxiliary: AuxiliaryModelConfig, lengths: Lengths) -> Sampling:
     model = config.model
-    penalty = given.repetition_penalty
+    penalty = auxiliary.repetition_penalty
     return Sampling(
-        temperature=model.temperature if given.temperature is None else given.temperature,
-        top_p=model.top_p if given.top_p is None else given.top_p,
-        top_k=model.top_k if given.top_k is None else given.top_k,
+        temperature=model.temperature if auxiliary.temperature is None else auxiliary.temperature,
+        top_p=model.top_p if auxiliary.top_p is None else auxiliary.top_p,
+        top_k=model.top_k if auxiliary.top_k is None else auxiliary.top_k,
         max_tokens=lengths.response,
         min_tokens=lengths.min_response,
         repetition_penalty=model.repetition_penalty if penalty is None else penalty,
-        logprobs=model.logprobs if given.logprobs is None else given.logprobs,
+        logprobs=model.logprobs if auxiliary.logprobs is None else auxiliary.logprobs,
     )

@@ -11,7 +11,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def misread_bounds(source: Source) -> Iterator[str]:
-    """A sentence for each pair of bounds that stands without quotes and would be misread."""
+    """Yields a sentence for each unquoted pair of bounds that YAML would misread."""
     for entry in entries_of(source.text):
         if "rollout_correction." not in entry.key or not isinstance(entry.value, yaml.ScalarNode):
             continue

@@ -18,7 +18,7 @@ class ExplorerInput(Section):
     taskset: TasksetConfig | None = None
     """Tasks to train on."""
     tasksets: tuple[TasksetConfig, ...] = ()
-    """The same where there are several: they are mixed in proportion to their sizes."""
+    """Several tasksets to train on, mixed in proportion to their sizes."""
     eval_tasksets: tuple[TasksetConfig, ...] = ()
     """Tasks to evaluate on, never trained on."""
     default_workflow_type: str | None = None

@@ -1,4 +1,4 @@
-"""Every key of the configuration, with everything that there is to say of it."""
+"""Catalog of all configuration keys: path, status, description, type and default."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,49 +25,49 @@ class Key:
     name: str
     status: Status
     reason: str = ""
-    """Why it does not act; of an older name the key that it is called now."""
+    """Why it does not act; for an older name, the current key."""
     field: FieldInfo | None = None
     """None for an older name."""
 
     @property
     def meaning(self) -> str:
-        """What it is."""
+        """Description of the key."""
         return meaning_of(self.section, self.name)
 
     @property
     def type(self) -> str:
-        """What may be written."""
+        """Type, in words."""
         return type_in_words(self.field) if self.field else ""
 
     @property
     def is_required(self) -> bool:
-        """Whether nothing holds where it is left out."""
+        """True if the key has no default."""
         return self.field is not None and self.field.is_required()
 
     @property
     def default(self) -> Any:
-        """What holds where it is left out."""
+        """Value of a key that is left out."""
         assert self.field is not None
         return self.field.get_default(call_default_factory=True)
 
     @property
     def is_section(self) -> bool:
-        """Whether it has keys below it, and no value of its own."""
+        """True if it has keys below it and no value of its own."""
         return self.field is not None and _is_section(self.field)
 
     @property
     def planned_values(self) -> dict[str, str]:
-        """Values that it will take, with what they are."""
+        """Planned values, with their descriptions."""
         return dict(choices_of(self.field).planned) if self.field else {}
 
     @property
     def other_values(self) -> dict[str, str]:
-        """Other names of values, with those of here."""
+        """Aliases of values, with the names used here."""
         return dict(choices_of(self.field).aliases) if self.field else {}
 
 
 def all_keys() -> Iterator[Key]:
-    """Sections before what lies below them; a stage's sections are those of the top."""
+    """Yields all keys, a section before its keys; a stage has the sections of the top level."""
     for key in _keys(Config, "", None):
         yield key
         if key.path == "stages":
@@ -86,7 +86,7 @@ def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Ke
 
 
 def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> Key:
-    """What lies below a key that does not act does not act either."""
+    """Describes a key; keys below one that does not act do not act either."""
     field = section.model_fields[name]
     mark, status = mark_of(field), status_of(field)
     reason = mark.reason if mark else ""

@@ -1,4 +1,4 @@
-"""Whether a chat template could be used: compiled as transformers would, and thrown away."""
+"""Checks a chat template by compiling it the way transformers does."""
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
@@ -8,7 +8,7 @@ from trinity.errors import UserError
 
 
 class _Generation(Extension):
-    """The tag by which transformers marks what the assistant said; here its content alone."""
+    """The tag that transformers puts around the assistant's text; parses its content only."""
 
     tags = {"generation"}  # noqa: RUF012 (so declared by jinja2)
 
@@ -18,15 +18,15 @@ class _Generation(Extension):
 
 
 def check_template(template: str, whose: str) -> None:
-    """Its syntax, and that every filter and test it names is there.
+    """Checks the syntax, and that every filter and test the template names exists.
 
-    Raises: UserError with the line of the first mistake.
+    Raises: UserError with the line of the first error.
     """
     environment = Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
     try:
         environment.compile(template)
     except TemplateSyntaxError as error:
         raise UserError(
-            f"the chat template {whose} is no valid Jinja (line {error.lineno}: "
+            f"the chat template {whose} is not valid Jinja (line {error.lineno}: "
             f"{error.message}): correct it"
         ) from error

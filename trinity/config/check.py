@@ -1,4 +1,4 @@
-"""Everything that can be said of a file without looking at models, data or GPUs."""
+"""Check of a configuration file that looks at no models, data or GPUs."""
 
 import re
 from collections.abc import Mapping, Set
@@ -23,15 +23,15 @@ _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a file is told."""
+    """Result of checking a configuration file."""
 
     reading: Reading | None
-    """None for what is no configuration at all."""
+    """None if the file is not a configuration at all."""
     plan: ExperimentPlan | None
-    """What follows from it; None where something is wrong."""
+    """The plan made from it; None if there are errors."""
     mistakes: tuple[str, ...]
     advice: tuple[str, ...] = ()
-    """What is allowed but seldom meant."""
+    """Settings that are allowed but rarely intended."""
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -40,7 +40,7 @@ class Report:
 
 
 def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Report:
-    """Read a file and plan what follows from it, as far as it is right."""
+    """Reads a file and plans the experiment as far as the file is correct."""
     try:
         reading = read_config(path, overrides)
     except UserError as error:
@@ -53,7 +53,7 @@ def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> 
 def plan_of(config: Config, source: Source) -> ExperimentPlan:
     """The plan of a configuration.
 
-    Raises: UserError whose lines say where in the file the mistakes stand.
+    Raises: UserError whose lines say where in the file the errors are.
     """
     try:
         return plan_experiment(config)
@@ -63,7 +63,7 @@ def plan_of(config: Config, source: Source) -> ExperimentPlan:
 
 
 def refuse_mistakes(reading: Reading) -> None:
-    """Raises: UserError with what `check_file` tells of a file that has mistakes."""
+    """Raises UserError with everything `check_file` reports, if the file has errors."""
     if reading.mistakes:
         raise UserError("\n".join((*reading.mistakes, *_planned(reading)[1])))
 
@@ -79,7 +79,7 @@ def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
 
 
 def _news(mistakes: str, reading: Reading) -> list[str]:
-    """Leaves out what only follows from keys that were left out as mistaken or as planned."""
+    """Drops errors that only follow from keys left out as wrong or as planned."""
     if any(general(parsed(notice.key)) == "mode" for notice in reading.planned):
         return []
     sources = [*reading.mistakes, *(notice.what for notice in reading.planned)]
@@ -88,9 +88,9 @@ def _news(mistakes: str, reading: Reading) -> list[str]:
 
 
 def _speaks_of(mistake: str, left_out: Set[str]) -> bool:
-    """Whether a mistake names one of the keys, or what they stand beside or below."""
+    """True if an error names one of the keys, or a prefix of one such as its section."""
     named = _keys(mistake)
-    return any(one.startswith(other) for one in left_out for other in named)
+    return any(key.startswith(name) for key in left_out for name in named)
 
 
 def _keys(text: str) -> set[str]:

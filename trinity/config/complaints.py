@@ -1,4 +1,4 @@
-"""One sentence for each mistake in a configuration file: the key, what stands there, what to do."""
+"""One sentence for each error in a configuration file: the key, its value and the fix."""
 
 import json
 import re
@@ -17,18 +17,18 @@ from trinity.config.source import Source
 
 
 def complaints(error: ValidationError, tree: Any, source: Source) -> Iterator[str]:
-    """A sentence for each mistake; a key of several types is spoken of once."""
+    """Yields a sentence for each error; a key of several types gets only one."""
     found: dict[Location, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         is_missing = details["type"] == "missing"
         place = details["loc"] if is_missing else existing(tree, details["loc"])
         found.setdefault(place, []).append(details)
-    for location, several in found.items():
-        yield _complaint(location, several, source)
+    for location, errors in found.items():
+        yield _complaint(location, errors, source)
 
 
-def _complaint(location: Location, several: Sequence[ErrorDetails], source: Source) -> str:
-    key, details = dotted(location), several[0]
+def _complaint(location: Location, errors: Sequence[ErrorDetails], source: Source) -> str:
+    key, details = dotted(location), errors[0]
     where = source.at(key)
     match details["type"]:
         case "extra_forbidden":
@@ -40,12 +40,12 @@ def _complaint(location: Location, several: Sequence[ErrorDetails], source: Sour
     if details["loc"][-1:] == ("[key]",):
         section = dotted(details["loc"][:-2])
         where = source.at(section)
-        return f"the key `{details['input']}` of `{section}` {where} is no text: put it in quotes"
-    demand = " or ".join(dict.fromkeys(_demand(one) for one in several)).replace(
+        return f"the key `{details['input']}` of `{section}` {where} is not text: put it in quotes"
+    demand = " or ".join(dict.fromkeys(_demand(error) for error in errors)).replace(
         " or must be", " or"
     )
-    given = _shown(hidden(key, details["input"]))
-    return f"`{source.as_written(key)}` {where} {demand}, not {given}"
+    value = _shown(hidden(key, details["input"]))
+    return f"`{source.as_written(key)}` {where} {demand}, not {value}"
 
 
 def _unknown_key(location: Location, where: str) -> str:

@@ -24,7 +24,7 @@ class CriticOptimizerConfig(OptimizerConfig):
 
 
 class CriticConfig(Section):
-    """How the values are learned."""
+    """Training of the value model."""
 
     optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
     """Optimizer and schedule."""

@@ -1,4 +1,4 @@
-"""Whether tasksets and experience buffers hold rows with the columns that are asked of them."""
+"""Checks that tasksets and experience buffers hold rows with the required columns."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from trinity.errors import UserError
 
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
-    """Its files and their first row; what lies elsewhere is seen when it is read."""
+    """Checks the files and their first row; rows elsewhere are checked when they are read."""
     _check_fetchable(taskset)
     files = _files_here(taskset)
     if not files:
@@ -37,17 +37,17 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
 
 
 def check_number_of_tasks(stage: StagePlan) -> None:
-    """Whether the tasks to train on, those of all tasksets, are enough for one step.
+    """Checks that the training tasksets together hold enough tasks for one step.
 
-    What a task pipeline leaves is known when it has run.
+    The result of a task pipeline is known only after it has run.
     """
     if not stage.tasksets or stage.total_train_steps is not None:
         return
-    if any(one.task_pipeline is not None for one in stage.tasksets):
+    if any(taskset.task_pipeline is not None for taskset in stage.tasksets):
         return
-    files = [_files_here(one) for one in stage.tasksets]
+    files = [_files_here(taskset) for taskset in stage.tasksets]
     if all(files):
-        _check_size(sum(count_rows(some) for some in files), stage)
+        _check_size(sum(count_rows(paths) for paths in files), stage)
 
 
 def _check_fetchable(rows: Rows) -> None:
@@ -56,7 +56,7 @@ def _check_fetchable(rows: Rows) -> None:
 
 
 def _files_here(rows: Rows) -> tuple[Path, ...]:
-    """None where the buffer reads them from a database or the hub, or somebody sends them."""
+    """The local files; empty if rows come from a database, from the hub or from a client."""
     if rows.storage_type != "file" or rows.path is None or dataset_of(rows):
         return ()
     return find_data_files(rows.path, rows.split, rows.subset_name)
@@ -72,14 +72,14 @@ def _check_feature(row: Row, column: str) -> None:
         float(str(row[column]))
     except ValueError as error:
         raise UserError(
-            f"column `{column}` of its first row is no number: set `data_selector.feature_keys`"
+            f"column `{column}` of its first row is not a number: set `data_selector.feature_keys`"
         ) from error
 
 
 def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
-    """Its files, their first row, and whether they are enough for one step.
+    """Checks the files, their first row, and that they hold enough rows for one step.
 
-    What lies in a database or on the hub is seen when it is read.
+    Rows in a database or on the hub are checked when they are read.
     """
     files = _files_to_train_on(buffer)
     if not files:
@@ -90,7 +90,7 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 
 
 def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
-    """Its files and their first row: expert rows are as those of `sft`."""
+    """Checks the files and their first row: expert rows have the columns of `sft`."""
     if files := _files_to_train_on(buffer):
         _check_row(first_row(files), buffer.format, "sft")
 
@@ -131,7 +131,7 @@ def _check_text(row: Row, key: str, column: str) -> None:
     _check_column(row, key, column)
     if isinstance(row[column], list | Mapping):
         raise UserError(
-            f"column `{column}` of its first row is no text: set `format.{key}`, "
+            f"column `{column}` of its first row is not text: set `format.{key}`, "
             "or `format.prompt_type: messages`"
         )
 
@@ -157,10 +157,12 @@ def _check_list(row: Row, key: str) -> None:
         try:
             messages = json.loads(messages)
         except ValueError as error:
-            raise UserError(f"column `{key}` of its first row is no JSON ({error})") from error
+            raise UserError(
+                f"column `{key}` of its first row is not valid JSON ({error})"
+            ) from error
     if not _are_messages(messages):
         raise UserError(
-            f"column `{key}` of its first row is no list of messages with `role` and `content`"
+            f"column `{key}` of its first row is not a list of messages with `role` and `content`"
         )
 
 

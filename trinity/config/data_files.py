@@ -1,4 +1,4 @@
-"""Which files hold the rows of a path, a split and a subset."""
+"""Finds the files that hold the rows of a path, a split and a subset."""
 
 import json
 import re
@@ -14,13 +14,13 @@ _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "sta
 def find_data_files(path: str, split: str, subset_name: str | None = None) -> tuple[Path, ...]:
     """The files in order. A single file is its own split.
 
-    In a directory: what `datasets` saved there; else the subdirectory called like the split; else
+    In a directory: what `datasets` saved there; else the subdirectory named like the split; else
     files whose names hold the split as a word; else, for `train`, all if no name holds a split.
     """
     root = Path(path)
     if root.is_file():
         if root.suffix not in SUFFIXES:
-            raise UserError(f"{root} is of no known kind: give a {_or(SUFFIXES)} file")
+            raise UserError(f"{root} is of an unknown kind: give a {_or(SUFFIXES)} file")
         return (root,)
     directory = root / subset_name if subset_name else root
     if not directory.is_dir():

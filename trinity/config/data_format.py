@@ -11,7 +11,7 @@ SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "
 
 
 class FormatConfig(Section):
-    """Which column means what."""
+    """Columns of a row, by their meaning."""
 
     prompt_type: Literal["messages", "plaintext"] = "messages"
     """For sft and dpo: a row holds lists of messages, or texts; cpt reads texts only."""
@@ -36,7 +36,7 @@ class FormatConfig(Section):
     reward_fn_key: str = ""
     """Column that chooses a row's reward."""
     tools_key: str = "tools"
-    """Of training data: column of the tools that a prompt offers, if there: a list, or its JSON."""
+    """For training data: column of the tools that a prompt offers, if any: a list, or its JSON."""
     image_key: Annotated[str | None, Planned("prompts are text")] = None
     """Column of images."""
     video_key: Annotated[str | None, Planned("prompts are text")] = None
@@ -44,9 +44,9 @@ class FormatConfig(Section):
     enable_concatenated_multi_turn: bool = False
     """For sft: train all turns of the assistant in one row, not the last alone."""
     chat_template: str | None = None
-    """Of training data: Jinja text used in place of the model's chat template."""
+    """For training data: Jinja text used in place of the model's chat template."""
     enable_thinking: bool | None = None
-    """Of training data: as `model.enable_thinking`, where that is not meant."""
+    """For training data: replaces `model.enable_thinking`."""
 
 
 class DataSelectorConfig(Section):

@@ -42,7 +42,7 @@ class TaskPipelineConfig(Section):
     """Tasks on their way into the first taskset; in mode train, rows into the trainer's buffer."""
 
     operators: tuple[OperatorConfig, ...] = ()
-    """Task operators in order, Data-Juicer's among them where its server is given."""
+    """Task operators in order, Data-Juicer's included if its server is given."""
     num_process: Positive = 4
     """Processes of Data-Juicer that work on it."""
     config_path: str | None = None
@@ -57,8 +57,8 @@ class TaskPipelineConfig(Section):
     target_fields: tuple[str, ...] = ()
     """Columns that are kept; without them all are."""
     priority_weights: dict[str, float] = Field(default_factory=dict)
-    """What makes a task come first: scores by name, or `difficulty`, `quality`, `diversity`,
-    `usage_frequency`; without them -0.7, 1.0, 0.8 and -0.5 of what of these is measured."""
+    """Weights of a task's priority: scores by name, or `difficulty`, `quality`, `diversity`,
+    `usage_frequency`; without them -0.7, 1.0, 0.8 and -0.5 for those that are measured."""
     top_k: Annotated[int, Field(ge=-1)] = -1
     """Tasks that are kept, the first in order; -1 keeps all."""
     order_method: OrderMethod = "sort"

@@ -88,7 +88,7 @@ def _parse(text: bytes, where: str) -> object:
 
 def _as_row(value: object, where: str) -> Row:
     if not isinstance(value, dict):
-        raise UserError(f"{where} is no object with columns: write one `{{...}}` a row")
+        raise UserError(f"{where} is not an object with columns: write one `{{...}}` a row")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What a plan puts in place of what the user left open, key by key, with the rule."""
+"""Values that a plan fills in for keys that the user left open, each with its rule."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Derived(NamedTuple):
 
 
 def derived(stage: StagePlan) -> Iterator[Derived]:
-    """Everything of a stage that is not just what is written."""
+    """Yields the keys whose value in a stage is not simply the written one."""
     if stage.mode == "serve":
         yield from _lengths(stage)
         return

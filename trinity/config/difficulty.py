@@ -1,4 +1,4 @@
-"""What the selector `difficulty_based` takes in its `kwargs`."""
+"""Arguments of the selector `difficulty_based`, given in its `kwargs`."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class DifficultyConfig(Section):
-    """How pass rates become beliefs about tasks, and beliefs a choice.
+    """Parameters that turn pass rates into beliefs about tasks, and beliefs into a choice.
 
     A belief is a Beta distribution, which starts as Beta(1, 1).
     """

@@ -19,12 +19,12 @@ Row = tuple[str, ...]
 
 
 def main() -> None:
-    """Write the tables, or say that they are not what the code says."""
+    """Writes the tables, or reports that they differ from the code."""
     write_page("All keys, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
-    """The page with its tables as the code has them."""
+    """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: TABLES[name]())
 
 
@@ -35,7 +35,7 @@ def _known() -> tuple[Key, ...]:
 
 @cache
 def _distinct() -> tuple[Key, ...]:
-    """Each key of a section once, where it stands first; what acts anywhere acts."""
+    """Each key of a section once, at its first place; a key that acts anywhere counts as acting."""
     found: dict[tuple[type[Section], str], Key] = {}
     for key in _known():
         known = found.setdefault((key.section, key.name), key)
@@ -54,7 +54,7 @@ def _line(cells: Row) -> str:
 
 
 def _counts() -> Iterator[Row]:
-    """A key counts once, however many sections have it below them."""
+    """Counts keys by status; a key shared by several sections counts once."""
     yield ("Keys", "Number")
     counted = Counter(key.status for key in _distinct())
     for status in Status:
@@ -104,7 +104,7 @@ def _with_values(key: Key) -> str:
 
 
 def _others(status: Status) -> Iterator[str]:
-    """Those of auxiliary sections stand under the key that holds them."""
+    """Table of the keys with a status, each under the first section that holds it."""
     yield from _table(_other_rows(status))
 
 

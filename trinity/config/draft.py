@@ -1,4 +1,4 @@
-"""A new configuration as text: what a first run needs, each key with its meaning."""
+"""A new configuration as text: the keys that a first run needs, each with its description."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ IS_MATHS = "math_workflow"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a person who begins can say."""
+    """Options of a first configuration."""
 
     name: str
     model: str
@@ -32,11 +32,11 @@ class Wishes:
 
 
 def draft(wishes: Wishes) -> str:
-    """The file's text; it loads as it stands, if model and tasks are where they are said to be."""
+    """The file's text; it loads unchanged if the model and the tasks exist at the given paths."""
     head = [
         SCHEMA_LINE,
-        "# `trinity config explain KEY` says more of each key, `trinity config check` whether all",
-        "# is right, `trinity run --dry-run` whether model and data are there too.",
+        "# `trinity config explain KEY` explains a key, `trinity config check` checks the file,",
+        "# `trinity run --dry-run` also checks that the model and the data exist.",
     ]
     return "\n".join([*head, *_lines(_tree(wishes), "", "")]) + "\n"
 
@@ -101,7 +101,7 @@ def _item(item: dict[str, Any], key: str, indent: str) -> Iterator[str]:
 
 
 def _meaning(key: str) -> str:
-    """Its first sentence."""
+    """First sentence of the key's description."""
     location = parsed(key)
     section = section_at(location[:-1], Config)
     assert section is not None

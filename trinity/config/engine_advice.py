@@ -1,4 +1,4 @@
-"""What is passed to the training engine and seldom meant: keys without use, sides that differ."""
+"""Advice on the training engine's settings: keys without effect, models that differ."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
 
 def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
-    """There all memory is the host's."""
+    """Offloading without GPUs moves nothing: all memory is the host's."""
     trainer = stage.config.trainer
-    given = [f"trainer.{key}" for key in OFFLOADS if getattr(trainer, key)]
+    keys = [f"trainer.{key}" for key in OFFLOADS if getattr(trainer, key)]
     critic = trainer.critic
     of_critic = {"param": critic.param_offload, "optimizer": critic.optimizer_offload}
     if stage.needs_critic:
-        given += [f"trainer.critic.{key}_offload" for key, value in of_critic.items() if value]
-    if given and not stage.config.cluster.gpu_per_node:
-        yield f"`{'`, `'.join(given)}`: nothing moves where there is no GPU"
+        keys += [f"trainer.critic.{key}_offload" for key, value in of_critic.items() if value]
+    if keys and not stage.config.cluster.gpu_per_node:
+        yield f"`{'`, `'.join(keys)}`: nothing moves where there is no GPU"
 
 
 def other_model_than_the_engines(stage: StagePlan) -> Iterator[str]:

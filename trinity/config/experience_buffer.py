@@ -26,7 +26,7 @@ class ExperienceBufferConfig(Section):
     }
 
     name: DataName = "experience_buffer"
-    """How logs and metrics call it."""
+    """Its name in logs and metrics."""
     storage_type: Literal["queue", "file", "sql"] | None = None
     """What the explorer makes (mode both), or rows of a file or a database's table (mode train);
     else as the mode has it."""
@@ -34,7 +34,7 @@ class ExperienceBufferConfig(Section):
     """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
     the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
     table: str | None = None
-    """For `sql`: the table, unless it is called like the buffer."""
+    """For `sql`: the table, unless it has the buffer's name."""
     source_run: RunName | None = None
     """For mode train: the run whose stored experiences are trained on, by `project/name` or
     `project/group/name`; a name alone is one of the same project and group. It is not touched."""
@@ -45,18 +45,18 @@ class ExperienceBufferConfig(Section):
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
     format: FormatConfig = usual(FormatConfig)
-    """Which column means what."""
+    """Columns of a row, by their meaning."""
     data_selector: DataSelectorConfig = usual(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
-    """Seconds the trainer waits for a batch before it gives up. Where `buffer.await_feedback` is
-    set and this is not, so much longer than `buffer.feedback_timeout`, or than 30 days."""
+    """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
+    and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
     replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)
     """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
     capacity: Positive = 10000
-    """Most rows that a replay buffer holds; without one, credit says how many wait."""
+    """Most rows that a replay buffer holds; without one, credit limits the waiting rows."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1

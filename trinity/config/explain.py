@@ -1,4 +1,4 @@
-"""What there is to say of one key."""
+"""Explains a single key: description, type, default, status and readers."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def find_keys(asked: str) -> tuple[Key, ...]:
 
 
 def lines_about(key: Key) -> Iterator[Line]:
-    """A word and what goes with it, for each thing there is to say."""
+    """Yields a label and its text for each fact about the key."""
     if key.status is Status.RENAMED:
         yield "renamed", f"it is called `{key.reason}` here, where its value is used"
         return
@@ -56,12 +56,12 @@ def lines_about(key: Key) -> Iterator[Line]:
 
 
 def default_of(key: Key) -> str:
-    """In one line, without what is secret."""
+    """The default on one line, with secrets hidden."""
     return "none: it must be given" if key.is_required else shown(key.path, key.default)
 
 
 def read_by(key: Key) -> list[str]:
-    """Who reads it in a run, as recorded: see tests/config_reads."""
+    """Parts of a run that read the key, as recorded: see tests/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
             return found
@@ -69,7 +69,7 @@ def read_by(key: Key) -> list[str]:
 
 
 def verl_names(path: str) -> list[str]:
-    """What veRL calls it, or what it is made of there; as `from-verl` converts it."""
+    """veRL's names of the key, or of the keys it is made from, as `from-verl` converts them."""
     return _verl_names().get(_plain(path), [])
 
 
@@ -94,5 +94,5 @@ def _readers() -> dict[str, list[str]]:
 
 
 def _plain(path: str) -> str:
-    """Without what stands for positions and names."""
+    """The path without its placeholders for positions and names."""
     return path.replace("[]", "").replace(".<name>", "")

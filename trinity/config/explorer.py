@@ -40,7 +40,7 @@ class ExplorerConfig(Section):
     name: Annotated[
         PathSegment, NoEffect("explorers come and go, and are told apart by their ids")
     ] = "explorer"
-    """How logs and metrics call it."""
+    """Its name in logs and metrics."""
     runner_per_model: Positive = 8
     """Runners of one engine, for 64 runs at a time each (`TRINITY_EXPLORER_RUNS_PER_RUNNER`)."""
     max_timeout: float = Field(default=1800.0, gt=0)
@@ -93,8 +93,8 @@ class ExplorerConfig(Section):
     service_status_check_interval: Positive = 60
     """In `mode: serve`: seconds between two looks for newer weights of the run."""
     min_running_model_num: Positive = 1
-    """In `mode: serve`: engines that go on answering while others load newer weights; of a single
-    engine requests wait."""
+    """In `mode: serve`: engines that go on answering while others load newer weights; with a single
+    engine, requests wait."""
     db_url: Annotated[str | None, NoEffect("a served model keeps nothing of what it is asked")] = (
         None
     )

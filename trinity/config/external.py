@@ -1,4 +1,4 @@
-"""Models that others serve: where they are, and what they cannot be used for."""
+"""Models served elsewhere: how they are reached, and the modes that cannot use them."""
 
 from trinity.config.model_services import ExternalAccessConfig
 from trinity.config.plan_parts import ExternalAccess
@@ -7,13 +7,13 @@ from trinity.errors import UserError
 
 
 def is_external(config: Config) -> bool:
-    """Whether a model of others stands in the place of the policy."""
+    """True if a model served elsewhere takes the place of the policy."""
     rollout = config.explorer.rollout_model
     return config.model.external_model.enable or rollout.engine_type == "external"
 
 
 def resolve_external_model(config: Config, stage: str) -> ExternalAccess | None:
-    """Where it is, if there is one.
+    """Returns the access to the external model, if there is one.
 
     Raises: UserError when it is to be trained, or has no name.
     """
@@ -34,7 +34,7 @@ def resolve_external_model(config: Config, stage: str) -> ExternalAccess | None:
 
 
 def external_access(given: ExternalAccessConfig, key: str, stage: str) -> ExternalAccess:
-    """Raises: UserError when the model has no name."""
+    """Returns the access to a model; raises UserError if the model has no name."""
     if not given.model_name:
         raise UserError(
             f"stage `{stage}`: `{key}.model_name` is missing: "

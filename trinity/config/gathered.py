@@ -1,4 +1,4 @@
-"""What is wrong in several places, said at once: one mistake hides no other."""
+"""Collects the errors of several checks, so that one error hides no other."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Gathered:
-    """Calls one thing after the other, and keeps what they refuse.
+    """Runs calls one after the other and collects the UserErrors they raise.
 
     gathered = Gathered()
-    lengths = gathered.of(lambda: resolve_lengths(model, stage))    # None where it was refused
+    lengths = gathered.of(lambda: resolve_lengths(model, stage))    # None if it raised
     gathered.raise_all()
     """
 
@@ -20,7 +20,7 @@ class Gathered:
         self._mistakes: list[str] = []
 
     def of(self, call: Callable[[], T]) -> T | None:
-        """What the call gives; None where it raises UserError, which is kept."""
+        """Returns the call's result; None if it raises UserError, which is collected."""
         try:
             return call()
         except UserError as error:
@@ -28,17 +28,17 @@ class Gathered:
         return None
 
     def raise_all(self) -> None:
-        """Raises: UserError with a line for each mistake, if there is one."""
+        """Raises UserError with a line for each collected error, if there is one."""
         if self._mistakes:
             raise UserError("\n".join(dict.fromkeys(self._mistakes)))
 
 
 def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
-    """What all of them give.
+    """Returns the results of all calls.
 
-    Raises: UserError with a line for each mistake of any of them.
+    Raises: UserError with a line for each error of any of them.
     """
     gathered = Gathered()
-    given = [gathered.of(call) for call in calls]
+    results = [gathered.of(call) for call in calls]
     gathered.raise_all()
-    return tuple(one for one in given if one is not None)
+    return tuple(result for result in results if result is not None)

@@ -1,4 +1,4 @@
-"""Names on the Hugging Face hub that a plan asks for, and which of them are here already."""
+"""Hugging Face hub names that a plan uses, and the local snapshots of those in the cache."""
 
 import os
 from collections.abc import Iterator
@@ -24,32 +24,32 @@ class HubName:
     kind: Kind
     name: str
     place: str
-    """As sentences call it."""
+    """Its name in messages."""
 
 
 def to_fetch(plan: ExperimentPlan) -> tuple[HubName, ...]:
-    """Each that is no directory and not in the cache, once."""
-    named = {(one.kind, one.name): one for stage in plan.stages for one in _named(stage)}
-    return tuple(one for one in named.values() if newest_snapshot(one.kind, one.name) is None)
+    """The names that are neither a directory nor in the cache, each once."""
+    named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
+    return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
 
 
 def dataset_of(rows: Rows) -> str | None:
-    """The name on the hub that rows are read from; None for those that lie elsewhere."""
+    """The name on the hub that rows are read from; None if they are read from elsewhere."""
     is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
     return rows.path if is_dataset else None
 
 
 def is_offline() -> bool:
-    """Whether the hub must not be asked."""
+    """True if the hub must not be contacted."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF
 
 
-def refuse_offline(one: HubName) -> None:
-    """Raises: UserError when it is not here and may not be fetched."""
-    if is_offline() and newest_snapshot(one.kind, one.name) is None:
+def refuse_offline(hub_name: HubName) -> None:
+    """Raises UserError if a name is not in the cache and may not be downloaded."""
+    if is_offline() and newest_snapshot(hub_name.kind, hub_name.name) is None:
         raise UserError(
-            f"{one.place} is neither a directory nor in the hub's cache, and HF_HUB_OFFLINE keeps "
-            "it from being fetched: fetch it first, or unset the variable"
+            f"{hub_name.place} is neither a directory nor in the hub's cache, and HF_HUB_OFFLINE "
+            "keeps it from being fetched: fetch it first, or unset the variable"
         )
 
 
@@ -63,7 +63,7 @@ def newest_snapshot(kind: Kind, name: str) -> Path | None:
 
 
 def _named(stage: StagePlan) -> Iterator[HubName]:
-    """The policy's key is the last word on its own name."""
+    """Yields the stage's names; of a name used twice the last counts, so the policy comes late."""
     for position, model in enumerate(stage.auxiliary_models):
         if model.external is None:
             key = f"explorer.auxiliary_models[{position}].model_path"
@@ -77,8 +77,8 @@ def _named(stage: StagePlan) -> Iterator[HubName]:
 
 
 def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
-    """With what users call them; an auxiliary buffer is read where its rows are mixed in."""
-    yield from (("taskset", one) for one in (*stage.tasksets, *stage.eval_tasksets))
+    """The rows read, each with a noun for messages; the expert buffer only if it is mixed in."""
+    yield from (("taskset", taskset) for taskset in (*stage.tasksets, *stage.eval_tasksets))
     yield "experience buffer", stage.experience_buffer
     if stage.expert_buffer is not None:
         yield "auxiliary buffer", stage.expert_buffer

@@ -15,9 +15,9 @@ _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
 
 def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], list[str]]:
-    """The tree with all that can be filled in, and what is to be said of each key left out.
+    """Fills in the tree as far as possible; returns it with an error for each key left out.
 
-    Raises: UserError where what cannot be filled in cannot be left out either, as in a list.
+    Raises: UserError if a value that cannot be filled in cannot be left out, as in a list.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -58,7 +58,7 @@ def _reason(error: "OmegaConfBaseException") -> str:
         return "`???` stands for a value that is still to be given: write it"
     if isinstance(error, GrammarParseError):
         return (
-            "what follows `${` is no key and no variable: write ${model.model_path} or "
+            "what follows `${` is neither a key nor a variable: write ${model.model_path} or "
             "${oc.env:NAME,default}, or \\${ for the characters themselves"
         )
     return text

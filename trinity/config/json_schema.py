@@ -12,7 +12,7 @@ from trinity.config.shape import sections_below
 from trinity.config.status import Status, choices_of, mark_of, status_of
 
 INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
-"""What OmegaConf puts a value in the place of."""
+"""An expression that OmegaConf replaces by a value."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -68,8 +68,12 @@ def _property(
 
 
 def _others(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """What may stand there besides a name."""
-    return [one for one in schema.get("anyOf", []) if "enum" not in one and "const" not in one]
+    """The alternatives to a name."""
+    return [
+        option
+        for option in schema.get("anyOf", [])
+        if "enum" not in option and "const" not in option
+    ]
 
 
 def _plain(value: str) -> str:

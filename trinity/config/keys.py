@@ -1,4 +1,4 @@
-"""Places in a configuration: `stages[0].buffer.batch_size`, and the values that stand there."""
+"""Locations in a configuration, such as `stages[0].buffer.batch_size`, and their values."""
 
 import re
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ def dotted(location: Location) -> str:
 
 
 def parsed(key: str) -> Location:
-    """The location of such a text."""
+    """Parses a dotted key into its location."""
     return tuple(int(number) if number else name for number, name in _PART.findall(key))
 
 
 def top_of(location: Location) -> Location:
-    """Where the keys of a location's stage begin; the file's beginning for those of no stage."""
+    """The location of the stage that holds a key; empty for keys of no stage."""
     return location[:2] if location[:1] == ("stages",) else ()
 
 
 def general(location: Location) -> str:
-    """The key as documentation calls it: of no particular stage, position or name."""
+    """The key as the documentation writes it: of no particular stage, position or name."""
     inside = location[2:] if location[:1] == ("stages",) and len(location) > 2 else location
     return ".".join(part for part in inside if isinstance(part, str))
 
 
 def has(tree: Any, location: Location) -> bool:
-    """Whether anything stands there."""
+    """True if the tree has a value at the location."""
     for part in location:
         is_key = isinstance(tree, dict) and part in tree
         is_position = isinstance(tree, list) and isinstance(part, int) and part < len(tree)
@@ -43,23 +43,23 @@ def has(tree: Any, location: Location) -> bool:
 
 
 def existing(tree: Any, location: Location) -> Location:
-    """The part of a location that leads to something; pydantic goes on into its own types."""
+    """The part of a location that exists in the tree; pydantic's locations go on into its types."""
     while location and not has(tree, location):
         location = location[:-1]
     return location
 
 
 def get(tree: Any, location: Location) -> Any:
-    """What stands there, which must be something."""
+    """The value at the location, which must exist."""
     for part in location:
         tree = tree[part]
     return tree
 
 
 def put(tree: dict[str, Any], location: Location, value: Any) -> None:
-    """Set a value; sections on the way are made.
+    """Sets a value; creates sections on the way.
 
-    Raises: KeyError where something that is no section stands in the way.
+    Raises: KeyError if a value that is not a section is in the way.
     """
     place: Any = tree
     for part in location[:-1]:
@@ -70,13 +70,13 @@ def put(tree: dict[str, Any], location: Location, value: Any) -> None:
 
 
 def drop(tree: Any, location: Location) -> None:
-    """Remove what stands there, if anything does; items of lists stay."""
+    """Removes the value at the location, if there is one; items of lists stay."""
     if location and has(tree, location) and isinstance(location[-1], str):
         del get(tree, location[:-1])[location[-1]]
 
 
 def leaves(tree: Any, at: Location = ()) -> Iterator[tuple[Location, Any]]:
-    """Every value that is no section with keys."""
+    """Yields every value that is not a section with keys."""
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():
             yield from leaves(value, (*at, key))

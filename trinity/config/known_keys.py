@@ -1,4 +1,4 @@
-"""Which keys the configuration has, to offer the nearest one for a key that it has not."""
+"""Finds the nearest existing key, to suggest it for an unknown one."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Whether workflows and rewards are known, one's own are looked at; none of ours is imported."""
+"""Checks that workflows and rewards exist; imports users' own only, no built-in ones."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
 
 
 def check_known(plan: ExperimentPlan) -> None:
-    """Look every name up; `trinity.launch.names` looks at the parts themselves too.
+    """Looks up every name; `trinity.launch.names` also checks the parts themselves.
 
     Raises: UserError with a line for each name that is not known.
     """
@@ -24,10 +24,10 @@ def check_known(plan: ExperimentPlan) -> None:
 
 
 def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:
-    """Call each check with each taskset; a default that is wrong is told once a stage.
+    """Calls each check with each taskset; a wrong default is reported once per stage.
 
-    Files of users may read the variables of their stage when they are imported.
-    Raises: UserError with a line for each mistake.
+    Users' files may read the variables of their stage when they are imported.
+    Raises: UserError with a line for each error.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for stage in stages:
@@ -49,9 +49,9 @@ def _mistakes(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tupl
 
 @contextlib.contextmanager
 def _variables(stage: StagePlan) -> Iterator[None]:
-    """Those of `explorer.env_vars`, for the block."""
+    """Sets the variables of `explorer.env_vars` for the block."""
     before = dict(os.environ)
-    os.environ.update({name: str(it) for name, it in stage.config.explorer.env_vars.items()})
+    os.environ.update({name: str(value) for name, value in stage.config.explorer.env_vars.items()})
     try:
         yield
     finally:
@@ -69,7 +69,7 @@ def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
 def _check_workflow(taskset: ResolvedTaskset) -> None:
     WORKFLOWS.check(taskset.workflow)
     if taskset.workflow not in WORKFLOWS.builtins:
-        from trinity.workflows.workflow import Workflow  # which their own file has imported
+        from trinity.workflows.workflow import Workflow  # the user's file has imported it
 
         check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
 
@@ -79,6 +79,6 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
         return
     REWARDS.check(taskset.reward)
     if taskset.reward not in REWARDS.builtins:
-        from trinity.rewards.reward import check_reward  # takes numpy in, as their own file may
+        from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
 
         check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)

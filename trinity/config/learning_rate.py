@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 ScheduleKind = Literal["constant", "cosine", "linear", "inverse-square-root", "WSD"]
 AnnealStyle = Literal["linear", "cosine", "exponential", "minus_sqrt"]
 ANNEALED_SHARE = 0.1
-"""Of the steps, where WSD is not told how many."""
+"""Share of the steps that WSD anneals unless it is told how many."""
 
 
 class LearningRateSchedule(BaseModel):
@@ -31,12 +31,12 @@ class LearningRateSchedule(BaseModel):
 
     @property
     def needs_total(self) -> bool:
-        """Whether the rate depends on the number of steps."""
+        """True if the rate depends on the number of steps."""
         ends = self.kind in ("cosine", "linear", "WSD")
         return ends or (self.warmup_steps < 0 and self.warmup_ratio > 0)
 
     def at(self, step: int, total_steps: int | None) -> float:
-        """Rate of step `step`, from 1 on; steps beyond the total keep the last step's."""
+        """Rate of step `step`, counted from 1; steps beyond the total keep the last step's."""
         if step < 1:
             raise ValueError(f"train steps begin at 1, got {step}")
         if self.needs_total and total_steps is None:

@@ -8,7 +8,7 @@ from trinity.errors import UserError
 
 
 class Lengths(NamedTuple):
-    """Tokens."""
+    """Lengths in tokens."""
 
     model: int
     prompt: int
@@ -17,14 +17,14 @@ class Lengths(NamedTuple):
 
 
 def resolve_lengths(model: ModelConfig, stage: str) -> Lengths:
-    """Prompt and response share the sequence; what is missing is what the others leave."""
+    """Prompt and response share the sequence; a missing length is what the others leave."""
     return _resolve(model, model.min_response_tokens, "model", stage)
 
 
 def resolve_auxiliary_lengths(
     model: AuxiliaryModelConfig, of_policy: Lengths, at: str, stage: str
 ) -> Lengths:
-    """The policy's, but for what the model has of its own: without a total, the policy's parts."""
+    """The policy's lengths under the model's own; without a total, the policy's parts fill in."""
     shortest = model.min_response_tokens
     shortest = of_policy.min_response if shortest is None else shortest
     prompt, response = model.max_prompt_tokens, model.max_response_tokens
@@ -32,10 +32,10 @@ def resolve_auxiliary_lengths(
     if total is None:
         total = of_policy.model if prompt is None and response is None else None
         prompt, response = prompt or of_policy.prompt, response or of_policy.response
-    given = AuxiliaryModelConfig.model_construct(
+    merged = AuxiliaryModelConfig.model_construct(
         max_model_len=total, max_prompt_tokens=prompt, max_response_tokens=response
     )
-    return _resolve(given, shortest, at, stage)
+    return _resolve(merged, shortest, at, stage)
 
 
 def _resolve(

@@ -1,4 +1,4 @@
-"""On which line of a YAML text each key stands."""
+"""Line numbers of the keys of a YAML text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ class Entry:
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """Key to line; empty for a text that is no YAML."""
+    """Key to line; empty for a text that is not YAML."""
     return {entry.key: entry.line for entry in entries_of(text)}
 
 
 def entries_of(text: str) -> Iterator[Entry]:
-    """All of a text, in their order; none of a text that is no YAML."""
+    """Yields all entries of a text in order; none if the text is not YAML."""
     try:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.YAMLError:
@@ -35,8 +35,8 @@ def entries_of(text: str) -> Iterator[Entry]:
 
 
 def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iterator[Entry]:
-    if any(node is one for one in around):
-        return  # an alias of what it stands in
+    if any(node is ancestor for ancestor in around):
+        return  # an alias of a node that contains it
     inner = (*around, node)
     if isinstance(node, yaml.MappingNode):
         for name, value in sorted(node.value, key=lambda item: item[0].tag != _MERGE):

@@ -1,4 +1,4 @@
-"""A configuration from its YAML file, if a run can do all that it says."""
+"""Loads a configuration that a run can carry out in full from its YAML file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,17 +11,17 @@ from trinity.errors import UserError
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
-    """The file's configuration, interpolated; `overrides` go on top, by dotted key.
+    """Returns the file's interpolated configuration; `overrides` go on top, by dotted key.
 
     load_config("gsm8k.yaml", {"buffer.total_steps": 10})
 
-    Raises: UserError with a sentence for each mistake, or one for all that is planned.
+    Raises: UserError with a sentence for each error, or one for all planned keys.
     """
     return runnable(read_config(Path(path), overrides))
 
 
 def runnable(reading: Reading) -> Config:
-    """The configuration, if there is nothing in it that a run would have to leave out."""
+    """Returns the configuration if it has no errors and asks for nothing that is only planned."""
     if reading.mistakes:
         raise UserError("\n".join(reading.mistakes))
     assert reading.config is not None

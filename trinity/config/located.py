@@ -1,4 +1,4 @@
-"""Where in its file stands what a plan's mistakes speak of."""
+"""Adds the place in the file to a plan's errors."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
 
 
 def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
-    """Each line after `file:line: ` of the key that it names, or of the section around the key."""
+    """Prefixes each line with `file:line: ` of the key it names, or of the section around it."""
     return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
 
 
@@ -21,7 +21,7 @@ def _located(sentence: str, source: Source, stage_names: Sequence[str]) -> str:
 
 
 def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
-    """What the keys of the sentence's stage begin with in the file."""
+    """The prefix in the file of the keys of the sentence's stage."""
     stage = _STAGE.match(sentence)
     if stage is None or stage["name"] not in stage_names:
         return ""
@@ -29,7 +29,7 @@ def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
 
 
 def _origin(key: str, prefix: str, source: Source) -> str | None:
-    """The stage's own before the global one, a key before the section that it would stand in."""
+    """Looks up the stage's own key before the global one, and a key before its section."""
     while key:
         for place in (f"{prefix}{key}", key):
             if origin := source.origin(place):

@@ -1,4 +1,4 @@
-"""Section `log`: how much the services say."""
+"""Section `log`: how much the services log."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from trinity.config.status import NoEffect
 
 
 class LogConfig(Section):
-    """How much the services say."""
+    """Logging of the services."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""

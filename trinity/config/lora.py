@@ -17,7 +17,7 @@ class LoRAConfig(Section):
     """An adapter of low rank."""
 
     name: Annotated[str | None, NoEffect("there is one adapter")] = None
-    """How it is called."""
+    """Its name."""
     path: str | None = None
     """Directory of an adapter to start from, in peft's layout, whose rank, scale and layers it
     then has; else it starts at zero."""
@@ -50,5 +50,5 @@ class LoRAConfig(Section):
 
 def _names(text: str) -> Names:
     if _LIST.fullmatch(text.strip()):
-        return tuple(one.strip() for one in text.split(","))
+        return tuple(name.strip() for name in text.split(","))
     return text

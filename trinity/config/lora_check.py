@@ -1,4 +1,4 @@
-"""Whether the adapter that a stage trains can be had, and where it starts."""
+"""Checks the adapter that a stage trains, and finds the one it starts from."""
 
 import json
 import re
@@ -15,9 +15,9 @@ _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def located_adapter(model: ModelConfig, stage: str) -> str | None:
-    """Absolute directory of the adapter to start from; None where it starts at zero.
+    """Returns the absolute directory of the adapter to start from; None if it starts at zero.
 
-    Raises: UserError where there are several adapters, or one that cannot be trained.
+    Raises: UserError if there are several adapters, or one that cannot be trained.
     """
     if len(model.lora_configs) > 1:
         raise UserError(
@@ -45,8 +45,8 @@ def _check_pattern(key: str, names: Names, stage: str) -> None:
         re.compile(names)
     except re.error as error:
         raise UserError(
-            f"stage `{stage}`: `{KEY}`: `{key}: {names}` is no regular expression ({error}): "
-            "give names with commas in between, or mend it"
+            f"stage `{stage}`: `{KEY}`: `{key}: {names}` is not a regular expression ({error}): "
+            "give names with commas in between, or fix it"
         ) from error
 
 
@@ -56,15 +56,16 @@ def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
         if not (directory / name).is_file():
             raise UserError(f"{where} has no {name}: give an adapter's directory in peft's layout")
     try:
-        kept = json.loads((directory / _FILES[0]).read_bytes())
-        found = {"lora_rank": kept["r"], "lora_alpha": kept["lora_alpha"]}
-        is_plain = kept.get("peft_type") == "LORA" and not any(kept.get(key) for key in _BEYOND)
+        saved = json.loads((directory / _FILES[0]).read_bytes())
+        found = {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}
+        is_plain = saved.get("peft_type") == "LORA" and not any(saved.get(key) for key in _BEYOND)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where}: its {_FILES[0]} is damaged: save the adapter again") from error
-    if not is_plain or kept.get("bias", "none") != "none":
+    if not is_plain or saved.get("bias", "none") != "none":
         raise UserError(f"{where} is more than low-rank matrices: give a plain LoRA adapter")
-    for key, given in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):
-        if key in lora.model_fields_set and found[key] != given:
+    for key, configured in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):
+        if key in lora.model_fields_set and found[key] != configured:
             raise UserError(
-                f"{where} has {key} {found[key]}, not {given}: write that number, or leave it out"
+                f"{where} has {key} {found[key]}, not {configured}: write that number, or "
+                "leave it out"
             )

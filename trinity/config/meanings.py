@@ -1,4 +1,4 @@
-"""What a key means, as it is written under the field: read from the source, when someone asks."""
+"""Descriptions of keys: the texts under the fields, read from the source on first use."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ from trinity.config.section import Section
 
 
 def meaning_of(section: type[Section], name: str) -> str:
-    """The text under the field, of the class that declares it last."""
+    """The text under a field, taken from the most derived class that has one."""
     for declared in section.__mro__:
         if issubclass(declared, Section) and (text := _texts(declared).get(name)):
             return text

@@ -1,4 +1,4 @@
-"""Stages laid deeply over the global configuration."""
+"""Merges stages deeply over the global configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def _laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> Conf
 
 
 def deep_merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """`below` with the keys of `above` in it; what is no mapping is replaced whole."""
+    """`below` with the keys of `above` in it; other values than mappings are replaced whole."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)

@@ -63,11 +63,11 @@ class ModelConfig(Section):
     ] = None
     """Base of the position embeddings."""
     tinker: TinkerConfig = usual(TinkerConfig)
-    """A service of others that rolls out and trains."""
+    """An external service that rolls out and trains."""
     external_model: ExternalModelConfig = usual(ExternalModelConfig)
-    """A model of others that is evaluated."""
+    """A model served elsewhere that is evaluated."""
 
     @property
     def lora(self) -> LoRAConfig | None:
-        """The adapter that is trained; None where all weights are."""
+        """The trained adapter; None if all weights are trained."""
         return self.lora_configs[0] if self.lora_configs else None

@@ -1,4 +1,4 @@
-"""Whether a model's directory holds what the engines will ask of it."""
+"""Checks that a model's directory holds everything that the engines need."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ _NAMED_TEMPLATES = TypeAdapter(list[_NamedTemplate])
 
 
 class _Architecture(BaseModel):
-    """What matters here of a model's `config.json`."""
+    """The fields of a model's `config.json` that are checked."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -40,14 +40,14 @@ class _Architecture(BaseModel):
 
     @property
     def head_size(self) -> int | None:
-        """Width of an attention head; None if the model does not say it in the usual way."""
+        """Width of an attention head; None if the config does not give it in the usual way."""
         if self.head_dim or self.hidden_size is None or self.num_attention_heads is None:
             return self.head_dim
         return self.hidden_size // self.num_attention_heads
 
 
 def check_model(stage: StagePlan) -> None:
-    """Raise for the first thing that is missing or does not fit."""
+    """Checks the policy's model; raises for the first thing that is missing or does not fit."""
     if stage.external_model is not None:
         return
     if stage.chat_template is not None:
@@ -65,7 +65,7 @@ def check_model(stage: StagePlan) -> None:
 
 
 def check_auxiliary_model(stage: StagePlan, position: int) -> None:
-    """The same for a model beside the policy."""
+    """Checks a model beside the policy in the same way."""
     model, at = stage.auxiliary_models[position], f"explorer.auxiliary_models[{position}]"
     if model.external is not None:
         return
@@ -82,7 +82,7 @@ def check_auxiliary_model(stage: StagePlan, position: int) -> None:
 
 
 def check_critic(stage: StagePlan) -> None:
-    """The same for a critic with a model of its own: it must read the policy's tokens."""
+    """Checks a critic that has a model of its own, which must read the policy's tokens."""
     path = stage.critic_model_path
     if path is None or path == stage.model_path:
         return
@@ -138,7 +138,7 @@ def _check_weights(directory: Path) -> None:
 
 
 def _check_safetensors(file: Path) -> None:
-    """The header must be whole and the file as long as it says; the weights are not read."""
+    """Checks that the header is whole and the file as long as it says; weights are not read."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -146,7 +146,7 @@ def _check_safetensors(file: Path) -> None:
             header = json.loads(stream.read(length)) if length <= size - 8 else {}
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no safetensors file: save the model again") from error
+        raise UserError(f"{file} is not a safetensors file: save the model again") from error
     if not ends or size != 8 + length + max(ends):
         raise UserError(f"{file} is cut short or damaged: copy or save the model again")
 
@@ -181,11 +181,11 @@ def _templates_by_name(template: object, directory: Path) -> dict[str, str]:
             f"the chat template of the tokenizer in {directory} is neither a text nor a list of "
             "names and templates: save the tokenizer again"
         ) from error
-    return {f"`{one.name}` ": one.template for one in named}
+    return {f"`{entry.name}` ": entry.template for entry in named}
 
 
 def _own_template(directory: Path) -> object:
-    """The tokenizer's template: a text, or something else where there are several by name."""
+    """The tokenizer's template: a text, or another value if there are several by name."""
     file = directory / "chat_template.jinja"
     try:
         if file.is_file():

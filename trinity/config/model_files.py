@@ -1,4 +1,4 @@
-"""Where the model is: a directory, or a name on the hub that may be in the local cache."""
+"""Finds models: a directory, or a name on the hub that may be in the local cache."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def located_model(model: ModelConfig, stage: str) -> str:
-    """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays what it is."""
+    """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays unchanged."""
     path = model.model_path
     if not path:
         raise UserError(
@@ -23,7 +23,7 @@ def located_model(model: ModelConfig, stage: str) -> str:
 
 
 def located_if_given(model: ModelConfig) -> str:
-    """The same where another model stands in for it; empty where there is none."""
+    """The same, but empty if there is none: for a policy that another model replaces."""
     return _located(model.model_path) if model.model_path else ""
 
 
@@ -61,7 +61,7 @@ def chat_template_of(model: ModelConfig, stage: str) -> str | None:
     try:
         return Path(model.chat_template_path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(
             f"stage `{stage}`: `model.chat_template_path: {model.chat_template_path}` "
             f"cannot be read ({why}): give a text file, from {Path.cwd()} on or by its whole path"

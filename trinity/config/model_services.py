@@ -1,4 +1,4 @@
-"""Subsections of `model` for models that others serve."""
+"""Subsections of `model` for models served elsewhere."""
 
 from typing import Annotated
 
@@ -29,18 +29,18 @@ class TinkerConfig(Section):
 
 
 class ExternalAccessConfig(Section):
-    """Where a model is that others serve behind an OpenAI-compatible address."""
+    """Access to a model served elsewhere behind an OpenAI-compatible address."""
 
     base_url_env: str = Field(default="OPENAI_BASE_URL", min_length=1)
     """Environment variable of the explorer that holds the address, up to `/v1`."""
     api_key_env: str = Field(default="OPENAI_API_KEY", min_length=1)
     """Environment variable of the explorer that holds the key."""
     model_name: str | None = None
-    """How the model is called there."""
+    """Name of the model there."""
 
 
 class ExternalModelConfig(ExternalAccessConfig):
-    """A model of others in the place of the policy."""
+    """A model served elsewhere in the place of the policy."""
 
     enable: bool = False
     """Evaluate it, in `mode: bench`, or explore with it, in `mode: explore`; the same as
@@ -48,7 +48,7 @@ class ExternalModelConfig(ExternalAccessConfig):
 
 
 class AuxiliaryExternalConfig(ExternalAccessConfig):
-    """A model of others beside the policy."""
+    """A model served elsewhere beside the policy."""
 
     enable: Annotated[bool, NoEffect("`engine_type: external` of the same model says so")] = False
-    """Whether others serve it."""
+    """Whether it is served elsewhere."""

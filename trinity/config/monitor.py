@@ -11,7 +11,7 @@ from trinity.config.status import Choices
 
 
 class MonitorConfig(Section):
-    """Where metrics go."""
+    """Destination of the metrics."""
 
     monitor_type: Annotated[
         Literal["tensorboard", "wandb", "mlflow", "none"],
@@ -29,6 +29,6 @@ class MonitorConfig(Section):
     """Where the monitor keeps its files."""
 
     @field_serializer("monitor_args", when_used="json")
-    def _without_secrets(self, given: Args) -> Args:
-        """What is kept or sent as JSON; only the process that read the file needs them."""
-        return {name: value for name, value in given.items() if not is_secret(name)}
+    def _without_secrets(self, arguments: Args) -> Args:
+        """Leaves secrets out of JSON; only the process that read the file needs them."""
+        return {name: value for name, value in arguments.items() if not is_secret(name)}

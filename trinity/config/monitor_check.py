@@ -1,4 +1,4 @@
-"""Whether a monitor takes its arguments, and can be used from this machine."""
+"""Checks that a monitor takes its arguments and can be used from this machine."""
 
 import importlib.util
 import netrc
@@ -16,14 +16,14 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "mlflow": ("uri", "username", "password"),
 }
 OF_ANY = tuple(name for names in ARGUMENTS.values() for name in names)
-"""Left unread by `tensorboard` and `none`, which a trial may put in the place of another one."""
+"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
 """Values of WANDB_MODE."""
 
 
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
-    """Raises: UserError with a line for each argument that is not taken."""
+    """Checks a monitor's arguments; raises UserError with a line for each wrong one."""
     known = ARGUMENTS.get(monitor.monitor_type, OF_ANY)
     mistakes = [
         f"stage `{stage}`: {wrong}"
@@ -44,14 +44,14 @@ def _mistake(monitor: str, name: str, value: object, known: tuple[str, ...]) -> 
 
 
 def check_monitor(config: MonitorConfig) -> None:
-    """Raises: UserError when the monitor cannot be used from here, whatever it would answer."""
+    """Checks the package and the key; raises UserError if either is missing on this machine."""
     check_package(config)
     if config.monitor_type == "wandb":
         _check_key(config)
 
 
 def check_package(config: MonitorConfig) -> None:
-    """Raises: UserError when what the monitor needs is not installed; nothing is imported."""
+    """Raises UserError if the monitor's package is not installed; nothing is imported."""
     name = config.monitor_type
     if name in ("wandb", "mlflow") and importlib.util.find_spec(name) is None:
         raise UserError(
@@ -61,7 +61,7 @@ def check_package(config: MonitorConfig) -> None:
 
 
 def _check_key(config: MonitorConfig) -> None:
-    """W&B would ask at the terminal for what is missing, or refuse the run much later."""
+    """Requires a key: W&B would ask for it at the terminal, or refuse the run much later."""
     address = config.monitor_args.get("base_url") or os.environ.get("WANDB_BASE_URL")
     has_key = config.monitor_args.get("api_key") or os.environ.get("WANDB_API_KEY")
     if has_key or os.environ.get("WANDB_MODE", "online") in WITHOUT_A_KEY:

@@ -1,4 +1,4 @@
-"""The nearest valid name for one that is not."""
+"""Suggestions of the nearest valid name for an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ FEW = 4
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name most like `name`, if any is."""
+    """The valid name most similar to `name`, if any is similar."""
     return next(iter(difflib.get_close_matches(name, list(valid), n=1)), None)
 
 
@@ -19,7 +19,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
         return f": did you mean `{near}`?"
     if not names:
         return ": remove it"
-    shown = [f"`{n}`" for n in names]
+    shown = [f"`{valid_name}`" for valid_name in names]
     return (
         ": give " + " or ".join(shown) if len(names) <= FEW else f": give one of {', '.join(shown)}"
     )

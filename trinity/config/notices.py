@@ -1,4 +1,4 @@
-"""What a file is told besides its mistakes: keys that do nothing, are called otherwise, or wait."""
+"""Notices on a file besides errors: keys without effect, renamed keys and planned keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,22 +9,22 @@ from trinity.config.status import Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One key that does not act as it is written."""
+    """A key that does not act as written."""
 
     status: Status
     key: str
-    """As the user calls it."""
+    """The key as the user wrote it."""
     value: Any
     place: str
     """`in file:line`."""
     line: int
-    """0 where it stands on the command line."""
+    """0 for the command line."""
     text: str
-    """The reason; of a renamed key the new name."""
+    """The reason; for a renamed key, the new name."""
 
     @property
     def what(self) -> str:
-        """The key, with its value where that is short."""
+        """The key, with its value if that is short."""
         value = shown(self.key, self.value)
         is_short = not isinstance(self.value, dict | list | tuple) and len(value) <= 40
         return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"

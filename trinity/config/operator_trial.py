@@ -1,4 +1,4 @@
-"""An operator called once on next to nothing: what it says against its arguments is said early."""
+"""Trial call of an operator on a tiny batch: bad arguments are found before the run starts."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from trinity.operators.rollouts import Rollouts
 
 
 def try_operator(name: str, args: Args) -> None:
-    """What samples say is not made up: an operator that reads it is asked for its needs alone.
+    """Calls an operator once; one that reads texts is only asked for its needs.
 
     Raises: UserError when it does not take a value.
     """

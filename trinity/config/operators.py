@@ -1,4 +1,4 @@
-"""Experience operators by name, with their arguments, looked at before anything starts."""
+"""Experience operators by name, with their arguments checked before anything starts."""
 
 from trinity.algorithm.forms import Form, form_of
 from trinity.algorithm.signature import Signature, read_signature
@@ -25,12 +25,14 @@ KEY = "data_processor.experience_pipeline.operators"
 def resolve_operators(
     operators: tuple[OperatorConfig, ...], service: ServiceConfig, stage: str
 ) -> tuple[ResolvedOperator, ...]:
-    """All operators with all their arguments.
+    """Returns all operators with all their arguments.
 
-    Raises: UserError naming the stage and what cannot be.
+    Raises: UserError naming the stage and each setting that cannot be used.
     """
     try:
-        return tuple(_resolved(one, service, f"{KEY}[{i}]") for i, one in enumerate(operators))
+        return tuple(
+            _resolved(config, service, f"{KEY}[{i}]") for i, config in enumerate(operators)
+        )
     except UserError as error:
         raise UserError(f"stage `{stage}`: {error}") from error
 
@@ -52,7 +54,7 @@ def _resolved(config: OperatorConfig, service: ServiceConfig, key: str) -> Resol
 
 
 def _with_server(config: OperatorConfig, service: ServiceConfig) -> Args:
-    """What stands in another section is an argument too."""
+    """Adds the server's address, which is configured in another section."""
     if config.name != DATA_JUICER or "server_url" in config.args:
         return config.args
     url = service.data_juicer.server_url if service.data_juicer else None
@@ -70,7 +72,7 @@ def _path(name: str) -> str:
 
 
 def _own_signature(name: str, key: str) -> Signature:
-    """A user's function is imported, as its errors are better found now than in a service."""
+    """Imports a user's function, so that its errors are found now and not in a service."""
     if "." not in name:
         load_plugins(plugin_dirs_from_environment())
     if "." not in name and name not in OPERATORS.names():
@@ -86,7 +88,7 @@ def _own_signature(name: str, key: str) -> Signature:
 
 
 def _check_values(name: str, args: Args, key: str) -> None:
-    """An operator with its own values takes them, and numpy stays where it is."""
+    """Tries a built-in operator that has arguments; numpy is imported only then."""
     from trinity.config.operator_trial import try_operator
 
     try:

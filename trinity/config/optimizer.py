@@ -14,7 +14,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """The optimizer and the learning rate's way over the steps."""
+    """The optimizer and the learning rate's schedule over the steps."""
 
     old_names: ClassVar[Mapping[str, Renamed]] = {
         "warmup_style": Renamed("lr_scheduler_type"),
@@ -28,7 +28,7 @@ class OptimizerConfig(Section):
     lr_warmup_steps_ratio: Fraction = 0.0
     """Warm-up as a fraction of the stage's train steps."""
     min_lr_ratio: Fraction = 0.01
-    """Learning rate of the last step over `lr`; nothing to `constant`."""
+    """Learning rate of the last step over `lr`; not used by `constant`."""
     lr_scheduler_type: Annotated[
         ScheduleKind, Choices(aliases={"inverse_square_root": "inverse-square-root"})
     ] = "constant"

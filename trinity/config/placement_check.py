@@ -1,11 +1,11 @@
-"""Whether engines and ranks fit the machines, where GPUs are named."""
+"""Checks that engines and ranks fit the machines, if the cluster has GPUs."""
 
 from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 
 
 def check_placement(plan: StagePlan) -> None:
-    """Raises: UserError naming the setting."""
+    """Checks a stage's placement; raises UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
     from trinity.sizing.demand import demand_of, machines_of

@@ -1,4 +1,4 @@
-"""What follows from a configuration: the object that services act on, as JSON on the wire."""
+"""The plan derived from a configuration: services act on it; it travels as JSON."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ Role = Literal["trainer", "explorer"]
 
 
 class StagePlan(Derived):
-    """One stage: its merged configuration and what follows from it.
+    """One stage: its merged configuration and the values derived from it.
 
     stage = ExperimentPlan.model_validate_json(text).stages[0]
     stage.required_version(explore_step=5)
@@ -43,12 +43,12 @@ class StagePlan(Derived):
     name: str
     mode: Mode
     roles: tuple[Role, ...]
-    """The services whose end ends the stage."""
+    """The services whose completion ends the stage."""
     config: Config
     """The merged configuration of this stage, without `stages`."""
     algorithm: ResolvedAlgorithm
     operators: tuple[ResolvedOperator, ...] = ()
-    """What shapes the explorer's experiences, in order, before the advantage function."""
+    """Operators on the explorer's experiences, in order, before the advantage function."""
     model_path: str
     """Absolute directory or hub name; a later stage starts from the weights of the one before."""
     start_checkpoint: str | None = None
@@ -66,7 +66,7 @@ class StagePlan(Derived):
     train_batch_size: int
     """Experiences (mode train: rows) of one train step."""
     num_expert_rows: int = 0
-    """How many of them are rows of data that stand beside the explorer's."""
+    """How many of them are rows of data beside the explorer's."""
     rows_per_explore_step: int
     """Experiences that one explore step makes at least, if none is filtered; 0 without explorer."""
     total_explore_steps: int | None
@@ -77,7 +77,7 @@ class StagePlan(Derived):
     max_token_len_per_gpu: int
     """Tokens of one micro-batch."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
-    """What the explorer trains on; none in mode train."""
+    """Tasks that are explored to train on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
     eval_interval: int
     """Explore steps between evaluations, each of which has a version of the weights."""
@@ -85,25 +85,25 @@ class StagePlan(Derived):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
     """Rows of data that are mixed in."""
     auxiliary_models: tuple[AuxiliaryModel, ...] = ()
-    """Models that workflows may ask beside the policy."""
+    """Models that workflows may call beside the policy."""
     external_model: ExternalAccess | None = None
-    """What is evaluated or explored with in place of the policy, if others serve it."""
+    """A model served elsewhere that replaces the policy in evaluation or exploring, if any."""
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
-    """Means nothing without a critic."""
+    """Not used without a critic."""
     stored_batches: StoredBatches | None = None
-    """What is trained on again, in place of anything new."""
+    """Recorded batches that are trained again, in place of new ones."""
     stored_rollouts: StoredRollouts | None = None
-    """What is trained on, where an earlier stage or run explored for it."""
+    """Experiences of an earlier stage or run that the stage trains on, if any."""
     benched: BenchedRun | None = None
-    """Whose checkpoints are evaluated, in mode bench."""
+    """The run whose checkpoints are evaluated, in mode bench."""
     served: ServedRun | None = None
-    """Whose weights are served, in mode serve; None serves the model alone."""
+    """The run whose weights are served, in mode serve; None serves the model alone."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_one_taskset(cls, values: Any) -> Any:
-        """Plans that were stored when a stage had one taskset at most."""
+        """Reads plans that were stored when a stage had at most one taskset."""
         if isinstance(values, Mapping) and "taskset" in values:
             rest = {name: value for name, value in values.items() if name != "taskset"}
             single = values["taskset"]
@@ -112,12 +112,12 @@ class StagePlan(Derived):
 
     @property
     def taskset(self) -> ResolvedTaskset | None:
-        """The first of those that the explorer trains on."""
+        """The first taskset that is trained on, if any."""
         return self.tasksets[0] if self.tasksets else None
 
     @property
     def lora(self) -> LoRAConfig | None:
-        """The adapter that is trained; None where all weights are."""
+        """The trained adapter; None if all weights are trained."""
         return self.config.model.lora
 
     @property
@@ -127,47 +127,47 @@ class StagePlan(Derived):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether anything looks at the model the stage started from."""
+        """True if anything uses the model that the stage started from."""
         return self.algorithm.needs_reference
 
     @property
     def needs_critic(self) -> bool:
-        """Whether a value model is trained beside the policy."""
+        """True if a value model is trained beside the policy."""
         return self.algorithm.needs_critic
 
     @property
     def needs_rollout(self) -> bool:
-        """Whether the stage has an explorer."""
+        """True if the stage has an explorer."""
         return "explorer" in self.roles
 
     @property
     def has_rollouts(self) -> bool:
-        """Whether its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
+        """True if its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
         if self.needs_rollout or self.stored_rollouts is not None:
             return True
         return self.stored_batches is not None and self.taskset is not None
 
     @property
     def needs_training(self) -> bool:
-        """Whether a trainer gives out the weights; else there are those the stage starts with."""
+        """True if a trainer publishes weights; else the stage keeps those it starts with."""
         return "trainer" in self.roles
 
     @property
     def num_rollout_gpus(self) -> int:
-        """GPUs of one explorer's engines of all models, where there are any."""
+        """GPUs of one explorer's engines of all models, if the machines have GPUs."""
         explorer = self.config.explorer
         own = 0 if self.external_model is not None else explorer.rollout_model.num_gpus
         return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
     def sends_weights(self) -> bool:
-        """Whether weights go from the trainer's memory to engines, and not through files alone."""
+        """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
         return has_both and self.config.synchronizer.sync_method == "nccl"
 
     @property
     def num_rollout_rows(self) -> int:
-        """Rows of one train step that rollouts give."""
+        """Rows of one train step that come from rollouts."""
         return self.train_batch_size - self.num_expert_rows
 
     @property
@@ -177,46 +177,46 @@ class StagePlan(Derived):
 
     @property
     def replay(self) -> ResolvedReplay | None:
-        """How experiences are ordered and trained again; None where they are in order, once."""
+        """Order and reuse of experiences; None if they are trained in order, once."""
         return self.experience_buffer.replay
 
     @property
     def num_fresh_rows(self) -> int:
-        """Rollouts that are due for one train step; what else a batch has was trained before."""
+        """New rollouts of one train step; the rest of a batch was trained before."""
         return fresh_rows(self.replay, self.num_rollout_rows, self.rows_per_explore_step)
 
     @property
     def expert_buffer(self) -> ResolvedExperienceBuffer | None:
-        """Where the rows of data beside the explorer's come from, if a batch has such."""
+        """The source of the rows of data that batches mix in, if any."""
         name = self.algorithm.sampling.expert_buffer
-        return next((one for one in self.auxiliary_buffers if one.name == name), None)
+        return next((buffer for buffer in self.auxiliary_buffers if buffer.name == name), None)
 
     @property
     def is_driven(self) -> bool:
-        """Whether versions come when somebody asks or has one, and not by the steps' numbers."""
+        """True if versions come on request or when ready, and not by the steps' numbers."""
         return self.needs_training and self.config.synchronizer.sync_style != "fixed"
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether rollouts go on while what they are made with is trained."""
+        """True if rollouts go on while the model they are made with is trained."""
         return self.is_driven or self.config.synchronizer.sync_offset > 0
 
     def asks_for_version(self, explore_step: int) -> bool:
-        """Whether `explore_step` begins with newer weights, where explorers ask for them."""
+        """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""
         sync = self.config.synchronizer
         steps = explore_step - 1 - sync.sync_offset
         asks = self.is_driven and sync.sync_style == "explorer_driven"
         return asks and steps > 0 and steps % sync.sync_interval == 0
 
     def oldest_version(self, train_step: int) -> int:
-        """Oldest weights whose rows `train_step` trains on."""
+        """Version of the oldest weights whose rows `train_step` trains on."""
         most = self.algorithm.sampling.max_staleness
         return 0 if most is None else max(train_step - most - 1, 0)
 
     def required_version(self, explore_step: int) -> int:
-        """Version of the weights that explore step `explore_step`, from 1 on, rolls out.
+        """Version of the weights that explore step `explore_step`, counted from 1, rolls out.
 
-        Where versions are not tied to steps, the one that `fixed` would take: an estimate.
+        If versions are not tied to steps, this is an estimate: the version `fixed` would take.
         """
         if not self.needs_training:
             return 0
@@ -244,7 +244,7 @@ class StagePlan(Derived):
         return train_steps_from(rows, self.num_fresh_rows, buffer.short_batch)
 
     def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
-        """Rate of train step `step`, from 1 on; the total counts where the plan has none."""
+        """Rate of train step `step`, counted from 1; the total is used if the plan has none."""
         return self.lr_schedule.at(step, self.total_train_steps or total_train_steps)
 
     def critic_learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
@@ -253,7 +253,7 @@ class StagePlan(Derived):
 
 
 class ExperimentPlan(Derived):
-    """The experiment: where it lives and its stages."""
+    """The experiment: its directory and its stages."""
 
     tenant: str
     label: str
@@ -265,7 +265,7 @@ class ExperimentPlan(Derived):
 
     @property
     def num_rollout_gpus(self) -> int:
-        """GPUs that an explorer has throughout: those of the stage that takes most."""
+        """GPUs that an explorer holds throughout: those of the stage that needs most."""
         sizes = [stage.num_rollout_gpus for stage in self.stages if stage.needs_rollout]
         return max(sizes, default=0)
 

@@ -1,4 +1,4 @@
-"""The parts of a plan: what tasksets, buffers, models and other runs come to."""
+"""The parts of a plan: tasksets, buffers, models and other runs, fully resolved."""
 
 from typing import Literal
 
@@ -18,13 +18,13 @@ from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 
 class Derived(BaseModel):
-    """Written down as JSON, read by services, changed by nobody."""
+    """Base of immutable values that are stored as JSON and read by services."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Sampling(Derived):
-    """How one taskset's responses are sampled, all defaults filled in."""
+    """Sampling of one taskset's responses, with all defaults filled in."""
 
     temperature: float
     top_p: float
@@ -34,7 +34,7 @@ class Sampling(Derived):
     min_tokens: int
     repetition_penalty: float = 1.0
     logprobs: int = 0
-    """Likeliest tokens told at each position."""
+    """Number of likeliest tokens reported at each position."""
 
 
 class Selector(Derived):
@@ -55,7 +55,7 @@ class ResolvedTaskset(Derived):
     path: str | None
     """Absolute, `owner/name` on the hub, or a database's address; None for what clients submit."""
     table: str | None = None
-    """Of a database."""
+    """Table of a database."""
     split: str
     subset_name: str | None
     is_eval: bool
@@ -75,7 +75,7 @@ class ResolvedTaskset(Derived):
 
 
 class ResolvedReplay(Derived):
-    """How experiences are ordered, and whether they are trained more than once."""
+    """Order of experiences, and their reuse if they are trained more than once."""
 
     priority_fn: str
     priority_fn_args: Args
@@ -86,21 +86,21 @@ class ResolvedReplay(Derived):
 
 
 class ResolvedExperienceBuffer(Derived):
-    """Where the trainer's rows come from."""
+    """Source of the trainer's rows."""
 
     name: str
     storage_type: Literal["queue", "file", "sql"]
     path: str | None
     """Absolute, `owner/name` on the hub, or a database's address; None for an explorer's."""
     table: str | None = None
-    """Of a database."""
+    """Table of a database."""
     split: str
     subset_name: str | None
     format: FormatConfig
     selector: Selector
     max_read_timeout: float
     replay: ResolvedReplay | None = None
-    """None where experiences are trained in order, once."""
+    """None if experiences are trained in order, once."""
     task_pipeline: ResolvedTaskPipeline | None = None
     """What is done to rows of data before any of them is trained."""
 
@@ -117,7 +117,7 @@ class ResolvedAlgorithm(Derived):
     advantage_fn: str
     advantage_fn_args: Args
     advantage_in_trainer: bool
-    """Whether the trainer computes it over the whole batch; else the buffer, group by group."""
+    """True if the trainer computes it over the whole batch; else the buffer, group by group."""
     policy_loss_fn: str
     policy_loss_fn_args: Args
     kl_penalty_fn: KlFn
@@ -132,16 +132,16 @@ class ResolvedAlgorithm(Derived):
     loss_agg_mode: LossAggMode
     needs_critic: bool
     can_balance_batch: bool
-    """Whether rows may be dealt to ranks and micro-batches in any order."""
+    """True if rows may be dealt to ranks and micro-batches in any order."""
     bypass_old_logprobs: bool
-    """Whether old log-probabilities are the rollout's; else the proximal ones."""
+    """True if old log-probabilities are the rollout's; else the proximal ones."""
     rollout_correction: CorrectionSettings
 
     @property
     def sampling(self) -> SampleStrategy:
-        """Which rows a batch may hold.
+        """The strategy that chooses the rows of a batch.
 
-        Raises: UserError when there is no such strategy, or it refuses its arguments.
+        Raises: UserError if there is no such strategy, or if it rejects its arguments.
         """
         if self.sample_strategy not in SAMPLE_STRATEGIES.builtins:
             raise UserError(f"there is no sample strategy `{self.sample_strategy}`")
@@ -149,13 +149,13 @@ class ResolvedAlgorithm(Derived):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether anything looks at the model that the stage started from."""
+        """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
         return uses or self.policy_loss_fn == "dpo"
 
     @property
     def needs_proximal(self) -> bool:
-        """Whether the trainer computes log-probabilities of its own before the step."""
+        """True if the trainer computes log-probabilities of its own before the step."""
         chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
         return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
@@ -173,7 +173,7 @@ def fresh_rows(
 ) -> int:
     """Rollouts of one train step that were not trained before, if every run gives its row.
 
-    A batch that fills up with others waits for no more than one explore step.
+    A batch that fills up with reused rows waits for no more than one explore step.
     """
     if replay is None or replay.cooldown_steps is None or not rows_per_explore_step:
         return num_rollout_rows
@@ -181,7 +181,7 @@ def fresh_rows(
 
 
 class ExternalAccess(Derived):
-    """Where a model is that others serve; the key is in the explorer's environment alone."""
+    """Access to a model served elsewhere; the key is only in the explorer's environment."""
 
     base_url_env: str
     api_key_env: str
@@ -192,11 +192,11 @@ class AuxiliaryModel(Derived):
     """A model beside the policy, whose weights stay as they are."""
 
     name: str
-    """As the user calls it, else where it stands."""
+    """The user's name for it, else its position in the list."""
     model_path: str
-    """Absolute directory or hub name; of a model that others serve its name there."""
+    """Absolute directory or hub name; for a model served elsewhere, its name there."""
     external: ExternalAccess | None = None
-    """Where it is, if others serve it."""
+    """Access to it, if it is served elsewhere."""
     max_model_len: int
     max_prompt_tokens: int
     truncates_prompts: bool
@@ -222,13 +222,13 @@ class StoredRollouts(Derived):
     experiment_id: str = ""
     """Empty for the experiment that the plan belongs to."""
     stage: str
-    """Empty until the run is known that it belongs to."""
+    """Empty until the run that it belongs to is known."""
     run: str = ""
     """Label of another run; empty for a stage of the same one."""
 
     @property
     def words(self) -> str:
-        """As sentences call it."""
+        """Its name in messages."""
         return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
 
 
@@ -238,7 +238,7 @@ class BenchedRun(Derived):
     experiment_id: str
     stage: str
     known_versions: tuple[int, ...] = ()
-    """Evaluated before, and not again."""
+    """Versions evaluated before, which are not evaluated again."""
 
 
 class ServedRun(Derived):

@@ -1,4 +1,4 @@
-"""From a configuration to the plan of an experiment."""
+"""Derives the plan of an experiment from its configuration."""
 
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from trinity.errors import UserError
 
 
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:
-    """All that follows from `config`; `now` names a run that must not continue an old one."""
+    """Returns the plan; `now` names a run that must not continue an old one."""
     merged = stages_of(config)
     rollout = largest_rollout(merged)
     planned = all_of([partial(_planned, stage, config.trainer, rollout) for stage in merged])
@@ -43,7 +43,7 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
 
 
 def _planned(stage: Stage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
-    """With the checkpoint that the first stage begins with."""
+    """Plans a stage, with the checkpoint that the first one begins with."""
     start = _start_of(stage, above)
     return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
 

@@ -1,4 +1,4 @@
-"""What can be known to fail before any engine starts."""
+"""Checks for failures that can be found before any engine starts."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from trinity.errors import UserError
 
 
 def check_inputs(plan: ExperimentPlan) -> None:
-    """Look at the run's directory, models and data; raise with a line for each mistake."""
+    """Checks the run's directory, models and data; raises UserError with a line for each error."""
     mistakes: list[str] = []
     for what, check in _checks(plan):
         try:
@@ -33,7 +33,7 @@ def check_inputs(plan: ExperimentPlan) -> None:
 
 
 def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Each check with the beginning of its sentence."""
+    """Yields each check with the beginning of its message."""
     yield "", partial(_check_writable, Path(plan.job_dir))
     yield "", partial(check_monitor, plan.stages[0].config.monitor)
     for stage in plan.stages:

@@ -1,4 +1,4 @@
-"""Where a queue of tasks may stand: alone, in its own order, with an end that somebody gave."""
+"""Checks on queues of tasks: alone in a stage, in their own order, with a given end."""
 
 from collections.abc import Sequence
 
@@ -9,30 +9,31 @@ from trinity.errors import UserError
 
 
 def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -> None:
-    """Nobody knows how long a queue gets, and its order is that of its arrival."""
-    for one in tasksets:
-        if one.storage_type != "queue":
+    """Checks a queue: its length is unknown in advance, and its order is the order of arrival."""
+    for taskset in tasksets:
+        if taskset.storage_type != "queue":
             continue
         if len(tasksets) > 1:
             raise UserError(
-                f"{key}`: `{one.name}` is a queue, which cannot be mixed with other tasksets: "
+                f"{key}`: `{taskset.name}` is a queue, which cannot be mixed with other tasksets: "
                 "submit all tasks to it, or give it a stage of its own"
             )
-        if one.selector.selector_type != "sequential":
+        if taskset.selector.selector_type != "sequential":
             raise UserError(
-                f"{key}`: `{one.name}` is a queue, which gives tasks as they come: "
+                f"{key}`: `{taskset.name}` is a queue, which gives tasks as they come: "
                 "remove its `data_selector`"
             )
         if config.buffer.total_steps is None and config.trainer.total_steps is None:
             raise UserError(
-                f"{key}`: `{one.name}` is a queue, which has no epochs: give `buffer.total_steps`"
+                f"{key}`: `{taskset.name}` is a queue, which has no epochs: give "
+                "`buffer.total_steps`"
             )
 
 
-def check_evaluated(given: TasksetConfig, key: str, *, is_eval: bool) -> None:
-    """An evaluation is of the same tasks, whenever it is."""
-    if is_eval and given.storage_type == "queue":
+def check_evaluated(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
+    """Rejects a queue for evaluation, which needs the same tasks every time."""
+    if is_eval and taskset.storage_type == "queue":
         raise UserError(
-            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue has "
-            "not: give client"
+            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue "
+            "does not have: give client"
         )

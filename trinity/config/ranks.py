@@ -1,4 +1,4 @@
-"""How many training processes a stage gets."""
+"""Number of training processes of a stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from trinity.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The GPUs that the explorer has, in all stages alike: services start once a run."""
+    """The explorer's GPUs, the same in all stages: services start once per run."""
 
     num_gpus: int
     stage: str
-    """Which rolls out on all of them."""
+    """The stage that rolls out on all of them."""
 
 
 def largest_rollout(stages: Sequence[Stage]) -> Rollout:
-    """What the stage that rolls out most takes from all.
+    """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
 
-    Raises: UserError where stages are given machines of their own.
+    Raises: UserError if a stage has a `cluster` of its own.
     """
     first = stages[0]
     for stage in stages:
@@ -32,12 +32,12 @@ def largest_rollout(stages: Sequence[Stage]) -> Rollout:
             )
     return max(
         (Rollout(_rollout_gpus(stage.config), stage.name) for stage in stages),
-        key=lambda one: one.num_gpus,
+        key=lambda rollout: rollout.num_gpus,
     )
 
 
 def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout: Rollout) -> int:
-    """One rank a GPU that rollout leaves, one without GPUs, or what the user wants and fits."""
+    """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits."""
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
     wanted = config.trainer.rank_num
@@ -63,7 +63,7 @@ def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout:
 
 
 def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
-    """verl takes one group of all ranks for a size that is no less than their number."""
+    """Checks the size of groups; verl makes one group of all ranks if it is no less than them."""
     if fsdp_size == 0 or (0 < fsdp_size < ranks and ranks % fsdp_size):
         raise UserError(
             f"stage `{stage}`: `trainer.fsdp_size: {fsdp_size}` does not divide the {ranks} "
@@ -90,4 +90,4 @@ def _rollout_gpus(config: Config) -> int:
         return 0
     explorer = config.explorer
     own = 0 if is_external(config) else explorer.rollout_model.num_gpus
-    return own + sum(one.num_gpus for one in explorer.auxiliary_models)
+    return own + sum(model.num_gpus for model in explorer.auxiliary_models)

@@ -1,4 +1,4 @@
-"""A file, and what the command line lays over it, as a configuration with everything said of it."""
+"""Reads a file and command-line overrides into a configuration with errors and notices."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -23,24 +23,24 @@ from trinity.config.verls_files import lay_in_verls_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a file says."""
+    """A file that was read, with its errors and notices."""
 
     source: Source
     written: Mapping[str, JsonValue]
-    """What the user gave, interpolated, by the names that it has here."""
+    """The user's values, interpolated, under the current names."""
     config: Config | None
-    """Only what acts, without what is mistaken; None where that cannot be told apart."""
+    """Only keys that act, without wrong ones; None if the wrong ones cannot be separated."""
     mistakes: tuple[str, ...]
     notices: tuple[Notice, ...]
 
     @property
     def planned(self) -> tuple[Notice, ...]:
-        """What a run refuses."""
+        """Notices because of which a run is refused."""
         return tuple(notice for notice in self.notices if notice.status is Status.PLANNED)
 
 
 def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
-    """Everything there is to say of a file; raises UserError only if it is no configuration."""
+    """Reads a file; raises UserError only if it is not a configuration at all."""
     source = Source.read(path).with_overridden(frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
     source, unread = lay_in_verls_files(tree, source)
@@ -64,7 +64,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
 
 
 def _validated(tree: dict[str, Any], source: Source) -> tuple[Config | None, Sequence[str]]:
-    """The configuration of what is right in the tree, from which the rest is dropped."""
+    """Validates the tree, drops wrong keys from it, and returns the rest with the errors."""
     try:
         return Config.model_validate(tree), ()
     except ValidationError as error:

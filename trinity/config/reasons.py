@@ -1,4 +1,4 @@
-"""Why keys have no effect here, where several share a reason."""
+"""Reasons for keys without effect that several keys share."""
 
 from trinity.config.status import NoEffect
 

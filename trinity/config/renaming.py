@@ -1,4 +1,4 @@
-"""Values under older names, and verl's, moved to the names of here; the file stays as it is."""
+"""Moves values under older names and verl's names to the current ones; the file is not changed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,17 +19,17 @@ VERL = "trainer_config"
 
 @dataclass(slots=True)
 class Renaming:
-    """A tree whose keys are moved in place, with what there is to say about it."""
+    """Moves the keys of a tree in place, and collects notices and errors about them."""
 
     tree: dict[str, Any]
     source: Source
     moved: dict[str, str] = field(default_factory=dict)
-    """New key to the one that was written."""
+    """New key to the written key."""
     notices: list[Notice] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
-        """Move everything that has an older name."""
+        """Moves every value that has an older name."""
         for at, trainer in list(_trainers(self.tree)):
             self._verl_keys(at, trainer)
         for at, section, written in list(written_sections(self.tree, Config)):
@@ -63,7 +63,7 @@ class Renaming:
         try:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
-            return  # what stands in the way is no section, which is said of it elsewhere
+            return  # a value that is not a section is in the way; that is reported elsewhere
         if not _happens_anyway(new, value, is_verls=VERL in old):
             self._say(Status.RENAMED, old, value, dotted(new))
         self.moved[dotted(new)] = self._written(old)
@@ -90,9 +90,9 @@ class Renaming:
 
 
 def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
-    """Whether a key of verl's, or one that does not act, is given what happens without it.
+    """True if a verl key, or a key that does not act, has the value of its default.
 
-    verl's configurations are written out whole.
+    verl's configurations list all keys, so most values are defaults.
     """
     section = section_at(location[:-1], Config)
     field = section.model_fields.get(str(location[-1])) if section else None

@@ -12,12 +12,12 @@ def _decay() -> Args:
 
 
 class ReplayBufferConfig(Section):
-    """Experiences in an order of their own, and more than once."""
+    """Experiences trained by priority, and more than once."""
 
     enable: bool = False
     """Order experiences by priority; with `reuse_cooldown_time` they are trained more than once."""
     priority_fn: str = "linear_decay"
-    """What makes an experience come first: `linear_decay`, `decay_limit_randomization`, the name
+    """Priority of an experience: `linear_decay`, `decay_limit_randomization`, the name
     of a function from a plugin folder, or a dotted path."""
     priority_fn_args: Args = Field(default_factory=_decay)
     """Its arguments."""

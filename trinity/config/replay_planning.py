@@ -19,9 +19,9 @@ FORM = (
 
 
 def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | None:
-    """None where it is off.
+    """Returns the replay buffer; None if it is off.
 
-    Raises: UserError naming what cannot be.
+    Raises: UserError naming the setting that cannot be used.
     """
     replay = given.replay_buffer
     if not replay.enable:
@@ -49,7 +49,7 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
 
 
 def check_capacity(replay: ResolvedReplay | None, num_rollout_rows: int, stage: str) -> None:
-    """Raises: UserError when a buffer cannot hold what a batch takes from it."""
+    """Raises UserError if a buffer cannot hold the rollouts of one batch."""
     if replay is not None and replay.capacity < num_rollout_rows:
         raise UserError(
             f"stage `{stage}`: `buffer.trainer_input.experience_buffer.capacity: "
@@ -58,7 +58,7 @@ def check_capacity(replay: ResolvedReplay | None, num_rollout_rows: int, stage: 
 
 
 def _function(given: ExperienceBufferConfig, key: str) -> tuple[str, Args]:
-    """The function and the arguments that the user gave it, under the newer or the older names."""
+    """The function and the user's arguments for it, under the newer or the older names."""
     replay, old = given.replay_buffer, dict(given.replay_buffer_kwargs)
     name = old.pop("priority_fn", replay.priority_fn)
     if not isinstance(name, str):
@@ -78,7 +78,7 @@ def _signature(name: str) -> Signature:
         )
     function = PRIORITIES.get(name)
     if not callable(function) or isinstance(function, type):
-        raise UserError(f"`priority_fn: {name}` is no function: write {FORM}")
+        raise UserError(f"`priority_fn: {name}` is not a function: write {FORM}")
     signature = signature_of(function)
     if signature.given is None:
         raise UserError(f"`priority_fn: {name}` takes nothing by place: write {FORM}")

@@ -23,11 +23,11 @@ from trinity.config.taskset_storage import database_address, located_file, resol
 from trinity.errors import UserError
 
 FEEDBACK_SECONDS = 30 * 24 * 3600.0
-"""Rewards that come from people may take this much longer, where nobody says how long."""
+"""How much longer rewards that come from people may take, unless the user says how long."""
 
 
 def absolute(path: str) -> str:
-    """`path` from the root on, `~` expanded; relative ones lie under the current directory."""
+    """The absolute path, `~` expanded; relative ones lie under the current directory."""
     return str(Path(path).expanduser().absolute())
 
 
@@ -35,20 +35,25 @@ def resolve_train_tasksets(
     config: Config, lengths: Lengths, repeat_times: int, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to train on."""
-    given = config.buffer.explorer_input
+    explorer_input = config.buffer.explorer_input
     key = f"stage `{stage}`: `buffer.explorer_input.taskset"
-    if given.taskset is not None and given.tasksets:
+    if explorer_input.taskset is not None and explorer_input.tasksets:
         raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
-    if given.taskset is None and not given.tasksets:
+    if explorer_input.taskset is None and not explorer_input.tasksets:
         raise UserError(f"{key}` is missing: `mode: {config.mode}` needs tasks to explore")
-    named = [(f"{key}s[{i}]", f"taskset_{i}", one) for i, one in enumerate(given.tasksets)]
-    if given.taskset is not None:
-        named = [(key, "taskset", given.taskset)]
+    named = [
+        (f"{key}s[{i}]", f"taskset_{i}", taskset)
+        for i, taskset in enumerate(explorer_input.tasksets)
+    ]
+    if explorer_input.taskset is not None:
+        named = [(key, "taskset", explorer_input.taskset)]
     named[0] = (*named[0][:2], with_inputs(config, named[0][2]))
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
-    tasksets = all_of([partial(resolve, one, key=at, default_name=name) for at, name, one in named])
+    tasksets = all_of(
+        [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named]
+    )
     check_queue(tasksets, config, f"{key}s")
     return (piped(config, tasksets[0], stage), *tasksets[1:])
 
@@ -73,7 +78,7 @@ def resolve_eval_tasksets(
 
 
 def check_names(names: Sequence[str], stage: str) -> None:
-    """A name of tasks or rows is their key in the buffer."""
+    """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
     for name in names:
         if names.count(name) > 1:
             raise UserError(
@@ -85,27 +90,27 @@ def check_names(names: Sequence[str], stage: str) -> None:
 def resolve_experience_buffer(
     config: Config, mode: Mode, schema: RowSchema, stage: str
 ) -> ResolvedExperienceBuffer:
-    """The trainer's rows: data, where they are not rollouts."""
-    given = config.buffer.trainer_input.experience_buffer
+    """Resolves the trainer's rows: rollouts, or data in mode train."""
+    buffer = config.buffer.trainer_input.experience_buffer
     key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
     if mode != "train" or schema == "experience":
-        made = _resolve_buffer(given, given.name, "queue", config.seed, key)
-        return made.model_copy(update={"max_read_timeout": _max_read_timeout(config, given)})
-    if given.storage_type == "queue" and not (given.path or has_inputs(config)):
+        made = _resolve_buffer(buffer, buffer.name, "queue", config.seed, key)
+        return made.model_copy(update={"max_read_timeout": _max_read_timeout(config, buffer)})
+    if buffer.storage_type == "queue" and not (buffer.path or has_inputs(config)):
         raise UserError(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
             "give `storage_type: file` or `sql` and a `path`"
         )
-    given = with_inputs(config, given)
-    rows = _resolve_buffer(given, given.name, _rows_storage(given, key), config.seed, key)
+    buffer = with_inputs(config, buffer)
+    rows = _resolve_buffer(buffer, buffer.name, _rows_storage(buffer, key), config.seed, key)
     return piped(config, rows, stage)
 
 
-def _max_read_timeout(config: Config, given: ExperienceBufferConfig) -> float:
-    """What is written holds; else rewards that come later have their own time first."""
-    if not config.buffer.await_feedback or "max_read_timeout" in given.model_fields_set:
-        return given.max_read_timeout
-    return given.max_read_timeout + (config.buffer.feedback_timeout or FEEDBACK_SECONDS)
+def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
+    """The written value, else the default plus the time that awaited rewards may take."""
+    if not config.buffer.await_feedback or "max_read_timeout" in buffer.model_fields_set:
+        return buffer.max_read_timeout
+    return buffer.max_read_timeout + (config.buffer.feedback_timeout or FEEDBACK_SECONDS)
 
 
 def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
@@ -116,58 +121,60 @@ def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExper
     }
     return all_of(
         [
-            partial(_resolve_auxiliary, given, name, config.seed, keys[name])
-            for name, given in buffers.items()
+            partial(_resolve_auxiliary, buffer, name, config.seed, keys[name])
+            for name, buffer in buffers.items()
         ]
     )
 
 
 def _resolve_auxiliary(
-    given: ExperienceBufferConfig, name: str, seed: int, key: str
+    buffer: ExperienceBufferConfig, name: str, seed: int, key: str
 ) -> ResolvedExperienceBuffer:
-    if given.storage_type == "queue":
-        raise UserError(f"{key}.storage_type: queue` is filled by nobody: give file")
-    if given.source_run:
+    if buffer.storage_type == "queue":
+        raise UserError(f"{key}.storage_type: queue` is never filled: give file")
+    if buffer.source_run:
         raise UserError(
             f"{key}.source_run`: experiences of another run are trained on by themselves: "
             "write it in `experience_buffer`, with `mode: train`"
         )
-    return _resolve_buffer(given, name, _rows_storage(given, key), seed, key)
+    return _resolve_buffer(buffer, name, _rows_storage(buffer, key), seed, key)
 
 
-def _rows_storage(given: ExperienceBufferConfig, key: str) -> Literal["file", "sql"]:
-    """Where rows of data lie.
+def _rows_storage(buffer: ExperienceBufferConfig, key: str) -> Literal["file", "sql"]:
+    """Returns the storage of rows of data.
 
-    Raises: UserError when the keys do not go together.
+    Raises: UserError if the keys do not go together.
     """
-    storage: Literal["file", "sql"] = "sql" if given.storage_type == "sql" else "file"
-    if not given.path:
+    storage: Literal["file", "sql"] = "sql" if buffer.storage_type == "sql" else "file"
+    if not buffer.path:
         raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
-    if given.table and storage == "file":
+    if buffer.table and storage == "file":
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     return storage
 
 
-def _located(given: ExperienceBufferConfig, storage_type: str, key: str) -> str | None:
-    """Experiences of an explorer are in the buffer, wherever a path may point."""
-    if not given.path or storage_type == "queue":
+def _located(buffer: ExperienceBufferConfig, storage_type: str, key: str) -> str | None:
+    """Path of the rows; None for an explorer's, which are in the buffer whatever path is given."""
+    if not buffer.path or storage_type == "queue":
         return None
-    return database_address(given.path, key) if storage_type == "sql" else located_file(given.path)
+    return (
+        database_address(buffer.path, key) if storage_type == "sql" else located_file(buffer.path)
+    )
 
 
 def _resolve_buffer(
-    given: ExperienceBufferConfig,
+    buffer: ExperienceBufferConfig,
     name: str,
     storage_type: Literal["queue", "file", "sql"],
     seed: int,
     key: str,
 ) -> ResolvedExperienceBuffer:
-    if given.data_selector.selector_type == "difficulty_based":
+    if buffer.data_selector.selector_type == "difficulty_based":
         raise UserError(
             f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
             "rows of data have none of: choose another"
         )
-    replay = resolve_replay(given, key)
+    replay = resolve_replay(buffer, key)
     if replay is not None and storage_type != "queue":
         raise UserError(
             f"{key}.replay_buffer.enable` orders what an explorer makes; rows of data come in "
@@ -176,19 +183,19 @@ def _resolve_buffer(
     return ResolvedExperienceBuffer(
         name=name or "experience_buffer",
         storage_type=storage_type,
-        path=_located(given, storage_type, key),
-        table=given.table or name if storage_type == "sql" else None,
-        split=given.split,
-        subset_name=given.subset_name,
-        format=given.format,
-        selector=resolve_selector(given.data_selector, seed, key),
-        max_read_timeout=given.max_read_timeout,
+        path=_located(buffer, storage_type, key),
+        table=buffer.table or name if storage_type == "sql" else None,
+        split=buffer.split,
+        subset_name=buffer.subset_name,
+        format=buffer.format,
+        selector=resolve_selector(buffer.data_selector, seed, key),
+        max_read_timeout=buffer.max_read_timeout,
         replay=replay,
     )
 
 
 def _resolve(
-    given: TasksetConfig,
+    taskset: TasksetConfig,
     *,
     config: Config,
     lengths: Lengths,
@@ -197,29 +204,31 @@ def _resolve(
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    check_evaluated(given, key, is_eval=is_eval)
+    check_evaluated(taskset, key, is_eval=is_eval)
     if not is_eval:
-        check_feedback(given.data_selector, config.mode, key)
+        check_feedback(taskset.data_selector, config.mode, key)
     defaults = config.buffer.explorer_input
-    reward = given.default_reward_fn_type or defaults.default_reward_fn_type
+    reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(
-        name=given.name or default_name,
-        storage_type=given.storage_type,
-        path=resolve_path(given, key),
-        table=(given.table or given.name or default_name) if given.storage_type == "sql" else None,
-        split=given.split,
-        subset_name=given.subset_name,
+        name=taskset.name or default_name,
+        storage_type=taskset.storage_type,
+        path=resolve_path(taskset, key),
+        table=(taskset.table or taskset.name or default_name)
+        if taskset.storage_type == "sql"
+        else None,
+        split=taskset.split,
+        subset_name=taskset.subset_name,
         is_eval=is_eval,
         repeat_times=repeat_times,
-        workflow=given.default_workflow_type
+        workflow=taskset.default_workflow_type
         or _default_workflow(defaults, is_eval)
-        or _usual_workflow(given, reward),
-        workflow_args=given.workflow_args,
+        or _usual_workflow(taskset, reward),
+        workflow_args=taskset.workflow_args,
         reward=reward,
-        reward_args=given.reward_fn_args,
-        format=given.format,
-        sampling=_sampling(given, config.model, lengths),
-        selector=resolve_selector(given.data_selector, config.seed, key),
+        reward_args=taskset.reward_fn_args,
+        format=taskset.format,
+        sampling=_sampling(taskset, config.model, lengths),
+        selector=resolve_selector(taskset.data_selector, config.seed, key),
     )
 
 
@@ -228,14 +237,14 @@ def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
     return for_eval or defaults.default_workflow_type
 
 
-def _usual_workflow(given: TasksetConfig, reward: str | None) -> str:
-    """One question, one answer: scored by the reward that is named, else as mathematics."""
-    has_reward = reward is not None or bool(given.format.reward_fn_key)
+def _usual_workflow(taskset: TasksetConfig, reward: str | None) -> str:
+    """Default workflow, one question and one answer: scored by the named reward, else as maths."""
+    has_reward = reward is not None or bool(taskset.format.reward_fn_key)
     return "simple_workflow" if has_reward else "math_workflow"
 
 
-def _sampling(given: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
-    own = given.rollout_args
+def _sampling(taskset: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
+    own = taskset.rollout_args
     max_tokens = lengths.response if own.max_tokens is None else own.max_tokens
     return Sampling(
         temperature=model.temperature if own.temperature is None else own.temperature,

@@ -1,4 +1,4 @@
-"""A configuration with nothing left open: every value that acts, and where each comes from."""
+"""The fully resolved configuration: every value that acts, and its origin."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ OF_EXPERIMENT = (
     "log",
     "service",
 )
-"""What a stage cannot have differently."""
+"""Keys that a stage cannot override."""
 
 DEFAULT = "default"
 
@@ -39,7 +39,7 @@ class Resolved:
 
 
 def resolve(plan: ExperimentPlan, source: Source) -> Resolved:
-    """The whole experiment's; one stage stands at the top, several in `stages`."""
+    """Resolves an experiment; a single stage is at the top level, several are in `stages`."""
     first = plan.stages[0]
     whole = Resolved({}, {})
     is_single = len(plan.stages) == 1 and first.name == SINGLE_STAGE
@@ -68,24 +68,24 @@ def _put_stage(whole: Resolved, stage: StagePlan, source: Source, at: keys.Locat
     for key, value, rule in derived(stage):
         location = (*at, *keys.parsed(key))
         origin = _origin(location, source)
-        given = keys.get(whole.tree, location) if keys.has(whole.tree, location) else None
-        if given != value or origin is None:
-            is_default = given == value and not isinstance(value, dict)
+        written = keys.get(whole.tree, location) if keys.has(whole.tree, location) else None
+        if written != value or origin is None:
+            is_default = written == value and not isinstance(value, dict)
             is_path = rule == "absolute path"
-            said = origin if origin and is_path else f"{rule}" + (f", {origin}" if origin else "")
-            whole.origins[keys.dotted(location)] = DEFAULT if is_default else said
+            text = origin if origin and is_path else f"{rule}" + (f", {origin}" if origin else "")
+            whole.origins[keys.dotted(location)] = DEFAULT if is_default else text
         keys.put(whole.tree, location, value)
 
 
 def _trace(whole: Resolved, source: Source) -> None:
-    """Where the rest comes from."""
+    """Fills in the origin of the remaining keys."""
     for key, _ in whole.leaves():
         if key not in whole.origins:
             whole.origins[key] = _origin(keys.parsed(key), source) or DEFAULT
 
 
 def _origin(location: keys.Location, source: Source) -> str | None:
-    """Of the stage's own key, else of the global one."""
+    """The origin of the stage's own key, else of the global one."""
     own = source.origin(keys.dotted(location))
     return own or source.origin(keys.dotted(location[len(keys.top_of(location)) :]))
 

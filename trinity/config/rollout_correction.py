@@ -1,4 +1,4 @@
-"""Subsection `algorithm.rollout_correction`: what makes up for rollouts of other weights."""
+"""Subsection `algorithm.rollout_correction`: correction for rollouts of other weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +36,7 @@ class RolloutCorrectionConfig(Section):
 
     @property
     def settings(self) -> CorrectionSettings:
-        """The preset's, and what the user gave over them."""
+        """The preset's settings with the user's laid over them."""
         below = CorrectionSettings() if self.preset == "none" else PRESETS[self.preset].settings
-        given = self.model_dump(exclude={"preset"}, exclude_unset=True)
-        return replace(below, **given)
+        own = self.model_dump(exclude={"preset"}, exclude_unset=True)
+        return replace(below, **own)

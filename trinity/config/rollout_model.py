@@ -32,7 +32,7 @@ OWN_POSITIONS = Planned("position embeddings are those of the model's config.jso
 
 
 class EngineConfig(Section):
-    """What all engines share."""
+    """Keys that all engines share."""
 
     engine_type: Annotated[
         Literal["vllm", "external"],
@@ -41,7 +41,7 @@ class EngineConfig(Section):
             aliases={"vllm_async": "vllm"},
         ),
     ] = "vllm"
-    """Inference engine; `external` is a model that others serve behind an OpenAI-compatible
+    """Inference engine; `external` is a model served elsewhere behind an OpenAI-compatible
     address."""
     engine_num: Positive = 1
     """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
@@ -60,7 +60,7 @@ class EngineConfig(Section):
     enforce_eager: bool = False
     """No compiled graphs."""
     enable_prefix_caching: bool = True
-    """Prompts that begin alike share their cache."""
+    """Prompts with a common prefix share their cache."""
     extra_engine_args: Args = Field(default_factory=dict)
     """Arguments passed to the engine as they are, such as `max_num_seqs`."""
     ignore_eos: bool = False
@@ -74,9 +74,9 @@ class EngineConfig(Section):
     """An OpenAI-compatible address on this machine for what a workflow starts or brings: each
     attempt at a run has its own, `model.api_address`, and `model.get_openai_client()` calls it."""
     enable_log_requests: bool = False
-    """Log each request to it, without what was said."""
+    """Log each request to it, without its content."""
     base_port: Port | None = None
-    """Its port; another one where that is taken, or none is given."""
+    """Its port; another one if that is taken, or if none is given."""
     api_key: str = Field(default="EMPTY", min_length=1)
     """Key that requests to it must bring."""
     enable_auto_tool_choice: bool = False
@@ -96,7 +96,7 @@ class EngineConfig(Section):
     node_rank: Annotated[int, DERIVED] = 0
     """Which of them this is."""
     enable_return_routed_experts: Annotated[bool, DERIVED] = False
-    """Whether the engine tells which experts it chose."""
+    """Whether the engine returns the experts it chose."""
     weight_sync_buffer_size: Annotated[
         NonNegative, NoEffect("it belongs to SGLang, which is planned")
     ] = 1024
@@ -126,7 +126,7 @@ class EngineConfig(Section):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of one explorer's engines of this model, where there are any."""
+        """GPUs of one explorer's engines of this model, if the machines have GPUs."""
         if self.engine_type == "external":
             return 0
         return self.engine_num * self.tensor_parallel_size
@@ -159,9 +159,9 @@ class AuxiliaryModelConfig(EngineConfig):
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
-    """How it is called in sentences and logs."""
+    """Its name in messages and logs."""
     external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
-    """Where it is, for `engine_type: external`."""
+    """Access to it, for `engine_type: external`."""
     trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
     """Run the Python code that comes with it."""
     enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False

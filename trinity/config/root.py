@@ -32,7 +32,7 @@ class Config(Section):
     name: PathSegment = "rft"
     """Last part."""
     tenant: PathSegment = "default"
-    """Whose experiment it is."""
+    """Owner of the experiment."""
     mode: Annotated[Mode, MODES] = "both"
     """`both`: explorer and trainer; `train`: the trainer alone, on a file or on what an earlier
     stage of `explore` has stored; `explore`: explorers alone, whose experiences are kept; `bench`:
@@ -41,9 +41,9 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """All randomness of the experiment derives from it."""
     checkpoint_root_dir: Annotated[str, Field(min_length=1)] = "./checkpoints"
-    """Where runs keep everything they leave."""
+    """Directory in which runs keep everything they leave."""
     continue_from_checkpoint: bool = True
-    """Go on in a directory that exists; else begin anew beside it, under a name with the time."""
+    """Go on in an existing directory; else begin a new one beside it, with the time in its name."""
     algorithm: AlgorithmConfig = usual(AlgorithmConfig)
     """The algorithm, its parts and the optimizer."""
     model: ModelConfig = usual(ModelConfig)
@@ -57,15 +57,15 @@ class Config(Section):
     trainer: TrainerConfig = usual(TrainerConfig)
     """How the policy is trained."""
     synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
-    """The travel of weights from trainer to explorer."""
+    """Transfer of weights from trainer to explorer."""
     monitor: MonitorConfig = usual(MonitorConfig)
     """Where metrics go."""
     log: LogConfig = usual(LogConfig)
-    """How much the services say."""
+    """How much the services log."""
     data_processor: DataProcessorConfig = usual(DataProcessorConfig)
     """What happens to tasks before, and to experiences after, the rollout."""
     service: ServiceConfig = usual(ServiceConfig)
-    """Services of others that the run uses."""
+    """External services that the run uses."""
     checkpoint_job_dir: Annotated[str, DERIVED] = ""
     """The run's directory."""
     ray_namespace: Annotated[str, NO_RAY] = ""

@@ -1,4 +1,4 @@
-"""How much of a train step's batch comes from elsewhere than rollouts."""
+"""Number of rows of a train step's batch that do not come from rollouts."""
 
 import math
 from decimal import Decimal
@@ -10,13 +10,13 @@ from trinity.errors import UserError
 def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int, stage: str) -> int:
     """Rows of data in each batch, beside the rollouts.
 
-    Raises: UserError when the strategy refuses its arguments, or no row is left to rollouts.
+    Raises: UserError if the strategy rejects its arguments, or if no row is left to rollouts.
     """
     try:
         ratio = algorithm.sampling.expert_data_ratio
     except UserError as error:
         raise UserError(f"stage `{stage}`: `algorithm.sample_strategy_args`: {error}") from error
-    # As it is written: 0.07 of 100 rows are 7, which the binary fraction makes 8.
+    # Decimal as written: 0.07 of 100 rows are 7; the binary fraction would make them 8.
     num_rows = math.ceil(Decimal(str(ratio)) * train_batch_size)
     if num_rows >= train_batch_size:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Whether the rows that a batch is made of are there, and the loss trains on them."""
+"""Checks that the rows of a batch have a source, and that the loss trains on them."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
 
 def sampling_mistakes(plan: StagePlan) -> Iterator[str]:
-    """A sentence for each."""
+    """Yields a sentence for each error."""
     strategy = plan.algorithm.sampling
     yield from _loss_suits(plan, has_experts=strategy.expert_buffer is not None)
     if strategy.expert_buffer is not None:
@@ -45,7 +45,7 @@ def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
 
 
 def _fresh_rows_can_be(plan: StagePlan, max_staleness: int) -> Iterator[str]:
-    """Between two versions the newest weights grow older with every train step."""
+    """Checks the bound: between two versions the newest weights get older with each train step."""
     interval = plan.config.synchronizer.sync_interval
     if max_staleness < interval - 1:
         yield (

@@ -1,4 +1,4 @@
-"""Values that are shown to nobody: keys, passwords, tokens."""
+"""Redaction of secret values: keys, passwords, tokens."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from trinity.masking import HIDDEN, without_passwords
 
 NO_SECRETS = (None, "", "EMPTY")
-"""The last is what stands for a key where none is needed."""
+"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
 _SECRET_NAME = re.compile(
     r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
     r"|private_?key|(^|_)token)$",
@@ -16,13 +16,13 @@ _SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[
 
 
 def is_secret(key: str) -> bool:
-    """Whether what stands under a dotted key is nobody's business."""
+    """True if the value of a dotted key must not be shown."""
     name = key.rpartition(".")[2]
     return bool(_SECRET_NAME.search(name) or _SECRET_VARIABLE.match(name))
 
 
 def hidden(key: str, value: Any) -> Any:
-    """The value as it may be shown, down to the last part of it."""
+    """The value with all secrets in it redacted, at any depth."""
     if isinstance(value, dict):
         return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -33,7 +33,7 @@ def hidden(key: str, value: Any) -> Any:
 
 
 def shown(key: str, value: Any, most: int = 80) -> str:
-    """A value in a sentence, as YAML would have it."""
+    """A value for use in a message, written as in YAML."""
     value = hidden(key, value)
     if value is None:
         return "null"

@@ -1,4 +1,4 @@
-"""What all sections share: frozen, closed to unknown keys, explained in place."""
+"""Base of all sections: frozen, closed to unknown keys, documented in place."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -18,7 +18,7 @@ from pydantic import (
 from trinity.config.status import Renamed, choices_of, mark_of
 
 Args = dict[str, JsonValue]
-"""Arguments handed through, unread, to a function that the user chose by name."""
+"""Arguments passed on unread to a function that the user chose by name."""
 
 PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
@@ -29,30 +29,30 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 NumLogprobs = Annotated[int, Field(ge=0, le=20)]
-"""The engine gives no more of them."""
+"""Bounded by the number that the engine can return."""
 
 S = TypeVar("S", bound="Section")
 
 
 class Section(BaseModel):
-    """A part of the configuration as the user wrote it; what follows from it stands in `plan.py`.
+    """A part of the configuration as the user wrote it; derived values are in `plan.py`.
 
-    Fields are not required here, also where no default works (a model's path): a stage may give any
+    Fields are not required here, even if no default works (a model's path): a stage may give any
     part of a section, so only the merged stage can tell what is missing. Fields with a mark of
-    `status.py` are read by nobody, and left out where a section is written down.
+    `status.py` are never read, and are left out when a section is serialized.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     old_names: ClassVar[Mapping[str, Renamed]] = {}
-    """Keys that files for Trinity-RFT have, to what they are called here."""
+    """Keys of files for Trinity-RFT, to their current names."""
 
     @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {key: _meant(cls, key, value) for key, value in given.items()}
+    def _as_meant(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: _meant(cls, key, value) for key, value in values.items()}
 
     @model_serializer(mode="wrap")
     def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def _meant(section: type[Section], name: str, value: Any) -> Any:
 
 
 def usual(section: type[S]) -> S:
-    """Default of a field: the section without a key, made when it is needed.
+    """Default of a field: an empty section, made when it is needed.
 
-    Its schema is part of the outermost section's, and is not built for itself.
+    Its schema is part of the outermost section's, and is not built separately.
     """
     field: S = Field(default_factory=section.model_construct)
     return field
@@ -90,7 +90,7 @@ def marked_names(section: type[Section]) -> frozenset[str]:
 
 
 def known_value(section: type[Section], name: str, value: Any) -> Any:
-    """The value by the name that it has here: whatever its case, also under another name."""
+    """The canonical name of a value, matched without case and through its aliases."""
     if not isinstance(value, str):
         return value
     return _values_by_folded_name(section, name).get(value.casefold(), value)
@@ -105,7 +105,7 @@ def _values_by_folded_name(section: type[Section], name: str) -> Mapping[str, st
 
 
 def literals(annotation: Any) -> Iterator[str]:
-    """The texts that a type allows, where it names them."""
+    """Yields the texts that a type's literals allow."""
     if get_origin(annotation) is Literal:
         yield from (value for value in get_args(annotation) if isinstance(value, str))
     elif get_origin(annotation) not in (dict, tuple, list):
@@ -114,12 +114,12 @@ def literals(annotation: Any) -> Iterator[str]:
 
 
 def has_number(annotation: Any) -> bool:
-    """Whether a type has numbers anywhere in it."""
+    """True if a type has numbers anywhere in it."""
     return annotation in (int, float) or any(has_number(arg) for arg in get_args(annotation))
 
 
 def is_container(annotation: Any) -> bool:
-    """Whether nothing at all, under a key, says as much as an empty section or list."""
+    """True if an empty value under a key means an empty section, mapping or list."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return True
     return get_origin(annotation) in (dict, tuple, list)

@@ -11,31 +11,31 @@ from trinity.errors import UserError
 ANCHORS = 2
 
 
-def resolve_selector(given: DataSelectorConfig, seed: int, key: str) -> Selector:
-    """Raises: UserError when its features or arguments do not go with the selector."""
-    _check_features(given, key)
+def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Selector:
+    """Returns the selector; raises UserError if its features or arguments do not fit it."""
+    _check_features(selector, key)
     return Selector(
-        selector_type=given.selector_type,
-        seed=seed if given.seed is None else given.seed,
-        feature_keys=given.feature_keys,
-        difficulty=_difficulty(given, key),
+        selector_type=selector.selector_type,
+        seed=seed if selector.seed is None else selector.seed,
+        feature_keys=selector.feature_keys,
+        difficulty=_difficulty(selector, key),
     )
 
 
-def check_feedback(given: DataSelectorConfig, mode: Mode, key: str) -> None:
-    """What was learned is fixed by the batches of a trainer, which must be there for that.
+def check_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
+    """Requires a trainer for a selector that learns from its batches.
 
-    Raises: UserError for a selector that would learn nothing.
+    Raises: UserError if the selector would learn nothing.
     """
-    if given.selector_type == "difficulty_based" and mode == "explore":
+    if selector.selector_type == "difficulty_based" and mode == "explore":
         raise UserError(
             f"{key}.data_selector.selector_type`: difficulty_based learns from the batches of a "
             "trainer, which `mode: explore` has none of: choose another"
         )
 
 
-def _check_features(given: DataSelectorConfig, key: str) -> None:
-    num_keys, kind = len(given.feature_keys), given.selector_type
+def _check_features(selector: DataSelectorConfig, key: str) -> None:
+    num_keys, kind = len(selector.feature_keys), selector.selector_type
     if kind == "difficulty_based" and num_keys != ANCHORS:
         raise UserError(
             f"{key}.data_selector.feature_keys` has {num_keys} columns: difficulty_based takes "
@@ -50,15 +50,15 @@ def _check_features(given: DataSelectorConfig, key: str) -> None:
         raise UserError(f"{key}.data_selector.feature_keys` means nothing to {kind}: remove it")
 
 
-def _difficulty(given: DataSelectorConfig, key: str) -> DifficultyConfig | None:
-    if given.selector_type != "difficulty_based":
-        if given.kwargs:
+def _difficulty(selector: DataSelectorConfig, key: str) -> DifficultyConfig | None:
+    if selector.selector_type != "difficulty_based":
+        if selector.kwargs:
             raise UserError(
-                f"{key}.data_selector.kwargs` means nothing to {given.selector_type}: remove it"
+                f"{key}.data_selector.kwargs` means nothing to {selector.selector_type}: remove it"
             )
         return None
     try:
-        return DifficultyConfig.model_validate(given.kwargs)
+        return DifficultyConfig.model_validate(selector.kwargs)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

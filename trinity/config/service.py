@@ -1,4 +1,4 @@
-"""Section `service`: services of others that the run uses."""
+"""Section `service`: external services that the run uses."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ class DataJuicerServiceConfig(Section):
     """The Data-Juicer server."""
 
     server_url: str | None = None
-    """Address of one that runs, for the experience operator `data_juicer`."""
+    """Address of a running server, for the experience operator `data_juicer`."""
     auto_start: Annotated[
         bool, Planned("start `python -m trinity.data_juicer.server` and give its `server_url`")
     ] = False
@@ -20,7 +20,7 @@ class DataJuicerServiceConfig(Section):
 
 
 class ServiceConfig(Section):
-    """Services of others."""
+    """External services."""
 
     data_juicer: DataJuicerServiceConfig | None = None
     """The Data-Juicer server."""

@@ -1,4 +1,4 @@
-"""Whether a model can be served as the configuration has it."""
+"""Checks that a model can be served as configured."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from trinity.errors import UserError
 
 
 def check_alone(stages: Sequence[StagePlan]) -> None:
-    """Raises: UserError when a stage that serves, which has no end, is not the only one."""
+    """Raises UserError if a serving stage, which never ends, is not the only stage."""
     if len(stages) > 1 and any(stage.mode == "serve" for stage in stages):
         names = ", ".join(f"`{stage.name}`" for stage in stages)
         raise UserError(
@@ -17,7 +17,7 @@ def check_alone(stages: Sequence[StagePlan]) -> None:
 
 
 def check_tools(stage: StagePlan) -> None:
-    """Raises: UserError when calls of tools are asked for and cannot be found."""
+    """Raises UserError if tool calls are enabled but cannot be parsed."""
     rollout = stage.config.explorer.rollout_model
     if rollout.enable_auto_tool_choice and rollout.tool_call_parser is None:
         raise UserError(
@@ -27,7 +27,7 @@ def check_tools(stage: StagePlan) -> None:
 
 
 def check_serving(stage: StagePlan) -> None:
-    """Raises: UserError naming the keys that do not go together."""
+    """Checks a serving stage; raises UserError naming the keys that do not go together."""
     explorer = stage.config.explorer
     if stage.mode != "serve":
         return

@@ -1,4 +1,4 @@
-"""Which sections lie below which keys."""
+"""Structure of the configuration: the sections below each key."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -14,11 +14,11 @@ def section_of(field_type: Any) -> type[Section] | None:
     """The section that a type is, or holds by name, in a list, or as an option."""
     if isinstance(field_type, type) and issubclass(field_type, Section):
         return field_type
-    return next((found for one in get_args(field_type) if (found := section_of(one))), None)
+    return next((found for part in get_args(field_type) if (found := section_of(part))), None)
 
 
 def is_by_name(field: FieldInfo) -> bool:
-    """Whether there are sections below a key by names that the user chooses."""
+    """True if a key holds sections under names that the user chooses."""
     return get_origin(field.annotation) is dict
 
 
@@ -44,7 +44,7 @@ def section_at(location: Location, top: type[Section]) -> type[Section] | None:
 
 
 Written = tuple[Location, type[Section], dict[str, Any]]
-"""Where a section stands, which one it is, and what was written there."""
+"""The location of a section, its type, and the written values."""
 
 
 def written_sections(tree: Any, section: type[Section], at: Location = ()) -> Iterator[Written]:

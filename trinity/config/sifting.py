@@ -1,4 +1,4 @@
-"""What a tree asks for that is not there yet, or has no effect here, taken out with a notice."""
+"""Takes planned values and keys without effect out of a tree, each with a notice."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from trinity.config.status import Planned, Status, choices_of, mark_of
 
 
 def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Notice]:
-    """Values that no type here allows yet; what is left has the default in their place."""
+    """Takes out values that no type allows yet; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
             planned = choices_of(section.model_fields[name]).planned
@@ -26,7 +26,7 @@ def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Notice
 
 
 def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[Notice]:
-    """Keys with a mark, where their value is not what happens anyway."""
+    """Takes out keys with a mark; yields a notice if their value is not the default."""
     for location, section, name in list(_marked(tree, config)):
         field = type(section).model_fields[name]
         mark = mark_of(field)
@@ -40,7 +40,7 @@ def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterato
 
 
 def _marked(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
-    """The outermost ones: what lies below a key that is not read is not read either."""
+    """Yields the outermost marked keys; keys below an unread key are not read either."""
     taken: list[Location] = []
     for at, _, written in written_sections(tree, Config):
         if any(at[: len(outer)] == outer for outer in taken):

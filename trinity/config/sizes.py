@@ -1,4 +1,4 @@
-"""How large a train step is: its rows, its ranks and its micro-batches."""
+"""Size of a train step: its rows, its ranks and its micro-batches."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ LEAST_TOKENS_ON_CPU = 16384
 
 
 class Sizes(NamedTuple):
-    """Of each train step, and of the explore steps before."""
+    """Sizes of each train step, and of the explore steps before it."""
 
     train_batch: int
     expert_rows: int
@@ -34,52 +34,52 @@ def resolve_sizes(
     stage: str,
     rollout: Rollout,
 ) -> Sizes:
-    """Raises: UserError with a line for each that cannot be."""
+    """Derives the sizes; raises UserError with a line for each impossible one."""
     rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
     explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
     has_rollouts = algorithm.row_schema == "experience"
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
-    found = Gathered()
-    expert_rows = found.of(lambda: count_expert_rows(algorithm, batch, stage))
-    ranks = found.of(lambda: resolve_rank_num(config, batch, stage, rollout))
-    tokens = found.of(lambda: _max_token_len(config, lengths, algorithm, stage))
-    found.raise_all()
+    errors = Gathered()
+    expert_rows = errors.of(lambda: count_expert_rows(algorithm, batch, stage))
+    ranks = errors.of(lambda: resolve_rank_num(config, batch, stage, rollout))
+    tokens = errors.of(lambda: _max_token_len(config, lengths, algorithm, stage))
+    errors.raise_all()
     return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
-    given = config.buffer.train_batch_size
-    if given == 0 and not rows_per_explore_step and config.mode == "train":
+    configured = config.buffer.train_batch_size
+    if configured == 0 and not rows_per_explore_step and config.mode == "train":
         raise UserError(
             f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
             "explore step to derive it from, give the rows of one train step"
         )
-    return given or max(rows_per_explore_step, 1)
+    return configured or max(rows_per_explore_step, 1)
 
 
 def _max_token_len(
     config: Config, lengths: Lengths | None, algorithm: ResolvedAlgorithm, stage: str
 ) -> int:
-    given = config.trainer.max_token_len_per_gpu
+    configured = config.trainer.max_token_len_per_gpu
     if lengths is None:
-        return given or 0
+        return configured or 0
     is_paired = algorithm.row_schema == "dpo"
     least = 2 * lengths.model if is_paired else lengths.model
-    if given is not None and given < least:
+    if configured is not None and configured < least:
         what = (
             f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
         )
         raise UserError(
-            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {given}` is less than {what} "
+            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {configured}` is less than {what} "
             f"tokens: give {least} or more"
         )
-    return given or _usual_token_len(config, lengths)
+    return configured or _usual_token_len(config, lengths)
 
 
 def _usual_token_len(config: Config, lengths: Lengths) -> int:
-    """Two of the longest sequences, which is what memory of a GPU is planned for.
+    """Two of the longest sequences, for which a GPU's memory is planned.
 
-    Without a GPU a micro-batch costs more than what is in it, as long as that is small.
+    Without a GPU, small micro-batches are dominated by their fixed cost.
     """
     two = 2 * lengths.model
     return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)

@@ -1,4 +1,4 @@
-"""A configuration's text, and where in it, or on the command line, each key was given."""
+"""A configuration's text, with the line or the command line as the origin of each key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ COMMAND_LINE = "the command line"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The file a configuration came from, to point into it."""
+    """The file that a configuration came from, used to locate its keys."""
 
     path: Path
     text: str
@@ -25,37 +25,37 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> "Source":
-        """The file's text, or a sentence about why there is none."""
+        """Reads the file; raises UserError if it cannot be read."""
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is no UTF-8 text: give a YAML file") from error
+            raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error
         return cls(path, text, lines_of(text))
 
     def with_moved(self, moved: Mapping[str, str]) -> "Source":
-        """The same, where some keys were given under older names."""
+        """The same source, with keys that were given under older names."""
         return replace(self, moved=moved)
 
     def with_overridden(self, overridden: frozenset[str]) -> "Source":
-        """The same, where the command line gives some keys."""
+        """The same source, with keys that the command line gives."""
         return replace(self, overridden=overridden)
 
     def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "Source":
-        """The same, where keys of a file of verl's are told by the line that names it."""
+        """The same source, with keys of a verl file located at the line that names the file."""
         return replace(self, lines=lines, overridden=overridden)
 
     def as_written(self, key: str) -> str:
-        """The key as the user calls it."""
+        """The key as the user wrote it."""
         for new, old in self.moved.items():
             if key == new or key.startswith((f"{new}.", f"{new}[")):
                 return old + key.removeprefix(new)
         return key
 
     def origin(self, key: str) -> str | None:
-        """`file:line` or the command line; None for a key that nobody gave."""
+        """`file:line` or the command line; None for a key that was not given."""
         written = self.as_written(key)
         if any(written == over or written.startswith(f"{over}.") for over in self.overridden):
             return COMMAND_LINE
@@ -63,12 +63,12 @@ class Source:
         return f"{self.path}:{line}" if line else None
 
     def line(self, key: str) -> int:
-        """Where in the file; 0 for a key of the command line."""
+        """Line in the file; 0 for a key of the command line."""
         return 0 if self.origin(key) == COMMAND_LINE else self.lines.get(self.as_written(key), 0)
 
     def at(self, key: str) -> str:
-        """`in file:line` or `on the command line`; in the file if the key stands nowhere."""
+        """`in file:line` or `on the command line`; in the file if the key is nowhere."""
         origin = self.origin(key)
         if any(over.startswith((f"{key}.", f"{key}[")) for over in self.overridden):
-            origin = COMMAND_LINE  # what is wrong with a section that the file has as well
+            origin = COMMAND_LINE  # an error of a section that is also in the file
         return f"on {origin}" if origin == COMMAND_LINE else f"in {origin or self.path}"

@@ -1,4 +1,4 @@
-"""From the merged configuration of one stage to its plan."""
+"""Derives the plan of one stage from its merged configuration."""
 
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
 }
 """In bench the trainer reads the checkpoints and gives out their weights."""
 SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
-"""Stands for lengths that are mistaken, so that tasksets can be looked at all the same."""
+"""Stands in for wrong lengths, so that tasksets can still be checked."""
 
 
 class _Model(NamedTuple):
@@ -72,33 +72,33 @@ class _Data(NamedTuple):
 
 
 def plan_stage(stage: Stage, rollout: Rollout) -> StagePlan:
-    """All that follows from one stage's configuration, and from what rollout takes in any stage.
+    """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
 
-    Raises: UserError with a line for each mistake, but for those that only follow from others.
+    Raises: UserError with a line for each error, except those that only follow from others.
     """
     config, name = stage.config, stage.name
-    found = Gathered()
-    algorithm = found.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
-    lengths = found.of(lambda: resolve_lengths(config.model, name))
-    model = found.of(lambda: _model(config, algorithm, name))
+    errors = Gathered()
+    algorithm = errors.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    lengths = errors.of(lambda: resolve_lengths(config.model, name))
+    model = errors.of(lambda: _model(config, algorithm, name))
     sizes = None
     if algorithm:
-        sizes = found.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
-    data = found.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
-    operators = found.of(lambda: _operators(config, name))
-    beside = found.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
-    external = found.of(lambda: resolve_external_model(config, name))
-    found.raise_all()
+        sizes = errors.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
+    data = errors.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
+    operators = errors.of(lambda: _operators(config, name))
+    auxiliary = errors.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = errors.of(lambda: resolve_external_model(config, name))
+    errors.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
-    plan = plan.model_copy(update={"auxiliary_models": beside, "external_model": external})
-    found.of(lambda: check_algorithm(plan))
-    found.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
-    found.of(lambda: check_placement(plan))
-    found.of(lambda: check_serving(plan))
-    found.of(lambda: check_tools(plan))
-    found.of(lambda: check_monitor_args(config.monitor, name))
-    found.raise_all()
+    plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
+    errors.of(lambda: check_algorithm(plan))
+    errors.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    errors.of(lambda: check_placement(plan))
+    errors.of(lambda: check_serving(plan))
+    errors.of(lambda: check_tools(plan))
+    errors.of(lambda: check_monitor_args(config.monitor, name))
+    errors.raise_all()
     return plan
 
 
@@ -155,17 +155,17 @@ def _plan(
 
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
-    found = Gathered()
-    path = found.of(
+    errors = Gathered()
+    path = errors.of(
         lambda: (
             located_if_given(config.model)
             if is_external(config)
             else located_model(config.model, stage)
         )
     )
-    adapter = found.of(lambda: located_adapter(config.model, stage))
-    template = found.of(lambda: chat_template_of(config.model, stage))
-    found.raise_all()
+    adapter = errors.of(lambda: located_adapter(config.model, stage))
+    template = errors.of(lambda: chat_template_of(config.model, stage))
+    errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
     critic = located_critic(config.model, stage) if has_critic else None
@@ -175,24 +175,24 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _
 def _data(
     config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm | None, stage: str
 ) -> _Data:
-    found = Gathered()
+    errors = Gathered()
     repeat_times = algorithm.repeat_times if algorithm else 1
-    tasksets = found.of(lambda: _tasksets(config, lengths, repeat_times, stage))
+    tasksets = errors.of(lambda: _tasksets(config, lengths, repeat_times, stage))
     schema = algorithm.row_schema if algorithm else "sft"
-    buffer = found.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
-    auxiliary = found.of(lambda: resolve_auxiliary_buffers(config, stage))
-    found.raise_all()
+    buffer = errors.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
+    auxiliary = errors.of(lambda: resolve_auxiliary_buffers(config, stage))
+    errors.raise_all()
     assert tasksets is not None and buffer is not None and auxiliary is not None
     return _Data(*tasksets, buffer, auxiliary)
 
 
 def _roles(config: Config) -> tuple[Role, ...]:
-    """A model that others serve has no checkpoints to read."""
+    """The stage's roles; a model served elsewhere has no checkpoints for a trainer to read."""
     return ("explorer",) if is_external(config) else ROLES[config.mode]
 
 
 def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
-    """Data that is not rolled out passes no pipeline."""
+    """The experience operators; data that is not rolled out passes through none."""
     if config.mode not in EXPLORING:
         return ()
     operators = config.data_processor.experience_pipeline.operators
@@ -200,7 +200,7 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
 
 
 def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
-    """Data that is not rolled out is not judged either."""
+    """The auxiliary models; data that is not rolled out needs none."""
     return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
 
 
@@ -209,20 +209,20 @@ def _tasksets(
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode in WITHOUT_TASKS:
         return (), ()
-    found = Gathered()
+    errors = Gathered()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
-        tasksets = found.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
-    eval_tasksets = found.of(lambda: resolve_eval_tasksets(config, lengths, stage))
-    found.raise_all()
+        tasksets = errors.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
+    eval_tasksets = errors.of(lambda: resolve_eval_tasksets(config, lengths, stage))
+    errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
-    check_names([*(one.name for one in (*tasksets, *eval_tasksets)), *auxiliary], stage)
+    check_names([*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage)
     return tasksets, eval_tasksets
 
 
 def _eval_interval(config: Config) -> int:
-    """Evaluations are pinned to a version, and versions come every `sync_interval` steps."""
+    """Rounds to versions, which evaluations are pinned to and which come per `sync_interval`."""
     interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
     return max(interval // sync, 1) * sync
 

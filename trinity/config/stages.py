@@ -1,4 +1,4 @@
-"""Section `stages`: what differs from the global configuration in each stage of the experiment."""
+"""Section `stages`: differences of each stage from the global configuration."""
 
 from typing import Annotated
 
@@ -20,10 +20,10 @@ StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
 
 class StageConfig(Section):
-    """Keys that a stage gives replace the global ones, lists whole; all others hold on.
+    """Keys that a stage gives replace the global ones, lists as a whole; all other keys stay.
 
-    Which keys it gives is what pydantic saw when it was built (`model_fields_set`), so a stage must
-    not be rebuilt from a dump that spells out defaults.
+    The keys it gives are those pydantic saw when it was built (`model_fields_set`), so a stage must
+    not be rebuilt from a dump that includes defaults.
     """
 
     stage_name: StageName

@@ -1,4 +1,4 @@
-"""The checkpoint of a former run that a stage begins with: what its folder holds, or what is wrong.
+"""Finds and checks the checkpoint of a former run that a stage begins with.
 
 step-<N>-<incarnation>       of a run of ours: model_world_size_<ranks>_rank_<rank>.pt, critic/
 global_step_<N>              of verl: the same files below actor/ and critic/
@@ -32,23 +32,23 @@ _SHAPE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCheckpoint:
-    """Where the parts of a checkpoint are."""
+    """The places of a checkpoint's parts."""
 
     policy: Path
     critic: Path | None
     num_ranks: int | None
-    """That it is split over; None for whole weights in Hugging Face's layout."""
+    """Ranks that it is split over; None for whole weights in Hugging Face's layout."""
     root: Path
 
 
 def start_checkpoint(path: str) -> StartCheckpoint:
-    """Look at the names in the folder; nothing of it is read.
+    """Finds the parts of a checkpoint by the names in its folder; no file is read.
 
-    Raises: UserError where there is nothing to start from.
+    Raises: UserError if there is nothing to start from.
     """
     root = Path(path)
     if not root.is_dir():
-        raise UserError(f"`{KEY}: {path}` is no directory: give the folder of a checkpoint")
+        raise UserError(f"`{KEY}: {path}` is not a directory: give the folder of a checkpoint")
     for policy in (root, root / "actor"):
         if (ranks := _ranks_of(policy)) is not None:
             critic = root / "critic"
@@ -62,9 +62,9 @@ def start_checkpoint(path: str) -> StartCheckpoint:
 
 
 def check_start(plan: StagePlan) -> None:
-    """Whether the stage can begin with the checkpoint that it names.
+    """Checks that the stage can begin with the checkpoint that it names.
 
-    Raises: UserError where it is not whole, or of another model or number of ranks.
+    Raises: UserError if it is incomplete, or of another model or number of ranks.
     """
     if plan.start_checkpoint is None:
         return
@@ -80,9 +80,9 @@ def check_start(plan: StagePlan) -> None:
 
 
 def verify_start(found: StartCheckpoint) -> None:
-    """That the files are those that were written, where a manifest tells.
+    """Verifies the files against the checkpoint's manifest, if it has one.
 
-    Raises: UserError naming the first one that is not.
+    Raises: UserError naming the first damaged file.
     """
     manifest = found.root / MANIFEST_NAME
     if not manifest.is_file():
@@ -94,7 +94,7 @@ def verify_start(found: StartCheckpoint) -> None:
 
 
 def _ranks_of(directory: Path) -> int | None:
-    """How many ranks a folder is of; None where it holds no part or not all of them."""
+    """Number of ranks that a folder is of; None if parts of it are missing or it has none."""
     parts = [m for file in directory.glob("*.pt") if (m := _SHARD.fullmatch(file.name))]
     sizes = {int(part[1]) for part in parts}
     if len(sizes) != 1:
@@ -104,9 +104,9 @@ def _ranks_of(directory: Path) -> int | None:
 
 
 def _advice(root: Path) -> str:
-    below = [one for one in root.glob("**/*.pt") if _SHARD.fullmatch(one.name)]
+    below = [file for file in root.glob("**/*.pt") if _SHARD.fullmatch(file.name)]
     if below:
-        newest = max(below, key=lambda one: one.stat().st_mtime).parent
+        newest = max(below, key=lambda file: file.stat().st_mtime).parent
         folder = newest.parent if newest.name in ("actor", "critic") else newest
         if folder != root:
             return f": did you mean {folder}?"

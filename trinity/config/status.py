@@ -1,4 +1,4 @@
-"""What becomes of a key that users know: it acts, has no effect here, is renamed, or is planned."""
+"""Status of a key: it acts, has no effect here, is renamed, or is planned."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 
 
 class Status(StrEnum):
-    """Every key has one; a key without a mark acts."""
+    """Status of a key; a key without a mark acts."""
 
     ACTS = "acts"
     NO_EFFECT = "accepted, without effect here"
@@ -18,7 +18,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Not there yet; the default is what happens meanwhile, so giving just that is no mistake.
+    """Not supported yet; the default describes today's behaviour, so giving it is no error.
 
     param_offload: Annotated[bool, Planned("weights stay on the device")] = False
     """
@@ -28,7 +28,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """Accepted for the sake of files that have it; what it asks for is settled otherwise here."""
+    """Accepted for files that have it; its purpose is served in another way here."""
 
     reason: str
 
@@ -55,17 +55,17 @@ Mark = Planned | NoEffect
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
-    """Why a field does not act; None for one that does."""
-    return next((one for one in field.metadata if isinstance(one, Planned | NoEffect)), None)
+    """The mark that says why a field does not act; None if it acts."""
+    return next((mark for mark in field.metadata if isinstance(mark, Planned | NoEffect)), None)
 
 
 def choices_of(field: FieldInfo) -> Choices:
     """The values beside those of its type."""
-    return next((one for one in field.metadata if isinstance(one, Choices)), Choices())
+    return next((mark for mark in field.metadata if isinstance(mark, Choices)), Choices())
 
 
 def status_of(field: FieldInfo) -> Status:
-    """Whether a field acts."""
+    """The status of a field, by its mark."""
     match mark_of(field):
         case Planned():
             return Status.PLANNED

@@ -1,4 +1,4 @@
-"""How many steps a stage has: numbers that the user gives win over epochs, the smaller one wins."""
+"""Number of steps of a stage: given numbers win over epochs, and the smaller one wins."""
 
 from typing import Literal, NamedTuple
 
@@ -6,7 +6,7 @@ from trinity.config.root import Config
 
 
 class TotalSteps(NamedTuple):
-    """Steps of a stage; None where the data's size decides."""
+    """Steps of a stage; None if the data's size decides."""
 
     explore: int | None
     train: int | None
@@ -15,9 +15,9 @@ class TotalSteps(NamedTuple):
 def total_steps(
     config: Config, *, rows_per_train_step: int, rows_per_explore_step: int
 ) -> TotalSteps:
-    """Steps that follow from the configuration alone; `rows_per_explore_step` 0 is no explorer.
+    """Steps that the configuration alone fixes; `rows_per_explore_step` is 0 without an explorer.
 
-    Rows are those of rollouts: others in a batch come from elsewhere.
+    Rows are those of rollouts; other rows of a batch are not counted.
     """
     explore, train = config.buffer.total_steps, config.trainer.total_steps
     if config.mode == "explore":
@@ -38,10 +38,10 @@ def total_steps(
 def train_steps_from(
     rows: int, rows_per_train_step: int, short_batch: Literal["train", "fail"]
 ) -> int:
-    """Batches that `rows` make; a short last one counts where short batches are trained."""
+    """Batches that `rows` make; a short last one counts if short batches are trained."""
     last = rows_per_train_step - 1 if short_batch == "train" else 0
     return (rows + last) // rows_per_train_step
 
 
 def _least(*numbers: int | None) -> int | None:
-    return min((n for n in numbers if n is not None), default=None)
+    return min((number for number in numbers if number is not None), default=None)

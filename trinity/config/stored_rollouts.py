@@ -1,4 +1,4 @@
-"""Whose experiences a stage of mode train takes: an earlier stage's, or another run's."""
+"""Source of a train stage's experiences: an earlier stage or another run."""
 
 from collections.abc import Sequence
 
@@ -7,33 +7,33 @@ from trinity.config.plan_parts import StoredRollouts
 from trinity.errors import UserError
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
-"""The id of an experiment until the stack runs that knows it."""
+"""Placeholder for an experiment's id, until the running stack supplies it."""
 
 
 def with_stored_rollouts(stages: Sequence[StagePlan]) -> tuple[StagePlan, ...]:
-    """The plans, of which those that train on rollouts without an explorer name their source.
+    """Returns the plans; stages that train on rollouts without an explorer get their source.
 
-    Raises: UserError where there is none, or it has prepared its rows otherwise.
+    Raises: UserError if there is none, or if its rows were prepared in another way.
     """
     return tuple(_sourced(stage, stages[:index]) for index, stage in enumerate(stages))
 
 
 def _sourced(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
-    given = stage.config.buffer.trainer_input.experience_buffer
+    buffer = stage.config.buffer.trainer_input.experience_buffer
     if not _takes_stored(stage):
-        if given.source_run or given.source_stage:
+        if buffer.source_run or buffer.source_stage:
             raise UserError(
                 f"stage `{stage.name}`: `experience_buffer.source_run` goes with `mode: train` and "
                 "an algorithm that trains on rollouts, as grpo: remove it, or change these"
             )
         return stage
-    if given.source_stage and not given.source_run:
+    if buffer.source_stage and not buffer.source_run:
         raise UserError(
             f"stage `{stage.name}`: `experience_buffer.source_stage` is a stage of another run: "
             "name that with `source_run`"
         )
-    if given.source_run:
-        return _of_another_run(stage, given.source_run)
+    if buffer.source_run:
+        return _of_another_run(stage, buffer.source_run)
     return _of_earlier_stage(stage, before)
 
 
@@ -42,7 +42,7 @@ def _takes_stored(stage: StagePlan) -> bool:
 
 
 def _of_earlier_stage(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
-    source = next((one for one in reversed(before) if one.mode == "explore"), None)
+    source = next((earlier for earlier in reversed(before) if earlier.mode == "explore"), None)
     if source is None:
         raise UserError(
             f"stage `{stage.name}`: `mode: train` with `algorithm_type: {stage.algorithm_type}` "
@@ -63,7 +63,7 @@ def _of_earlier_stage(stage: StagePlan, before: Sequence[StagePlan]) -> StagePla
 
 
 def _of_another_run(stage: StagePlan, run: str) -> StagePlan:
-    """What that run is, only its directory or the running stack knows."""
+    """Names the run by its label; its directory or the running stack resolves it later."""
     config = stage.config
     label = label_of(run, config.project, config.group)
     if label == "/".join(part for part in (config.project, config.group, config.name) if part):
@@ -78,7 +78,7 @@ def _of_another_run(stage: StagePlan, run: str) -> StagePlan:
 
 
 def label_of(run: str, project: str, group: str) -> str:
-    """A name alone is one of the same project and group."""
+    """The label of a run; a name alone is one of the same project and group."""
     return run if "/" in run else "/".join(part for part in (project, group, run) if part)
 
 
@@ -92,9 +92,11 @@ def _check_order(stage: StagePlan) -> None:
 
 
 def check_rows(stage: StagePlan, source: StagePlan, stored: StoredRollouts) -> None:
-    """The buffer makes advantages where rows are made; the trainer makes its own of any rows.
+    """Checks that stored rows have the advantages that the stage needs.
 
-    Raises: UserError when those of `source` have other ones.
+    The buffer computes advantages when rows are made; the trainer computes its own for any rows.
+
+    Raises: UserError if the rows of `source` have other ones.
     """
     own, made = stage.algorithm, source.algorithm
     if own.advantage_in_trainer and made.advantage_in_trainer:

@@ -10,7 +10,7 @@ from trinity.config.status import Choices, Planned
 
 
 class SynchronizerConfig(Section):
-    """The travel of weights from trainer to explorer."""
+    """Transfer of weights from trainer to explorer."""
 
     sync_method: Annotated[
         Literal["checkpoint", "nccl"],
@@ -21,7 +21,7 @@ class SynchronizerConfig(Section):
             aliases={"offline": "checkpoint", "online": "nccl"},
         ),
     ] = "checkpoint"
-    """How weights travel; `checkpoint`: as files, whose hashes the explorer verifies.
+    """How weights are transferred; `checkpoint`: as files, whose hashes the explorer verifies.
     `nccl`: they are written all the same, but engines take them from the trainer's memory, by gloo
     where there are no GPUs; what does not come whole and in time is taken from the files."""
     sync_style: Annotated[
@@ -36,7 +36,7 @@ class SynchronizerConfig(Section):
             },
         ),
     ] = "fixed"
-    """Who says when; `fixed`: each explore step has its version, by the two numbers below.
+    """What triggers a transfer. `fixed`: each explore step has its version, by the two keys below.
     `trainer_driven`: an explore step takes the newest version there is and waits for none.
     `explorer_driven`: after `sync_interval` explore steps a newer one is asked for and waited for,
     and only then written."""

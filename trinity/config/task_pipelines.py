@@ -1,4 +1,4 @@
-"""The task pipeline, with its operators looked at before anything starts."""
+"""The task pipeline, with its operators checked before anything starts."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -37,42 +37,42 @@ Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
 
 
 def has_inputs(config: Config) -> bool:
-    """Whether the pipeline says which files are read."""
+    """True if the pipeline names the files to read."""
     pipeline = config.data_processor.task_pipeline
     return pipeline is not None and bool(pipeline.inputs)
 
 
-def with_inputs(config: Config, given: Given) -> Given:
-    """The rows where the pipeline reads them: its first file stands for the taskset's own."""
+def with_inputs(config: Config, rows: Given) -> Given:
+    """Points the rows at the pipeline's first file, which replaces the taskset's own path."""
     pipeline = config.data_processor.task_pipeline
     if pipeline is None or not pipeline.inputs:
-        return given
+        return rows
     changed = {"storage_type": "file", "path": pipeline.inputs[0], "table": None}
-    return given.model_copy(update=changed)
+    return rows.model_copy(update=changed)
 
 
 def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
-    """The taskset, or the trainer's rows, with the pipeline that they go through.
+    """Attaches the pipeline to the taskset, or to the trainer's rows.
 
-    Raises: UserError naming the stage and what cannot be.
+    Raises: UserError naming the stage and each setting that cannot be used.
     """
-    given = config.data_processor.task_pipeline
-    if given is None:
+    configured = config.data_processor.task_pipeline
+    if configured is None:
         return rows
     try:
-        _check_source(given, rows)
+        _check_source(configured, rows)
         pipeline = ResolvedTaskPipeline(
-            operators=_operators(given, config.service),
-            target_fields=given.target_fields,
+            operators=_operators(configured, config.service),
+            target_fields=configured.target_fields,
             added_scores=rows.selector.feature_keys,
             ordering=Ordering(
-                method=given.order_method,
-                priority_weights=given.priority_weights,
-                top_k=given.top_k,
-                folding_layers=given.folding_layers,
+                method=configured.order_method,
+                priority_weights=configured.priority_weights,
+                top_k=configured.top_k,
+                folding_layers=configured.folding_layers,
                 seed=config.seed,
             ),
-            further_paths=tuple(located_file(path) for path in given.inputs[1:]),
+            further_paths=tuple(located_file(path) for path in configured.inputs[1:]),
         )
     except UserError as error:
         raise UserError(f"stage `{stage}`: {error}") from error
@@ -80,15 +80,15 @@ def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
 
 
 def _check_source(
-    given: TaskPipelineConfig, rows: ResolvedTaskset | ResolvedExperienceBuffer
+    pipeline: TaskPipelineConfig, rows: ResolvedTaskset | ResolvedExperienceBuffer
 ) -> None:
     if rows.storage_type == "queue":
         raise UserError(
-            f"`{KEY}` takes whole tasksets, and the tasks of a queue come bit by bit: send those "
-            "that shall be explored, or give another `storage_type`"
+            f"`{KEY}` takes whole tasksets, and the tasks of a queue arrive one by one: send only "
+            "those to explore, or give another `storage_type`"
         )
     kind = rows.selector.selector_type
-    if given.priority_weights and given.top_k < 0 and kind != "sequential":
+    if pipeline.priority_weights and pipeline.top_k < 0 and kind != "sequential":
         raise UserError(
             f"`{KEY}.priority_weights` put tasks into an order, and "
             f"`data_selector.selector_type: {kind}` draws them in another one: make it sequential, "
@@ -96,35 +96,35 @@ def _check_source(
         )
 
 
-def _operators(given: TaskPipelineConfig, service: ServiceConfig) -> tuple[TaskOperator, ...]:
-    if given.config_path is not None:
-        args: Args = {"config_path": given.config_path, "np": given.num_process}
+def _operators(pipeline: TaskPipelineConfig, service: ServiceConfig) -> tuple[TaskOperator, ...]:
+    if pipeline.config_path is not None:
+        args: Args = {"config_path": pipeline.config_path, "np": pipeline.num_process}
         config = OperatorConfig(name=DATA_JUICER, args=args)
         return (_resolved(config, service, f"{KEY}.config_path"),)
     load_plugins(plugin_dirs_from_environment())
-    operators = _gathered(given.operators, given.num_process, service)
-    return tuple(_resolved(one, service, key) for key, one in operators)
+    operators = _gathered(pipeline.operators, pipeline.num_process, service)
+    return tuple(_resolved(operator, service, key) for key, operator in operators)
 
 
 def _gathered(
     operators: Sequence[OperatorConfig], num_processes: int, service: ServiceConfig
 ) -> list[tuple[str, OperatorConfig]]:
-    """Those of Data-Juicer that follow one another are one call."""
+    """Merges consecutive operators of Data-Juicer into one call."""
     gathered: list[tuple[str, OperatorConfig]] = []
-    theirs: list[JsonValue] = []
-    for i, one in enumerate(operators):
+    data_juicer: list[JsonValue] = []
+    for i, operator in enumerate(operators):
         key = f"{KEY}.operators[{i}]"
-        if not one.name:
+        if not operator.name:
             raise UserError(f"`{key}.name` is missing: give one of {_known()}")
-        if "." in one.name or one.name in TASK_OPERATORS.names():
-            theirs = []
-            gathered.append((key, one))
+        if "." in operator.name or operator.name in TASK_OPERATORS.names():
+            data_juicer = []
+            gathered.append((key, operator))
             continue
-        _check_server(one.name, key, service)
-        if not theirs:
-            args: Args = {"operators": theirs, "np": num_processes}
+        _check_server(operator.name, key, service)
+        if not data_juicer:
+            args: Args = {"operators": data_juicer, "np": num_processes}
             gathered.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
-        theirs.append({one.name: dict(one.args)})
+        data_juicer.append({operator.name: dict(operator.args)})
     return gathered
 
 
@@ -136,8 +136,9 @@ def _check_server(name: str, key: str, service: ServiceConfig) -> None:
     if service.data_juicer is None:
         near = did_you_mean(name, TASK_OPERATORS.names())
         raise UserError(
-            f"`{key}.name: {name}` is no task operator here{near}; those of Data-Juicer need its "
-            "server: give `service.data_juicer.server_url`, or a dotted path for one of your own"
+            f"`{key}.name: {name}` is not a task operator here{near}; those of Data-Juicer need "
+            "its server: give `service.data_juicer.server_url`, or a dotted path for one of your "
+            "own"
         )
 
 
@@ -170,7 +171,7 @@ def _server_url(service: ServiceConfig) -> str:
 
 
 def _own_signature(name: str, key: str) -> Signature:
-    """A user's function is imported, as its errors are better found now than in a service."""
+    """Imports a user's function, so that its errors are found now and not in a service."""
     try:
         _, signature = form_of(TASK_OPERATORS.get(name), (TASK_OPERATOR,))
     except UserError as error:

@@ -27,7 +27,7 @@ class TasksetConfig(Section):
     """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
     the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
     table: str | None = None
-    """For `sql`: the table, unless it is called like the taskset."""
+    """For `sql`: the table, unless it has the taskset's name."""
     split: str = "train"
     """Which split of a directory."""
     subset_name: str | None = None
@@ -36,7 +36,7 @@ class TasksetConfig(Section):
     """Runs of each task in an evaluation; in training all tasksets have
     `algorithm.repeat_times`."""
     format: FormatConfig = usual(FormatConfig)
-    """Which column means what."""
+    """Columns of a row, by their meaning."""
     rollout_args: GenerationConfig = usual(GenerationConfig)
     """Sampling that differs from the model's."""
     workflow_args: Args = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Where the tasks of a taskset lie, and which of its keys go with that."""
+"""Storage of a taskset's tasks, and checks of the keys that belong to it."""
 
 import re
 from pathlib import Path
@@ -12,28 +12,28 @@ DATABASES = ("postgresql://", "sqlite:///")
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether it names a dataset on the Hugging Face hub: `owner/name`, and nothing here."""
+    """True if it names a dataset on the Hugging Face hub: `owner/name`, with no such local path."""
     return HUB_NAME.fullmatch(path) is not None and not Path(path).exists()
 
 
 def without_password(address: str) -> str:
-    """A database's address as it may be shown."""
+    """A database's address with its password hidden."""
     return re.sub(r"(//[^:/@]*):[^@]*@", r"\1:***@", address)
 
 
-def resolve_path(given: TasksetConfig, key: str) -> str | None:
-    """Where the tasks are read from; None for those that clients submit.
+def resolve_path(taskset: TasksetConfig, key: str) -> str | None:
+    """Returns the path or address of the tasks; None for those that clients submit.
 
-    Raises: UserError when the keys do not go together.
+    Raises: UserError if the keys do not go together.
     """
-    storage, path = given.storage_type, given.path
+    storage, path = taskset.storage_type, taskset.path
     if storage in ("file", "sql") and not path:
         raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
     if storage in ("client", "queue") and path:
         raise UserError(
             f"{key}.path` goes with `storage_type: file` or `sql` only: remove one of the two"
         )
-    if given.table and storage != "sql":
+    if taskset.table and storage != "sql":
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     if not path:
         return None
@@ -41,19 +41,19 @@ def resolve_path(given: TasksetConfig, key: str) -> str | None:
 
 
 def database_address(address: str, key: str) -> str:
-    """The address with an absolute file.
+    """Returns the address, with an absolute file for SQLite.
 
-    Raises: UserError when it is none.
+    Raises: UserError if it is not a database's address.
     """
     if not address.startswith(DATABASES):
         known = " or ".join(f"{start}..." for start in DATABASES)
-        raise UserError(f"{key}.path` is no database's address: give {known}")
+        raise UserError(f"{key}.path` is not a database's address: give {known}")
     scheme, _, file = address.partition("sqlite:///")
     return f"sqlite:///{_absolute(file)}" if not scheme and file else address
 
 
 def located_file(path: str) -> str:
-    """Absolute, unless it is a name on the hub: no file's, and of no folder that is here."""
+    """Makes a path absolute, unless it is a hub name: not a file's, and in no local folder."""
     looks_local = path.endswith(SUFFIXES) or Path(path).parent.exists()
     return path if is_hub_name(path) and not looks_local else _absolute(path)
 

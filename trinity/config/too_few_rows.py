@@ -1,10 +1,10 @@
-"""Whether tasks or rows of data are enough for one step."""
+"""Checks that tasks or rows of data are enough for one step."""
 
 from trinity.config.plan import StagePlan
 
 
 def too_few_rows(stage: StagePlan, num_rows: int) -> str:
-    """What is wrong where so many make no step, and what to do; empty where they do."""
+    """The error and its fix if `num_rows` make no step; empty if they make one."""
     kind, num_steps = "train", stage.num_train_steps(num_rows)
     if stage.mode == "explore":
         kind, num_steps = "explore", stage.num_explore_steps(num_rows)

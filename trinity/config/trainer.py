@@ -13,7 +13,7 @@ from trinity.config.status import Choices, NoEffect, Planned, Renamed
 
 
 class TrainerConfig(Section):
-    """How the policy is trained."""
+    """Training of the policy."""
 
     old_names: ClassVar[Mapping[str, Renamed]] = {
         "ppo_max_token_len_per_gpu": Renamed("max_token_len_per_gpu"),
@@ -24,7 +24,7 @@ class TrainerConfig(Section):
     name: Annotated[
         PathSegment, NoEffect("each gang of ranks is told apart by its incarnation")
     ] = "trainer"
-    """How logs and metrics call it."""
+    """Its name in logs and metrics."""
     trainer_type: Annotated[Literal["verl"], Choices(planned={"tinker": "the Tinker service"})] = (
         "verl"
     )
@@ -50,7 +50,7 @@ class TrainerConfig(Section):
     resume_from_path: str = ""
     """Folder of a former run's checkpoint: weights, and the optimizer's state where it has that."""
     total_steps: Positive | None = None
-    """Train steps of the stage; with `buffer.total_steps` also given, whichever ends first."""
+    """Train steps of the stage; with `buffer.total_steps` also given, the one that ends first."""
     ppo_epochs: Positive = 1
     """Passes over each batch, every one a step of the optimizer on the whole of it."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -70,7 +70,7 @@ class TrainerConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type the passes compute in."""
     rank_num: NonNegative = 0
-    """Training processes; 0 is one a GPU that no stage rolls out on, or one where there is none."""
+    """Training processes; 0 is one per GPU that no stage rolls out on, or one without GPUs."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
     critic: CriticConfig = usual(CriticConfig)
@@ -108,7 +108,7 @@ class TrainerConfig(Section):
         Literal["single_thread", "single_process", "single_node", "unrestricted"],
         NoEffect("each rank writes its own files"),
     ] = "unrestricted"
-    """Who may write a checkpoint at the same time."""
+    """Which processes may write a checkpoint at the same time."""
     megatron: MegatronConfig = usual(MegatronConfig)
     """Megatron's parallel sizes."""
     trust_remote_code: Annotated[bool, DERIVED] = False

@@ -1,4 +1,4 @@
-"""A file's values with those of the command line over them, interpolated."""
+"""Reads a file's values, with those of the command line over them, interpolated."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ from trinity.errors import UserError
 def read_tree(
     source: Source, overrides: Mapping[str, JsonValue]
 ) -> tuple[dict[str, Any], list[str]]:
-    """All values, and what is to be said of those that cannot be filled in.
+    """Returns all values, and an error for each one that cannot be filled in.
 
-    Raises: UserError for what is no configuration at all.
+    Raises: UserError if the file is not a configuration at all.
     """
     try:
         tree = load_yaml(source.text)
@@ -52,7 +52,7 @@ def _override(tree: dict[str, Any], key: str, value: object) -> None:
 
 
 def _location(tree: Any, written: Location) -> Location:
-    """A number after a dot is a position where a list stands: `stages.0.mode`."""
+    """Converts numbers after a dot to list positions: `stages.0.mode`."""
     found: list[str | int] = []
     for part in written:
         is_position = isinstance(tree, list) and isinstance(part, str) and part.isdecimal()

@@ -15,7 +15,7 @@ _SEGMENT = "letters, digits, `.`, `_` and `-`"
 
 
 def type_in_words(field: FieldInfo) -> str:
-    """What may be written for a field."""
+    """Describes the values that a field accepts."""
     return _words(field.annotation, field.metadata)
 
 
@@ -44,22 +44,22 @@ def _alternatives(arguments: tuple[Any, ...], metadata: Iterable[object]) -> Ite
 
 def _list(arguments: tuple[Any, ...]) -> str:
     if arguments[-1] is not ...:
-        return f"list of {len(arguments)}: {', '.join(_words(one) for one in arguments)}"
+        return f"list of {len(arguments)}: {', '.join(_words(argument) for argument in arguments)}"
     return "list of sections" if _section(arguments[0]) else f"list, each {_words(arguments[0])}"
 
 
 def _flat(metadata: Iterable[object]) -> Iterator[object]:
-    for one in metadata:
-        if isinstance(one, FieldInfo):
-            yield from one.metadata
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            yield from item.metadata
         else:
-            yield one
+            yield item
 
 
 def _bounds(metadata: Iterable[object]) -> str:
     words = []
-    for one in metadata:
-        match one:
+    for constraint in metadata:
+        match constraint:
             case bound.Gt(gt):
                 words.append(f"above {gt}")
             case bound.Ge(ge):

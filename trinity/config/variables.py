@@ -1,4 +1,4 @@
-"""The `${...}` of most files: environment variables, and single values of other keys."""
+"""Fills in the common `${...}`: environment variables, and single values of other keys."""
 
 import os
 import re
@@ -8,32 +8,32 @@ from typing import Any
 from trinity.config import keys
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
-"""With a default, if any, that is a name, a path or a count."""
+"""A variable, with an optional default that is a name, a path or a count."""
 _KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 _VALUES = frozenset({"null", "true", "false", "nan", "inf"})
 _MISSING = "???"
 
 
 def is_open(value: Any) -> bool:
-    """Whether anything in it waits for another value."""
+    """True if anything in the value is still to be filled in."""
     if isinstance(value, dict):
-        return any(is_open(one) for one in value.values())
+        return any(is_open(item) for item in value.values())
     if isinstance(value, list):
-        return any(is_open(one) for one in value)
+        return any(is_open(item) for item in value)
     return isinstance(value, str) and ("${" in value or value == _MISSING)
 
 
 def filled(tree: Any) -> Any:
-    """The same with what can be filled in; the rest waits as it is for OmegaConf."""
+    """The tree with these filled in; the rest is left unchanged for OmegaConf."""
     known = _each_text(tree, _with_variables)
     return _each_text(known, lambda text: _with_key(text, known))
 
 
 def _each_text(value: Any, change: Callable[[str], Any]) -> Any:
     if isinstance(value, dict):
-        return {key: _each_text(one, change) for key, one in value.items()}
+        return {key: _each_text(item, change) for key, item in value.items()}
     if isinstance(value, list):
-        return [_each_text(one, change) for one in value]
+        return [_each_text(item, change) for item in value]
     return change(value) if isinstance(value, str) else value
 
 

@@ -1,7 +1,7 @@
-"""What becomes of verl's own keys below `trainer.trainer_config`, one by one.
+"""Treatment of each of verl's own keys below `trainer.trainer_config`.
 
 Keys of the actor and the reference are written as verl has them since it dropped the prefix
-`actor_rollout_ref`; both ways are known. What is not in a table is planned.
+`actor_rollout_ref`; both forms are known. A key in no table is planned.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ USED: Mapping[str, Renamed] = {
     "trainer.resume_mode": Renamed("/trainer.resume_mode"),
     "trainer.max_actor_ckpt_to_keep": Renamed("/trainer.max_checkpoints_to_keep"),
 }
-"""Keys whose values are used under the names that they have here, or sections of such keys."""
+"""Keys whose values are used under our names, or sections of such keys."""
 
 SECTIONS = ("model.override_config", "critic.model.override_config")
 """Those of them whose keys are a model's own."""
@@ -87,7 +87,7 @@ _BY_LAYER = NoEffect("FSDP2 shards layer by layer: verl reads it for `fsdp` alon
 _ON_HOST = NoEffect("verl keeps a reference's weights in the host's memory, whatever is written")
 _FSDP_ELSEWHERE: Mapping[str, NoEffect] = {
     f"{section}.{key}": _LAID_OUT
-    for section in (*(f"critic.{one}" for one in _CRITIC_FSDP), "ref.fsdp_config")
+    for section in (*(f"critic.{name}" for name in _CRITIC_FSDP), "ref.fsdp_config")
     for key in ("forward_prefetch", "fsdp_size", "offload_policy")
 }
 _ENGINE = NoEffect("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
@@ -97,7 +97,7 @@ _STEPS = NoEffect("the schedule knows the number of train steps")
 WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     **_FSDP_ELSEWHERE,
     "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
-    **{f"critic.{one}.wrap_policy.min_num_params": _BY_LAYER for one in _CRITIC_FSDP},
+    **{f"critic.{name}.wrap_policy.min_num_params": _BY_LAYER for name in _CRITIC_FSDP},
     "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     "ref.fsdp_config.param_offload": _ON_HOST,
     "ref.fsdp_config.optimizer_offload": NoEffect("a reference has no optimizer"),
@@ -146,12 +146,12 @@ WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     "trainer.remove_previous_ckpt_in_save": NoEffect("`trainer.max_checkpoints_to_keep` says it"),
     "trainer.total_training_steps": NoEffect("`trainer.total_steps` says it"),
 }
-"""Keys, or sections of them, that ask for what is settled otherwise."""
+"""Keys, or sections of them, whose purpose is served in another way here."""
 
 USUAL: Mapping[str, JsonValue] = {
     "trainer.default_hdfs_dir": None,
 }
-"""Planned keys with what happens meanwhile, so that giving just that is no mistake."""
+"""Planned keys with the value that describes today's behaviour; giving it is no error."""
 
 NOT_PASSED = "verl's engine is not given this key"
 INSTEAD: Mapping[str, str] = {
@@ -159,16 +159,16 @@ INSTEAD: Mapping[str, str] = {
         "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there"
     ),
 }
-"""Why, where there is more to say than that."""
+"""Reasons for keys that have a more specific one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Happens:
-    """What happens anyway, so that the key need not be spoken of."""
+    """A key whose value is what happens anyway, so that it needs no notice."""
 
 
 def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happens:
-    """What becomes of a key below `trainer_config`, with or without verl's older prefix."""
+    """The treatment of a key below `trainer_config`, with or without verl's older prefix."""
     key = key.removeprefix(f"{PREFIX}.")
     if value == {} and key in USED:
         return Happens()
@@ -184,7 +184,7 @@ def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happen
 
 
 def _used(key: str) -> Renamed | None:
-    """Of a key below a section that is used, the key of the same name below ours."""
+    """The new name of a used key; a key below a used section keeps its name below ours."""
     if key in USED:
         return USED[key]
     for section in SECTIONS:

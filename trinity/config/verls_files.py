@@ -1,4 +1,4 @@
-"""`trainer.trainer_config_path`: a file of verl's keys, read as if they stood in its place."""
+"""`trainer.trainer_config_path`: a file of verl's keys, read as if written in its place."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ KEYS = "trainer_config"
 
 
 def lay_in_verls_files(tree: dict[str, Any], source: Source) -> tuple[Source, list[str]]:
-    """Put the files' keys into the tree; a key of theirs is at the line that names the file."""
+    """Puts the files' keys into the tree; each is located at the line that names its file."""
     mistakes: list[str] = []
     lines, overridden = dict(source.lines), set(source.overridden)
     for at, trainer in list(_with_files(tree)):
@@ -26,14 +26,14 @@ def lay_in_verls_files(tree: dict[str, Any], source: Source) -> tuple[Source, li
         path = trainer.pop(PATH)
         said = f"`{key}: {path}` {source.at(key)}"
         if trainer.get(KEYS):
-            mistakes.append(f"{said} stands beside `{dotted(place)}`: keep one of the two")
+            mistakes.append(f"{said} is given beside `{dotted(place)}`: keep one of the two")
             continue
         try:
             trainer[KEYS], unfilled = read_tree(Source.read(Path(path)), {})
         except UserError as error:
             mistakes.append(f"{said}: {error}")
             continue
-        mistakes += [f"{said}: {one}" for one in unfilled]
+        mistakes += [f"{said}: {error}" for error in unfilled]
         if line := source.line(key):
             lines |= {dotted((*place, *leaf)): line for leaf, _ in keys.leaves(trainer[KEYS])}
         else:

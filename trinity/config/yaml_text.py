@@ -1,4 +1,4 @@
-"""A tree of values as YAML, with a comment behind each line that has one."""
+"""Writes a tree of values as YAML, with comments at the ends of lines."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

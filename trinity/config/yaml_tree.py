@@ -1,4 +1,4 @@
-"""YAML text as plain values: texts, numbers, lists and mappings, each its own object."""
+"""Reads YAML text as plain values: texts, numbers, lists and mappings, none shared."""
 
 import re
 from typing import Any, ClassVar
@@ -10,8 +10,8 @@ _DATE = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
 
 
-class _Loader(_Base):  # type: ignore[misc]  # which of two is known at run time
-    """YAML as configurations are written: `1e-5` is a number, a date a text, a key stands once."""
+class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run time
+    """YAML of configurations: `1e-5` is a number, a date is a text, and keys are unique."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
@@ -19,13 +19,13 @@ class _Loader(_Base):  # type: ignore[misc]  # which of two is known at run time
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuses what YAML itself lets pass: of two lines of one key the first would be lost."""
+        """Rejects duplicate keys, which YAML allows and of which it would drop the first."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = f"{key.tag} {key.value}" if isinstance(key, yaml.ScalarNode) else ""
             if name in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key `{key.value}` stands there twice", key.start_mark
+                    None, None, f"the key `{key.value}` is given twice", key.start_mark
                 )
             seen |= {name} if name and key.tag != "tag:yaml.org,2002:merge" else set()
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
@@ -38,7 +38,7 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(text: str) -> Any:
-    """What the text holds; raises yaml.YAMLError where it is no YAML, or goes round in circles."""
+    """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
     return _own(yaml.load(text, Loader=_Loader), ())
 
 
@@ -48,7 +48,7 @@ def _own(value: Any, around: tuple[int, ...]) -> Any:
         raise yaml.YAMLError("an alias leads back to what it stands in")
     inner = (*around, id(value))
     if isinstance(value, dict):
-        return {key: _own(one, inner) for key, one in value.items()}
+        return {key: _own(item, inner) for key, item in value.items()}
     if isinstance(value, list):
-        return [_own(one, inner) for one in value]
+        return [_own(item, inner) for item in value]
     return value

@@ -1,1 +1,1 @@
-"""Experiments written for veRL, turned into configurations of this system and back."""
+"""Converts experiments written for veRL to configurations of this system and back."""

@@ -1,4 +1,4 @@
-"""From a configuration of this system to veRL's command line, where there is a way."""
+"""Converts a configuration of this system to veRL's command line, as far as possible."""
 
 import re
 from dataclasses import dataclass, field
@@ -35,23 +35,23 @@ _ON_THEIR_OWN = (
 
 @dataclass(slots=True)
 class _Way:
-    """Our keys that are still to be told, and veRL's that were."""
+    """Our keys that are still to be converted, and veRL's that were written."""
 
     left: dict[str, JsonValue]
     verl: dict[str, JsonValue] = field(default_factory=dict)
 
     def pop(self, key: str, default: JsonValue = None) -> JsonValue:
-        """The value of one of ours, which counts as told."""
+        """Takes the value of one of our keys, which counts as converted."""
         return self.left.pop(key, default)
 
     def number(self, key: str, default: int) -> int:
-        """The same for a number."""
+        """Takes a number in the same way."""
         value = self.left.pop(key, default)
         return value if isinstance(value, int) else default
 
 
 def verl_command(text: str) -> str:
-    """veRL's command for the YAML `text`, and as comments the keys that it has none for."""
+    """Returns veRL's command for the YAML `text`, with unconvertible keys as comments."""
     way = _Way(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
     is_supervised = way.left.get("mode") == "train"
     if not is_supervised:
@@ -70,7 +70,7 @@ def verl_command(text: str) -> str:
     words = [f"python3 -m {module}", *(shell_word(k, v) for k, v in sorted(way.verl.items()))]
     lines = [" \\\n    ".join(words)]
     if way.left:
-        lines.append("# no way back, set it by veRL's own means if it matters:")
+        lines.append("# no counterpart in veRL, set it by veRL's own means if it matters:")
         lines += [f"#   {key}: {value}" for key, value in way.left.items()]
     return "\n".join(lines) + "\n"
 
@@ -79,10 +79,12 @@ def _flat(node: object, key: str) -> list[tuple[str, JsonValue]]:
     """Dotted keys; lists of sections by their positions, other lists whole."""
     if isinstance(node, dict) and node:
         return [
-            one for name, inner in node.items() for one in _flat(inner, f"{key}.{name}".strip("."))
+            pair
+            for name, inner in node.items()
+            for pair in _flat(inner, f"{key}.{name}".strip("."))
         ]
     if isinstance(node, list) and any(isinstance(inner, dict) for inner in node):
-        return [one for i, inner in enumerate(node) for one in _flat(inner, f"{key}[{i}]")]
+        return [pair for i, inner in enumerate(node) for pair in _flat(inner, f"{key}[{i}]")]
     return [(key, node)]  # type: ignore[list-item]  # a YAML value
 
 
@@ -116,8 +118,8 @@ def _tell_data(way: _Way) -> None:
 
 
 def _listed(way: _Way, key: str) -> list[str]:
-    found = (re.match(rf"{re.escape(key)}\[\d+\]", one) for one in way.left)
-    return list(dict.fromkeys(one[0] for one in found if one))
+    found = (re.match(rf"{re.escape(key)}\[\d+\]", name) for name in way.left)
+    return list(dict.fromkeys(match[0] for match in found if match))
 
 
 def _tell_files(way: _Way, verl: str, tasksets: list[str]) -> None:
@@ -161,7 +163,7 @@ def _tell_algorithm(way: _Way) -> None:
 
 
 def _tell_loss(way: _Way) -> None:
-    """In bypass mode veRL has two losses, and their key is another."""
+    """Converts the loss; in bypass mode veRL has two losses under another key."""
     loss = str(way.left.get("algorithm.policy_loss_fn", "ppo"))
     kinds = {ours: verl for verl, ours in BYPASS_LOSSES.items()}
     bypasses = way.left.get("algorithm.bypass_old_logprobs") is True
@@ -204,7 +206,7 @@ def _tell_batches(way: _Way) -> None:
 
 
 def _tell_token_limit(way: _Way) -> None:
-    """veRL's is of a GPU's part of the sequences."""
+    """Converts the token limit, which in veRL counts a GPU's part of the sequences."""
     limit = way.left.get("trainer.max_token_len_per_gpu")
     shared = way.left.get("trainer.ulysses_sequence_parallel_size")
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:

@@ -1,4 +1,4 @@
-"""Rows of keys that belong to veRL's back end: what becomes of them below `trainer_config`."""
+"""Rows of keys of veRL's back end, by their treatment below `trainer_config`."""
 
 from collections.abc import Iterator
 
@@ -11,18 +11,18 @@ _ANY = "any value"
 
 
 def back_end(*keys: str) -> tuple[Row, ...]:
-    """The rows of keys; with a `*` also those of the keys below that go their own way."""
+    """The rows of keys; a key ending with `*` includes keys below it with rows of their own."""
     return tuple(row for key in keys for row in _rows(key))
 
 
 def _rows(key: str) -> Iterator[Row]:
     if key.endswith(".*"):
-        yield from (_row(one) for one in _known_below(key.removesuffix("*")))
+        yield from (_row(name) for name in _known_below(key.removesuffix("*")))
     yield _row(key)
 
 
 def _known_below(beginning: str) -> list[str]:
-    """Keys of the tables that begin so, and the section itself where it has a name of ours."""
+    """Keys of the tables with this prefix, and the section itself if it has a name here."""
     prefix = f"{PREFIX}." if beginning.startswith(f"{PREFIX}.") else ""
     known = (f"{prefix}{name}" for name in sorted({*USED, *WITHOUT_EFFECT}))
     section = beginning.removesuffix(".")

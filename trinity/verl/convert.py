@@ -1,4 +1,4 @@
-"""From veRL's settings to a configuration of this system."""
+"""Converts veRL's settings to a configuration of this system."""
 
 import re
 from collections.abc import Callable
@@ -45,12 +45,12 @@ SUPERVISED_RULES: Rules = (
     convert_own_configuration,
 )
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
-UNKNOWN_KEY = "no key of veRL's that is known here: see whether the run needs it"
+UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A configuration and what is not in it."""
+    """A configuration, and a report of the settings that are not in it."""
 
     body: str
     report: tuple[str, ...]
@@ -64,9 +64,9 @@ class Converted:
 
 
 def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted:
-    """Every setting ends in the YAML or in the report.
+    """Converts all settings; each one ends in the YAML or in the report.
 
-    Raises: UserError for a number that the arithmetic needs and that is none.
+    Raises: UserError if a value that the arithmetic needs is not a number.
     """
     if any(name in settings.module for name in NOT_TRAINING):
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
@@ -84,7 +84,7 @@ def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted
 
 
 def _ask_for_unknown(work: Work) -> None:
-    """Values that only running the script could tell are the user's to write."""
+    """Advises the user to write values that are empty or known only by running the script."""
     leaves = list(work.draft.leaves())
     empty = [f"`{key}`" for key, value in leaves if value == ""]
     if empty:
@@ -92,23 +92,23 @@ def _ask_for_unknown(work: Work) -> None:
     keys = [f"`{key}`" for key, value in leaves if UNKNOWN in str(value)]
     if keys:
         work.report.advice.append(
-            f"{', '.join(keys)}: write a value for {UNKNOWN}, which only running the script could "
-            "tell; --env NAME=VALUE gives it to the script's variables"
+            f"{', '.join(keys)}: write a value for {UNKNOWN}, which only running the script would "
+            "show; --env NAME=VALUE gives it to the script's variables"
         )
 
 
 def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
-    """What the rules read without leaving a line about it."""
+    """Lists the settings that the rules read without a line of their own."""
     lines = [
-        f"  - {one.key}={one.value} ({one.where})"
-        for one in settings.all()
-        if not re.search(rf"(?<![\w.]){re.escape(one.key)}(?![\w.])", text)
+        f"  - {setting.key}={setting.value} ({setting.where})"
+        for setting in settings.all()
+        if not re.search(rf"(?<![\w.]){re.escape(setting.key)}(?![\w.])", text)
     ]
     return ["Read together with others:", *lines] if lines else []
 
 
 def _end(work: Work, setting: Setting) -> None:
-    """Write or report a setting that no rule has taken."""
+    """Writes or reports a setting that no rule has taken."""
     row = row_of(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
         work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
@@ -136,7 +136,7 @@ def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
 
 
 def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
-    """Write a line, unless another key of veRL's has written it."""
+    """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
     if (reason := happens_instead(ours, value)) is not None:
         work.report.needless.append((setting, f"it changes memory and time alone: {reason}"))
@@ -150,7 +150,7 @@ def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
 
 
 def _ours(row: Row, key: str) -> str:
-    """Where a pattern ends with a star, our key does."""
+    """Our key for a veRL key; if the pattern ends with a star, so does our key."""
     if not row.verl.endswith("*"):
         return row.ours
     return row.ours.removesuffix("*") + key.removeprefix(row.verl.removesuffix("*"))

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/align-with-verl.md from the rows that the converter goes by.
+"""Writes the tables of docs/align-with-verl.md from the rows that the converter uses.
 
 python -m trinity.verl.document docs/align-with-verl.md [--check]
 """
@@ -21,25 +21,25 @@ TABLES: Mapping[str, tuple[Row, ...]] = {
 
 
 def main() -> None:
-    """Write the tables, or say that they are not what the code says."""
+    """Writes the tables, or reports that they differ from the code."""
     write_page("veRL's keys and ours, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
-    """The page with its tables as the code has them."""
+    """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: [verl_table(name)])
 
 
 def verl_table(name: str = "") -> str:
     """One of the tables, as Markdown; without a name all of them under headings."""
     if not name:
-        return "\n\n".join(f"### {one.capitalize()}\n\n{verl_table(one)}" for one in TABLES)
+        return "\n\n".join(f"### {table.capitalize()}\n\n{verl_table(table)}" for table in TABLES)
     lines = ["| veRL | Here | Note |", "| --- | --- | --- |"]
     return "\n".join([*lines, *(_line(row) for row in _sorted(TABLES[name]))])
 
 
 def _sorted(rows: tuple[Row, ...]) -> Iterator[Row]:
-    """What has a counterpart first."""
+    """Sorts rows with a counterpart first."""
     order = list(Fate)
     yield from sorted(rows, key=lambda row: order.index(row.fate))
 

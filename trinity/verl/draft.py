@@ -1,4 +1,4 @@
-"""The configuration that is being written: values with a comment each, and their YAML."""
+"""Draft of the converted configuration: values with a comment each, and their YAML."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value and why it is what it is."""
+    """A value and a comment on its origin."""
 
     value: JsonValue
     comment: str
@@ -53,7 +53,7 @@ class Draft:
         self._root: Branch = {}
 
     def put(self, key: str, value: JsonValue, comment: str = "") -> None:
-        """Set a key, below lists as `tasksets[0].path`; the first comment on it stays."""
+        """Sets a key, in lists as `tasksets[0].path`."""
         branch = self._root
         *parents, last = _parts(key)
         for parent in parents:

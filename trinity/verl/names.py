@@ -1,4 +1,4 @@
-"""What becomes of every key of veRL's: the one place that says it."""
+"""The treatment of every key of veRL's, collected from all tables."""
 
 from functools import cache
 

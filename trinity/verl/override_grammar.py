@@ -1,4 +1,4 @@
-"""`key=value` as Hydra reads it: `+key`, `++key`, `~key`, lists, quotes, numbers."""
+"""Parses `key=value` as Hydra does: `+key`, `++key`, `~key`, lists, quotes, numbers."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One of them."""
+    """One parsed override."""
 
     key: str
     value: JsonValue
@@ -24,7 +24,7 @@ class Override:
 
 
 def read_override(text: str) -> Override | None:
-    """None for what is no override."""
+    """Parses an override; None if the text is not one."""
     found = _OVERRIDE.fullmatch(text)
     if found is None or (not found["equals"] and found["sign"] != "~"):
         return None
@@ -33,7 +33,7 @@ def read_override(text: str) -> Override | None:
 
 
 def read_value(text: str) -> JsonValue:
-    """A value; what is no list, number, quote or `true` is a text, as it stands."""
+    """Parses a value; what is not a list, mapping, number, quote, boolean or null is text."""
     reader = _Reader(text.strip())
     value = reader.value("")
     return value if reader.is_at_end else text.strip()
@@ -48,11 +48,11 @@ class _Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return not self._text[self._at :].strip()
 
     def value(self, ends: str) -> JsonValue:
-        """Up to one of the signs `ends`, which is left."""
+        """Reads up to one of the characters in `ends`, which is not consumed."""
         self._skip()
         match self._text[self._at : self._at + 1]:
             case "[":
@@ -107,7 +107,7 @@ class _Reader:
             self._at += 1
 
     def _ends(self, sign: str) -> bool:
-        """Take `sign` if it comes next."""
+        """Consumes `sign` if it comes next."""
         self._skip()
         if self._text[self._at : self._at + 1] != sign:
             return False

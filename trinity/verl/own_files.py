@@ -1,4 +1,4 @@
-"""The configuration that a script names with `--config-name`, where it is not veRL's own."""
+"""Finds the configuration that a script names with `--config-name`, if it is not veRL's own."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,18 +8,18 @@ from trinity.verl.shell.variables import Field
 
 OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
 CONFIG_FILE = "hydra.config_file"
-"""The setting that holds where the configuration was found."""
+"""The setting that holds the path of the configuration."""
 _OPTIONS = ("config_name", "config_path", "config_dir")
 _VERLS_OWN = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
 
 
 def is_verls_own(name: str) -> bool:
-    """Whether a configuration comes with veRL, whose defaults the conversion knows."""
+    """True if a configuration comes with veRL, so that the conversion knows its defaults."""
     return _VERLS_OWN.fullmatch(name) is not None
 
 
 def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
-    """Name, value and line of the options by which Hydra finds its files."""
+    """Yields name, value and line of the options with which Hydra finds its files."""
     for word, following in zip(words, [*words[1:], None], strict=True):
         option = OPTION.fullmatch(word.text)
         name = option["name"].replace("-", "_") if option else ""
@@ -30,7 +30,7 @@ def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
 
 
 def own_file(words: Sequence[Field], script: Path) -> Path | None:
-    """Where it lies, seen from here or from a directory above the script; None if nowhere."""
+    """Its path, relative to the current directory or to one above the script; None if not found."""
     options = {name: value for name, value, _ in config_options(words)}
     name = options.get("config_name")
     if name is None or is_verls_own(name):

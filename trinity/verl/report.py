@@ -1,4 +1,4 @@
-"""What of veRL's settings is not in the YAML, and what to do about it."""
+"""Report of veRL's settings that are not in the YAML, with what to do about them."""
 
 from dataclasses import dataclass, field
 
@@ -15,12 +15,12 @@ class Entry:
 
 @dataclass(slots=True)
 class Report:
-    """The end of every setting that did not become a line of its own."""
+    """Collects every setting that did not become a line of its own."""
 
     missing: list[tuple[Setting, str]] = field(default_factory=list)
-    """Without counterpart, with what to do."""
+    """Settings without counterpart, with what to do."""
     needless: list[tuple[Setting, str]] = field(default_factory=list)
-    """Nothing needs to be done about these, with why."""
+    """Settings that need nothing, with the reason."""
     advice: list[str] = field(default_factory=list)
     """What else to look at before the first run."""
 
@@ -32,8 +32,8 @@ class Report:
             ("Needs nothing here", _grouped(self.needless)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])
-        lines += _titled("Look at before the first run", [f"- {one}" for one in self.advice])
-        lines += _titled("How the script was read", [f"- {one}" for one in remarks])
+        lines += _titled("Look at before the first run", [f"- {line}" for line in self.advice])
+        lines += _titled("How the script was read", [f"- {remark}" for remark in remarks])
         return lines
 
 
@@ -49,10 +49,10 @@ def _grouped(found: list[tuple[Setting, str]]) -> list[Entry]:
 
 
 def _entry_lines(entry: Entry) -> list[str]:
-    shown = [f"{one.key}={_shown(one)} ({one.where})" for one in entry.settings]
+    shown = [f"{setting.key}={_shown(setting)} ({setting.where})" for setting in entry.settings]
     if len(shown) == 1:
         return [f"- {shown[0]}: {entry.answer}"]
-    return [f"- {entry.answer}:", *(f"    {one}" for one in shown)]
+    return [f"- {entry.answer}:", *(f"    {line}" for line in shown)]
 
 
 def _shown(setting: Setting) -> str:

@@ -1,4 +1,4 @@
-"""One line of the table that says what becomes of a key of veRL's."""
+"""One row of the conversion table: the treatment of a key of veRL's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ TRAINER_CONFIG = "trainer.trainer_config"
 
 
 class Fate(StrEnum):
-    """What becomes of a key."""
+    """The treatment of a key."""
 
     MOVED = "moved"
     """Its value goes to a key of ours, perhaps converted."""
     COMBINED = "combined"
     """It is read together with others by one of the rules."""
     PASSED = "passed"
-    """It stays as it is, below `trainer.trainer_config`, where nothing depends on it."""
+    """It stays unchanged, below `trainer.trainer_config`, if nothing depends on it."""
     NEEDLESS = "needless"
     """Nothing needs to be done about it, for a reason that the note gives."""
     MISSING = "missing"
@@ -27,7 +27,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A key of veRL's, or with a `*` at its end all that begin so."""
+    """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
     fate: Fate
@@ -35,13 +35,13 @@ class Row:
     """Our key; several with commas."""
     note: str = ""
     convert: Convert | None = None
-    """None leaves the value as it is."""
+    """None leaves the value unchanged."""
     back: Convert | None = None
-    """The way back, where `convert` has one."""
+    """The inverse of `convert`, if it has one."""
 
     @property
     def has_way_back(self) -> bool:
-        """Whether our value gives veRL's."""
+        """True if veRL's value can be computed from ours."""
         if self.fate is Fate.PASSED:
             return not self.verl.endswith("*")
         return self.fate is Fate.MOVED and (self.convert is None) == (self.back is None)
@@ -55,20 +55,20 @@ def moved(
     convert: Convert | None = None,
     back: Convert | None = None,
 ) -> Row:
-    """Its value goes to `ours`."""
+    """Row of a key whose value goes to `ours`."""
     return Row(verl=verl, fate=Fate.MOVED, ours=ours, note=note, convert=convert, back=back)
 
 
 def combined(verl: str, ours: str, note: str) -> Row:
-    """A rule reads it."""
+    """Row of a key that a rule reads."""
     return Row(verl=verl, fate=Fate.COMBINED, ours=ours, note=note)
 
 
 def needless(note: str, *keys: str) -> tuple[Row, ...]:
-    """Nothing needs to be done about them."""
+    """Rows of keys that need nothing."""
     return tuple(Row(verl=key, fate=Fate.NEEDLESS, note=note) for key in keys)
 
 
 def missing(note: str, *keys: str) -> tuple[Row, ...]:
-    """There is nothing like them here."""
+    """Rows of keys without counterpart."""
     return tuple(Row(verl=key, fate=Fate.MISSING, note=note) for key in keys)

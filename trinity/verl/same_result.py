@@ -1,4 +1,4 @@
-"""Values that a check would warn of, though what happens gives the same result."""
+"""Values that a check would warn about although the result is the same without them."""
 
 from trinity.config.root import Config
 from trinity.config.shape import section_at
@@ -6,11 +6,11 @@ from trinity.config.status import NoEffect, mark_of
 from trinity.verl.json_value import JsonValue
 
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
-"""They change memory and time alone."""
+"""Keys that change only memory and time."""
 
 
 def happens_instead(ours: str, value: JsonValue) -> str | None:
-    """What happens, as good; None where the value is to be written."""
+    """The reason why the result is the same without the value; None if it must be written."""
     if ours not in SAME_RESULT:
         return None
     *parents, last = ours.split(".")

@@ -1,4 +1,4 @@
-"""`key=value` as somebody types it for Hydra in a shell."""
+"""Writes `key=value` for Hydra as it is typed in a shell."""
 
 import re
 

@@ -21,7 +21,7 @@ _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
 MISSING = "???"
-"""Hydra's sign of a value that must be given."""
+"""Hydra's placeholder of a value that must be given."""
 _MANY = 4
 _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 
@@ -29,9 +29,9 @@ _LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 def read_sources(
     arguments: Sequence[str], environment: Mapping[str, str] | None = None, line: int | None = None
 ) -> VerlSettings:
-    """All of `arguments` over one another; `line` tells which of a script's commands is meant.
+    """Reads all `arguments`, later over earlier ones; `line` selects one of a script's commands.
 
-    Raises: UserError for what is none of the three, and for a script that starts no veRL.
+    Raises: UserError for an argument that is none of the three, or a script that starts no veRL.
     """
     settings = VerlSettings()
     for argument in arguments:
@@ -47,7 +47,7 @@ def read_sources(
 
 
 def _put(settings: VerlSettings, text: str, where: str) -> bool:
-    """Whether `text` is an override."""
+    """Applies an override; returns False if `text` is not one."""
     override = read_override(text)
     if override is None:
         return False
@@ -59,7 +59,7 @@ def _put(settings: VerlSettings, text: str, where: str) -> bool:
 
 
 def _put_value(settings: VerlSettings, key: str, value: JsonValue, where: str) -> None:
-    """A mapping sets the keys below its own."""
+    """Sets a key; a mapping sets the keys below it."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             _put_value(settings, f"{key}.{name}", inner, where)
@@ -77,7 +77,7 @@ def _text(path: str) -> str:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is no UTF-8 text: give a script or a YAML file") from error
+        raise UserError(f"{path} is not UTF-8 text: give a script or a YAML file") from error
 
 
 def _read_yaml(settings: VerlSettings, path: str) -> None:
@@ -90,8 +90,8 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
         raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
     if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():
         raise UserError(
-            f"{path} has the section `{min(ours)}` and is no configuration of veRL's: the way back "
-            f"is --to-verl {path}"
+            f"{path} has the section `{min(ours)}` and is not a configuration of veRL's: to "
+            f"convert it back, use --to-verl {path}"
         )
     lines, name = lines_of(text), Path(path).name
     for key, value in _flat(tree, ""):
@@ -115,7 +115,7 @@ def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, Jso
 
 
 class FloatLoader(yaml.SafeLoader):
-    """Reads 1e-6 as the number it is, as Hydra does."""
+    """Loader that reads 1e-6 as a number, as Hydra does."""
 
 
 FloatLoader.add_implicit_resolver(
@@ -155,10 +155,10 @@ def _read_script(
 
 
 def _unset(command: Command, path: str) -> list[str]:
-    """What the script takes from its environment, where nothing in it says otherwise."""
+    """Remarks on the variables that the script takes from its environment without setting them."""
     found = {name for word in command.words for name in _FROM_OUTSIDE.findall(word.text)}
     names = ", ".join(sorted(found - {"HOME"}))
-    how = "have it set before `trinity run`, or give --env NAME=VALUE here"
+    how = "set it before `trinity run`, or give --env NAME=VALUE here"
     return [f"{path}: takes {names} from its environment: {how}"] if names else []
 
 
@@ -175,11 +175,11 @@ def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path
                 Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
             )
     elif not _put(settings, word.text, where) and settings.module and word.text.strip():
-        settings.remarks.append(f"{where}: `{word.text}` is no key=value and is left out")
+        settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
 
 
 def _launch(script: Script, path: str, line: int | None) -> Command:
-    """The command that starts veRL."""
+    """Returns the command that starts veRL."""
     found = [command for command in script.commands if _starts_verl(command)]
     if line is not None:
         found = [command for command in found if command.line == line] or found
@@ -198,12 +198,12 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
 
 
 def _line(note: Note) -> str:
-    """Its text, which may show a command of several lines, on one."""
+    """The note's text on one line, though it may show a command of several lines."""
     return " ".join(note.text.split())
 
 
 def _starts_verl(command: Command) -> bool:
-    """Keys of veRL's behind its module, or many of them behind a launcher of the user's own."""
+    """True for veRL's module with one of its keys, or for another launcher with many of them."""
     texts = [word.text for word in command.words]
     num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
     is_module = any(_MODULE.fullmatch(text) for text in texts)
@@ -211,13 +211,13 @@ def _starts_verl(command: Command) -> bool:
 
 
 def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
-    """Keys behind a comment within a continued command, which the shell does not pass on."""
+    """Remarks on keys after a comment in a continued command, which the shell does not pass on."""
     for command in script.commands:
         texts = [word.text.lstrip("+~") for word in command.words]
         if command is not launch and texts[0].startswith(_SECTIONS) and "=" in texts[0]:
             keys = ", ".join(text.partition("=")[0] for text in texts)
             settings.remarks.append(
-                f"{path}:{command.line}: {keys} stand outside of the command that begins on line "
-                f"{launch.line}, the shell passes none of them on: mend the continued lines if "
-                "they are meant"
+                f"{path}:{command.line}: {keys} are outside of the command that begins on line "
+                f"{launch.line}, the shell passes none of them on: fix the continued lines if "
+                "they are intended"
             )

@@ -1,4 +1,4 @@
-"""How single values are converted."""
+"""Conversions of single values."""
 
 import re
 
@@ -17,37 +17,37 @@ def as_segment(value: JsonValue) -> JsonValue:
 
 
 def never_is_zero(value: JsonValue) -> JsonValue:
-    """-1 of veRL's is 0 here."""
+    """Converts veRL's -1 to 0."""
     return 0 if isinstance(value, int) and value < 0 else value
 
 
 def zero_is_never(value: JsonValue) -> JsonValue:
-    """The way back."""
+    """Inverse of `never_is_zero`."""
     return -1 if value == 0 else value
 
 
 def as_top_k(value: JsonValue) -> JsonValue:
-    """Both 0 and -1 are off."""
+    """Converts 0 to -1, as both are off."""
     return -1 if value == 0 else value
 
 
 def is_above_one(value: JsonValue) -> JsonValue:
-    """A size as a switch."""
+    """Converts a size to a switch."""
     return isinstance(value, int) and value > 1
 
 
 def is_not_disabled(value: JsonValue) -> JsonValue:
-    """`trainer.resume_mode` as a switch."""
+    """Converts `trainer.resume_mode` to a switch."""
     return value != "disable"
 
 
 def as_resume_mode(value: JsonValue) -> JsonValue:
-    """The way back."""
+    """Inverse of `is_not_disabled`."""
     return "auto" if value else "disable"
 
 
 def as_list(value: JsonValue) -> JsonValue:
-    """A list that was quoted as a text."""
+    """Parses a list that was quoted as text."""
     return read_value(value) if isinstance(value, str) else value
 
 
@@ -57,22 +57,22 @@ def same(value: JsonValue) -> JsonValue:
 
 
 def as_optimizer(value: JsonValue) -> JsonValue:
-    """PyTorch's class by the name here; others stay what they are, which the check refuses."""
+    """Converts PyTorch's class to the name here; others stay, and the check refuses them."""
     return {"adamw": "adam", "adam": "adam", "sgd": "sgd"}.get(str(value).lower(), value)
 
 
 def as_torch_optimizer(value: JsonValue) -> JsonValue:
-    """The way back."""
+    """Inverse of `as_optimizer`."""
     return {"adam": "AdamW", "sgd": "SGD"}.get(str(value).lower(), value)
 
 
 def as_scheduler(value: JsonValue) -> JsonValue:
-    """`constant` and `cosine` are called alike."""
+    """Converts a scheduler's name; most names are the same in lower case."""
     if not isinstance(value, str):
         return value
     return "WSD" if value.lower() == "wsd" else value.lower()
 
 
 def as_target_modules(value: JsonValue) -> JsonValue:
-    """A list as one text with commas."""
-    return ",".join(str(one) for one in value) if isinstance(value, list) else value
+    """Joins a list to one text with commas."""
+    return ",".join(str(item) for item in value) if isinstance(value, list) else value

@@ -73,7 +73,7 @@ def test_a_strict_run_refuses_what_has_no_effect(tmp_path: Path) -> None:
     refused = trinity("run", "-c", str(file), "--strict", "--dry-run", "explorer.runner_num=4")
     assert refused.returncode == 2
     assert "explorer.runner_num" in refused.stdout
-    assert refused.stderr.startswith("error: `--strict` takes no configuration")
+    assert refused.stderr.startswith("error: `--strict` rejects a configuration")
 
 
 def test_a_draft_is_written_once(tmp_path: Path) -> None:

@@ -53,4 +53,4 @@ def test_without_the_hub_a_dry_run_says_what_it_cannot_know(tmp_path: Path) -> N
     done = dry_run(tmp_path, f"http://127.0.0.1:{free_port()}", "some/model", "some/tasks")
     assert done.returncode == 0, done.stderr
     assert "`model.model_path: some/model` is not here and not in the hub's cache" in done.stdout
-    assert "what is to be fetched from the hub is not looked at" in done.stdout
+    assert "what is to be fetched from the hub is not checked" in done.stdout

@@ -83,7 +83,7 @@ async def _check_taking_out(job: Path) -> None:
     why = ("--reason", "a test")
     out, _, _ = await trinity("exclude", "step=5", *why, job_dir=job)
     assert out.splitlines()[1] == (
-        "8 further ones are in a batch: they stay there, and come into no further one"
+        "8 further samples are in a batch: they stay there, and enter no further batch"
     )
     for step in ("step=5", "step=2"):
         out, _, _ = await trinity("delete", step, *why, job_dir=job)

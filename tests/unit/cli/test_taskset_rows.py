@@ -32,7 +32,7 @@ def test_a_large_row_is_told_by_its_size_and_the_next_ones_by_how_to_see_them(
     commands._print_rows(found(LARGE, num_rows=9), first=4, count=3)
     assert capsys.readouterr().out.splitlines() == [
         "row 4: not shown, as it has 1,048,589 bytes",
-        "the next rows are large: --first 5 goes on with them",
+        "the next rows are large: --first 5 continues with them",
     ]
 
 

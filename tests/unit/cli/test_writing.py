@@ -37,13 +37,13 @@ def refusal(*words: str) -> str:
 def test_a_file_where_a_folder_should_be_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = refusal(*(word.format(tmp_path) for word in words))
-    assert f"{tmp_path}/file is a file and no folder" in said
+    assert f"{tmp_path}/file is a file, not a folder" in said
 
 
 def test_a_file_in_the_place_of_a_part_is_named(tmp_path: Path) -> None:
     trinity("certs", str(tmp_path), "--name", "one")
     (tmp_path / "buffer").touch()
-    assert f"{tmp_path}/buffer is a file and no folder" in refusal("certs", str(tmp_path))
+    assert f"{tmp_path}/buffer is a file, not a folder" in refusal("certs", str(tmp_path))
 
 
 @pytest.mark.parametrize("words", [(*DRAFT, "--output"), (*VERL, "--force", "--output")])

@@ -179,7 +179,7 @@ def test_expert_rows_and_the_losses_that_know_them_come_together() -> None:
 
 def test_auxiliary_buffers_are_files() -> None:
     queue: object = {"trainer_input": {"auxiliary_buffers": {"more": {"storage_type": "queue"}}}}
-    assert "auxiliary_buffers.more.storage_type: queue` is filled by nobody" in said(buffer=queue)
+    assert "auxiliary_buffers.more.storage_type: queue` is never filled" in said(buffer=queue)
     bare: object = {"trainer_input": {"auxiliary_buffers": {"more": {"storage_type": "file"}}}}
     assert "auxiliary_buffers.more.path` is missing" in said(buffer=bare)
 

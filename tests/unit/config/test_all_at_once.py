@@ -113,7 +113,7 @@ def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_pa
     [
         ("name: ???", "`name` in DIR:1: `???` stands for a value that is still to be given"),
         ("name: ${nam}", "there is no key `nam` to take the value from: name one from the top"),
-        ("name: '${oc.env:'", "what follows `${` is no key and no variable: write ${model"),
+        ("name: '${oc.env:'", "what follows `${` is neither a key nor a variable: write ${model"),
         ("name: a/b", "must be letters, digits, `.`, `_` and `-`, a letter or digit first, not"),
         ("stages: [{stage_name: a.b}]", "must be letters, digits, `_`, `-`, not 'a.b'"),
         ("synchronizer: {group_name: '/'}", "must be 1 to 64 letters, digits, `.`, `_` and `-`"),
@@ -121,7 +121,7 @@ def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_pa
             "algorithm: {kl_loss_fn_args: {1: 2}}",
             "the key `1` of `algorithm.kl_loss_fn_args` in DIR:1",
         ),
-        ("algorithm: {kl_loss_fn_args: {on: 2}}", "is no text: put it in quotes"),
+        ("algorithm: {kl_loss_fn_args: {on: 2}}", "is not text: put it in quotes"),
         ("name: null", "must be a text (numbers in quotes), not null"),
         ("continue_from_checkpoint: ~s", "must be true or false, not '~s'"),
         ("continue_from_checkpoint: []", "must be true or false, not []"),

@@ -48,7 +48,7 @@ def test_a_directory_without_data_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "notes.txt")
     with pytest.raises(UserError, match=r"holds no .jsonl or .*.csv or .parquet or .arrow file"):
         names(tmp_path, "train")
-    with pytest.raises(UserError, match="of no known kind"):
+    with pytest.raises(UserError, match="of an unknown kind"):
         find_data_files(str(tmp_path / "notes.txt"), "train")
 
 

@@ -59,7 +59,7 @@ def test_parts_of_ones_own_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with pytest.raises(UserError, match=said):
             check(default_reward_fn_type=f"parts_that_are_none.{part}")
-    with pytest.raises(UserError, match="no subclass of"):
+    with pytest.raises(UserError, match="not a subclass of"):
         check(default_workflow_type="parts_that_are_none.Idle")
 
 

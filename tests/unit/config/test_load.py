@@ -193,7 +193,7 @@ def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
         ("", "DIR/x.yaml is empty: write `key: value` lines"),
         (
             "name: a\nname: b\n",
-            "DIR/x.yaml:2 is not valid YAML: the key `name` stands there twice",
+            "DIR/x.yaml:2 is not valid YAML: the key `name` is given twice",
         ),
         (
             "name: ${oc.env:TRINITY_NOT_SET}\n",

@@ -30,7 +30,7 @@ def test_values_are_read_as_yaml(argument: str, value: object) -> None:
 
 @pytest.mark.parametrize("argument", ["a.b", "=1", " =1", "a=[1", "a={b"])
 def test_what_sets_nothing_gets_a_sentence(argument: str) -> None:
-    with pytest.raises(UserError, match=r"sets no key|is no YAML"):
+    with pytest.raises(UserError, match=r"sets no key|is not valid YAML"):
         parse_overrides([argument])
 
 

@@ -72,7 +72,7 @@ def test_every_mistake_of_all_stages_gets_a_line_once(tmp_path: Path, model: str
         ("", "is empty"),
         ("\n\n", "is empty"),
         ("{oops", "train.jsonl:1 is not valid JSON"),
-        ("[1, 2]", "is no object with columns"),
+        ("[1, 2]", "is not an object with columns"),
         ('{"question": "x", "response": "2"}', "no column `prompt`, only `question`, `response`"),
         ('{"prompt": "x", "answer": "2"}', "no column `response`, only `prompt`, `answer`"),
     ],
@@ -134,8 +134,8 @@ def test_a_directory_is_read_by_split(tmp_path: Path, model: str) -> None:
     [
         (MESSAGES, ""),
         ({"message": json.dumps([{"role": "user", "content": "x"}])}, ""),
-        ({"message": "{"}, "is no JSON"),
-        ({"message": [{"text": "x"}]}, "no list of messages"),
+        ({"message": "{"}, "is not valid JSON"),
+        ({"message": [{"text": "x"}]}, "not a list of messages"),
         ({"messages": []}, "no column `message`, only `messages`: set `format.messages_key`"),
         (TASK, "or `format.prompt_type: plaintext`"),
     ],
@@ -167,13 +167,13 @@ def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None
         (
             {"prompt": MESSAGES, "chosen": "2", "rejected": "3"},
             {"prompt_type": "plaintext"},
-            "column `prompt` of its first row is no text",
+            "column `prompt` of its first row is not text",
         ),
         ({**PAIR}, {}, ""),
         (
             {**PAIR, "rejected": [{"text": "x"}]},
             {},
-            "column `rejected` of its first row is no list",
+            "column `rejected` of its first row is not a list",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_critics_own_model_is_looked_at(tmp_path: Path, model: str) -> None:
         ("model.safetensors", None, "has no *.safetensors file"),
         ("model.safetensors", "", "is cut short or damaged"),
         ("model.safetensors", "x" * 64, "is cut short or damaged"),
-        ("model.safetensors", "\x02" + "\0" * 7 + "no" + "w", "is no safetensors file"),
+        ("model.safetensors", "\x02" + "\0" * 7 + "no" + "w", "is not a safetensors file"),
         ("tokenizer.json", "{", "is damaged"),
         ("model.safetensors.index.json", "{}", "is damaged"),
         (
@@ -293,7 +293,7 @@ def test_a_chat_template_that_is_no_jinja_is_named(tmp_path: Path, model: str, o
         (Path(model) / "chat_template.jinja").write_text(broken)
     else:
         changes["model"] = {"model_path": model, "custom_chat_template": broken}
-    assert "no valid Jinja (line 1" in check(tmp_path, **changes)
+    assert "not valid Jinja (line 1" in check(tmp_path, **changes)
 
 
 def test_a_chat_template_may_mark_what_the_assistant_said(tmp_path: Path, model: str) -> None:
@@ -308,7 +308,7 @@ def test_a_chat_template_may_mark_what_the_assistant_said(tmp_path: Path, model:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ messages | join_up }}", "no valid Jinja (line 1: No filter named 'join_up'"),
+        ("{{ messages | join_up }}", "not valid Jinja (line 1: No filter named 'join_up'"),
         ("\n{{ messages is pretty }}", "(line 2: No test named 'pretty'"),
         ("{% generation %}{{ messages | join_up }}{% endgeneration %}", "'join_up'"),
         ("{% generation %}{{ messages }}", "Unexpected end of template"),
@@ -340,4 +340,4 @@ def test_a_chat_template_of_training_data_is_looked_at(tmp_path: Path, model: st
     form: object = {"chat_template": "{% for %}"}
     said = check(tmp_path, SFT, **sft(model, path=path, format=form, storage_type="file"))
     assert "experience buffer" in said
-    assert "the chat template of `format` is no valid Jinja" in said
+    assert "the chat template of `format` is not valid Jinja" in said

@@ -110,7 +110,7 @@ def test_what_has_no_effect_without_it_is_said() -> None:
         ({"priority_fn_args": {"sigma": 1}}, "has no argument `priority_fn_args.sigma`"),
         ({"priority_fn_args": {"decay": "much"}}, "`priority_fn_args.decay` must be"),
         ({"priority_fn": "no_such_module.fn"}, "there is no module"),
-        ({"priority_fn": "trinity.errors.UserError"}, "is no function: write `def name(candidate"),
+        ({"priority_fn": "trinity.errors.UserError"}, "is not a function: write `def name("),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_key(

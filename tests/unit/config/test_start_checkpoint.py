@@ -52,7 +52,7 @@ def test_what_holds_none_says_what_to_give(tmp_path: Path) -> None:
     newest = parts(run / "step-9-1", [0], 1)
     with pytest.raises(UserError, match=f"did you mean {newest}"):
         start_checkpoint(str(run))
-    with pytest.raises(UserError, match="is no directory"):
+    with pytest.raises(UserError, match="is not a directory"):
         start_checkpoint(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="parts of it are missing"):
         start_checkpoint(str(parts(tmp_path / "half", [1], 2)))

@@ -140,7 +140,7 @@ def test_features_are_looked_for_in_the_first_row(tmp_path: Path) -> None:
     row = {"prompt": "a", "response": "b", "weak": 0.5, "strong": "high"}
     file = write_rows(tmp_path / "a.jsonl", row)
     [taskset] = with_taskset(path=file, data_selector=DIFFICULTY).tasksets
-    with pytest.raises(UserError, match="column `strong` of its first row is no number"):
+    with pytest.raises(UserError, match="column `strong` of its first row is not a number"):
         check_taskset(taskset)
     selector = {**DIFFICULTY, "feature_keys": ["weak", "mean"]}
     [taskset] = with_taskset(path=file, data_selector=selector).tasksets

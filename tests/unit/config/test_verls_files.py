@@ -70,7 +70,7 @@ def test_a_variable_that_is_not_set_is_told_with_both_files(tmp_path: Path) -> N
 
 def test_one_of_the_two_is_kept(tmp_path: Path) -> None:
     (mistake,) = checked(tmp_path, VERLS, "  trainer_config: {actor: {grad_clip: 1.0}}").mistakes
-    assert mistake.endswith("stands beside `trainer.trainer_config`: keep one of the two")
+    assert mistake.endswith("is given beside `trainer.trainer_config`: keep one of the two")
 
 
 def test_the_command_line_may_name_it(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_model_that_is_not_here_may_be_described(tmp_path: Path) -> None:
 
 def test_data_that_is_not_here_may_be_counted_by_hand(tmp_path: Path) -> None:
     file = experiment(tmp_path, buffer={"total_steps": None, "total_epochs": 2})
-    assert "say how much with --rows" in plan(file)
+    assert "give its size with --rows" in plan(file)
     assert "5 explore steps" in plan(file, "--rows", "10")
 
 
@@ -136,7 +136,7 @@ def test_models_beside_the_policy_take_gpus_and_memory_too(tmp_path: Path) -> No
     of_judge = text.partition("auxiliary model judge, on each GPU")[2]
     assert line(of_judge, "weights").split()[1:3] == ["2.9", "GiB"]
     assert line(of_judge, "DOES NOT FIT").startswith("DOES NOT FIT: no sequence of 2048 tokens")
-    assert "others serve it" in of_judge
+    assert "it is served elsewhere" in of_judge
 
 
 def test_models_beside_the_policy_leave_fewer_gpus_to_train_on(tmp_path: Path) -> None:

@@ -81,5 +81,5 @@ def test_what_is_no_longer_needed_may_be_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     assert former(plan_from(gone), has_checkpoint=True) is None
     assert former(plan_from(gone, LORA), has_checkpoint=True) is None
-    with pytest.raises(UserError, match="is no directory"):
+    with pytest.raises(UserError, match="is not a directory"):
         former(plan_from(gone), has_checkpoint=False)

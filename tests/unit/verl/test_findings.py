@@ -182,7 +182,7 @@ def test_supervised_fine_tuning(tmp_path: Path) -> None:
     }
     assert expected.items() <= flat(found.values).items()
     assert any("data.val_files" in line for line in found.report)
-    assert any("torchrun.nproc_per_node=UNKNOWN is no number" in line for line in found.report)
+    assert any("torchrun.nproc_per_node=UNKNOWN is not a number" in line for line in found.report)
 
 
 def test_lists_and_nulls_that_scripts_quote() -> None:
@@ -285,7 +285,7 @@ def test_a_number_of_nodes_that_the_scheduler_knows_is_asked_for(tmp_path: Path)
     text = f"NNODES=${{SLURM_JOB_NUM_NODES}}\n{START} trainer.nnodes=$NNODES"
     found = converted(text, tmp_path)
     assert value(found, "cluster.node_num") == 1
-    (advice,) = [line for line in found.report if "is no number" in line]
+    (advice,) = [line for line in found.report if "is not a number" in line]
     assert "--env SLURM_JOB_NUM_NODES=<number>, or `cluster.node_num`" in advice
     assert any("takes SLURM_JOB_NUM_NODES from its environment" in one for one in found.report)
 
@@ -372,7 +372,7 @@ def test_bypass_mode_has_the_loss_of_its_own_key() -> None:
     clipped = from_keys(*given, f"{ACTOR}.policy_loss.loss_mode=gspo")
     assert "algorithm.rollout_correction.rollout_is" not in flat(clipped.values)
     assert "algorithm.policy_loss_fn" not in flat(clipped.values)
-    assert any("own ratio" in line for line in clipped.report)
+    assert any("loss's ratio" in line for line in clipped.report)
 
 
 def test_a_correction_without_bypass_mode_recomputes_as_verl_does() -> None:

@@ -164,7 +164,7 @@ def test_steps_of_verl_are_several_of_ours() -> None:
 def test_batches_that_do_not_divide_are_pointed_out() -> None:
     found = from_keys("data.train_batch_size=1000", f"{ACTOR}.ppo_mini_batch_size=256")
     assert value(found, "synchronizer.sync_interval") == 3
-    assert any("is no multiple of" in line for line in found.report)
+    assert any("is not a multiple of" in line for line in found.report)
 
 
 def test_a_run_that_never_evaluates_keeps_its_tasksets() -> None:

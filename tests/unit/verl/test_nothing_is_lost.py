@@ -55,7 +55,7 @@ def test_a_key_that_is_not_known_is_reported() -> None:
     found = from_keys("actor_rollout_ref.actor.brand_new=1", "data.max_prompt_length=5")
     (line,) = [one for one in found.report if "brand_new" in one]
     assert "command line" in line
-    assert "no key of veRL's that is known here" in line
+    assert "this key of veRL's is not known here" in line
 
 
 def test_a_key_is_listed_once() -> None:
@@ -80,7 +80,7 @@ def test_keys_that_several_write_are_not_overwritten() -> None:
 
 
 def test_a_number_that_is_none_is_asked_for() -> None:
-    with pytest.raises(UserError, match=r"data.train_batch_size=many is no number"):
+    with pytest.raises(UserError, match=r"data.train_batch_size=many is not a number"):
         from_keys("data.train_batch_size=many")
 
 

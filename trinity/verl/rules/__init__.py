@@ -1,1 +1,1 @@
-"""What several keys of veRL's say together, a rule a file."""
+"""Rules that convert several related keys of veRL's together, one topic per file."""

@@ -26,8 +26,8 @@ ESTIMATORS = {
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl+": "k3+"}
 LOSS_NAMES = {"vanilla": "ppo"}
 BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
-"""`rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio of its own
-and is weighed by the correction, as `gpg` is."""
+"""Losses by `rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio
+of its own and is weighed by the correction, as `gpg` is."""
 _WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
 OF_THE_LOSS = {
     "clip_ratio": "clip_range",
@@ -50,13 +50,13 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "gpg": (),
     "dro": (),
 }
-"""Our losses that veRL has too, each with those of the arguments above that it takes; written out
-because reading them from the losses takes longer than all the rest."""
+"""Our losses that veRL has too, each with the arguments above that it takes; written out because
+reading them from the losses takes longer than the whole conversion."""
 _LOSSES_WITH_OWN_SUM = ("gspo", "gspo_token", "geo_mean")
 
 
 def convert_algorithm(work: Work) -> None:
-    """Section `algorithm` but for the optimizer."""
+    """Converts section `algorithm` without the optimizer."""
     has_penalty = work.settings.value("algorithm.use_kl_in_reward", False) is True
     advantage = _put_advantage(work, has_penalty)
     _put_advantage_args(work, advantage)
@@ -68,11 +68,11 @@ def convert_algorithm(work: Work) -> None:
 
 def _put_advantage(work: Work, has_penalty: bool) -> str:
     key = "algorithm.adv_estimator"
-    given = str(work.settings.value(key, "gae"))
-    origin = work.origin(key, given)
-    if given not in ESTIMATORS:
+    estimator = str(work.settings.value(key, "gae"))
+    origin = work.origin(key, estimator)
+    if estimator not in ESTIMATORS:
         work.miss(key, "there is no such advantage: name one of docs/algorithms.md, or your own")
-    algorithm_type, advantage = ESTIMATORS.get(given, ("grpo", "grpo"))
+    algorithm_type, advantage = ESTIMATORS.get(estimator, ("grpo", "grpo"))
     whitens = work.settings.value("algorithm.norm_adv_by_std_in_grpo", True) is not False
     note = ""
     if advantage == "grpo" and has_penalty:
@@ -167,7 +167,7 @@ def _put_loss(work: Work) -> None:
 
 
 def _chosen_loss(work: Work) -> str:
-    """The loss of our name, written into the draft where veRL was told one."""
+    """Returns the loss by our name; writes it into the draft if veRL sets one."""
     bypass = work.settings.take(f"{_CORRECTION}.bypass_mode")
     mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{_CORRECTION}.loss_type"
     if bypass is not None:
@@ -176,13 +176,13 @@ def _chosen_loss(work: Work) -> str:
         default = f"veRL's default {_CORRECTION}.bypass_mode=False"
         work.put("algorithm.bypass_old_logprobs", False, default)
     if bypass is None or bypass.value is not True:
-        work.pass_over(kind, "veRL reads it in bypass mode alone")
+        work.pass_over(kind, "veRL reads it only in bypass mode")
         return _named_loss(work, work.settings.take(mode), LOSS_NAMES)
-    work.pass_over(mode, f"in bypass mode veRL goes by `{kind}`")
+    work.pass_over(mode, f"in bypass mode veRL uses `{kind}`")
     loss = _named_loss(work, work.settings.take(kind), BYPASS_LOSSES)
     for name in _WEIGHTS if loss == "ppo" else ():
-        why = "in bypass mode the loss's own ratio is the correction, veRL measures these weights"
-        work.pass_over(f"{_CORRECTION}.{name}", f"{why} and no more")
+        why = "in bypass mode the loss's ratio is the correction, veRL only measures these weights"
+        work.pass_over(f"{_CORRECTION}.{name}", why)
     return loss
 
 
@@ -192,7 +192,7 @@ def _named_loss(work: Work, setting: Setting | None, names: Mapping[str, str]) -
     loss = names.get(str(setting.value), str(setting.value))
     if loss not in ARGUMENTS:
         work.report.missing.append(
-            (setting, "there is no such loss: `ppo` is taken; write it as a function of your own")
+            (setting, "there is no such loss: `ppo` is used; write it as a function of your own")
         )
         return "ppo"
     work.put("algorithm.policy_loss_fn", loss, setting)
@@ -200,15 +200,15 @@ def _named_loss(work: Work, setting: Setting | None, names: Mapping[str, str]) -
 
 
 def _put_replay(work: Work) -> None:
-    """Expert choices of the rollout, replayed in training."""
+    """Converts router replay: expert choices of the rollout, replayed in training."""
     mode = work.settings.take(f"{ACTOR}.router_replay.mode")
     enabled = work.settings.take("actor_rollout_ref.rollout.enable_rollout_routing_replay")
     for setting, is_on in ((mode, "R3"), (enabled, True)):
         if setting is None:
             continue
         if setting.value == "R2":
-            work.report.missing.append((setting, "there is the rollout's replay (`R3`) alone"))
+            work.report.missing.append((setting, "only the rollout's replay (`R3`) is supported"))
         elif setting.value == is_on:
             work.put("algorithm.enable_router_replay", True, setting)
         else:
-            work.report.needless.append((setting, "nothing is replayed unless told to"))
+            work.report.needless.append((setting, "nothing is replayed by default"))

@@ -1,25 +1,25 @@
-"""Batch sizes and the counting of steps."""
+"""Converts batch sizes and counts of steps."""
 
 from trinity.verl.work import Work
 
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TRAIN = "data.train_batch_size"
 NEVER = 1_000_000
-"""Steps after which no run is left."""
+"""A number of steps that no run reaches."""
 
 
 def convert_batches(work: Work) -> None:
-    """Sections `buffer` (its sizes), `synchronizer` and the intervals of `explorer`."""
+    """Converts the sizes of `buffer`, `synchronizer` and the intervals of `explorer`."""
     tasks, mini = work.integer(TRAIN, 1024), work.integer(MINI, 256)
     rollouts = work.integer("actor_rollout_ref.rollout.n", 1)
-    if tasks <= 0:  # rollout without end: versions come every so many mini-batches
+    if tasks <= 0:  # endless rollout: a version after this many mini-batches
         tasks = mini * max(work.integer("async_training.trigger_parameter_sync_step", 1), 1)
     batch = min(tasks, mini)
     interval = max(tasks // batch, 1)
     if tasks % batch:
         work.report.advice.append(
-            f"{TRAIN}={tasks} is no multiple of {MINI}={mini}: here {interval} batches of {batch} "
-            "tasks lie between two versions of the weights"
+            f"{TRAIN}={tasks} is not a multiple of {MINI}={mini}: here {interval} batches of "
+            f"{batch} tasks lie between two versions of the weights"
         )
     source = work.origin(MINI, mini) if batch == mini else work.origin(TRAIN, tasks)
     _put_ends(work, interval)
@@ -31,7 +31,7 @@ def convert_batches(work: Work) -> None:
     for key in ("data.gen_batch_size",):
         work.pass_over(key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)")
     _put_passes(work, interval)
-    work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows, in whatever order")
+    work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order")
 
 
 def _put_ends(work: Work, interval: int) -> None:
@@ -62,7 +62,7 @@ def _put_synchronizer(work: Work, tasks: int, batch: int, interval: int) -> None
 
 
 def _put_intervals(work: Work, interval: int) -> None:
-    """veRL counts a step per `data.train_batch_size` tasks; the guide carries its numbers over."""
+    """Keeps the numbers of intervals; advises, as veRL's step is `data.train_batch_size` tasks."""
     key = "trainer.test_freq"
     setting = work.settings.take(key)
     if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
@@ -89,7 +89,7 @@ def _spacing(freq: int, interval: int) -> str:
 
 
 def _put_passes(work: Work, interval: int) -> None:
-    """veRL's critic takes as many as its actor, where it is not told."""
+    """Converts passes; veRL's critic takes the actor's number by default."""
     actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
     passes = work.settings.peek(actor)
     if passes is None or passes == 1:

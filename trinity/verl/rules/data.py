@@ -1,4 +1,4 @@
-"""Data files as tasksets."""
+"""Converts data files to tasksets."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ DEFAULT_WORKFLOW = "math_workflow"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a taskset's rows are."""
+    """Location of a taskset's rows."""
 
     path: str
     split: str
@@ -28,7 +28,7 @@ class Place:
 
 
 def convert_data(work: Work) -> None:
-    """Section `buffer.explorer_input`."""
+    """Converts section `buffer.explorer_input`."""
     work.put(
         f"{INPUT}.default_workflow_type",
         DEFAULT_WORKFLOW,
@@ -56,7 +56,7 @@ def convert_data(work: Work) -> None:
 
 
 def convert_lengths(work: Work) -> None:
-    """The model and how long its sequences may be."""
+    """Converts the model and the lengths of its sequences."""
     work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
     work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
     work.carry("data.max_response_length", "model.max_response_tokens", 512)
@@ -160,7 +160,7 @@ def _put_sampling(work: Work, key: str) -> None:
 
 
 def _finish(work: Work) -> None:
-    """What the rows' own format leaves to the user."""
+    """Adds advice on the format of rows, and converts the remaining keys of data."""
     work.report.advice.append(
         "veRL's rows hold a list of messages as `prompt` and the truth in "
         "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
@@ -171,7 +171,7 @@ def _finish(work: Work) -> None:
         if not work.settings.has("data.filter_overlong_prompts"):
             work.put("model.enable_prompt_truncation", cut.value != "error", cut)
         else:
-            why = "what is cut is not trained on, so its side does not matter"
+            why = "cut prompts are not trained on, so the side does not matter"
             work.report.needless.append((cut, why))
     thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
     if thinking is not None:

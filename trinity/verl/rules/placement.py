@@ -1,4 +1,4 @@
-"""GPUs, which veRL's roles use in turns and ours share out."""
+"""Converts the placement: veRL's roles alternate on GPUs, ours divide them."""
 
 from dataclasses import dataclass
 
@@ -9,25 +9,25 @@ OURS = "explorer.rollout_model"
 KIND = "vllm"
 _GROUP = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
 _SHARE = 4
-"""One GPU in so many rolls out, unless the user says otherwise."""
+"""One of this many GPUs rolls out, unless the user says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """What there is."""
+    """Machines and their GPUs."""
 
     nodes: int
     gpus: int
-    """Of each."""
+    """GPUs of each machine."""
 
     @property
     def total(self) -> int:
-        """GPUs in all."""
+        """GPUs of all machines."""
         return self.nodes * self.gpus
 
 
 def convert_placement(work: Work) -> None:
-    """Section `cluster`, the engines and the auxiliary model."""
+    """Converts section `cluster`, the engines and the auxiliary model."""
     machines, own_gpus = _put_cluster(work)
     per_engine = _engine_size(work)
     per_judge = _judge_size(work)
@@ -51,13 +51,13 @@ def convert_placement(work: Work) -> None:
         unit = "GPU" if machines.total == 1 else "GPUs"
         work.report.advice.append(
             f"rollout takes {taken} of {machines.total} {unit}, and training needs one at least: "
-            "here the two do not take turns. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
+            "here the two do not alternate. Raise `cluster.gpu_per_node` or `cluster.node_num`, "
             f"or lower `{OURS}.tensor_parallel_size`"
         )
 
 
 def idle_beside_ranks(work: Work, machines: Machines, left: int) -> int:
-    """GPUs that more ranks than one machine has would have; the ranks are limited to those."""
+    """Limits ranks to one machine; returns the number of GPUs that this leaves idle."""
     if left <= machines.gpus:
         return 0
     work.put("trainer.rank_num", machines.gpus, "ranks are on one machine")
@@ -74,7 +74,7 @@ def _advise_explorers(work: Work, machines: Machines, idle: int) -> None:
 
 
 def _put_cluster(work: Work) -> tuple[Machines, int]:
-    """All machines, and how many of their GPUs veRL, too, keeps for rollout."""
+    """Converts the machines; returns them and the GPUs that veRL, too, keeps for rollout."""
     trained = Machines(
         work.number("trainer.nnodes", 1, "cluster.node_num"),
         work.number("trainer.n_gpus_per_node", 8, "cluster.gpu_per_node"),
@@ -88,7 +88,7 @@ def _put_cluster(work: Work) -> tuple[Machines, int]:
 
 
 def _rollout_gpus(work: Work, machines: Machines) -> int:
-    """Where veRL, too, keeps rollout apart."""
+    """GPUs that veRL, too, sets aside for rollout; 0 if it does not."""
     nodes = work.integer(f"{ROLLOUT}.nnodes", 0) or work.integer("rollout.nnodes", 0)
     own = work.integer(f"{ROLLOUT}.n_gpus_per_node", 0) or work.integer(
         "rollout.n_gpus_per_node", 0
@@ -116,9 +116,9 @@ def _judge_size(work: Work) -> int:
 def _engine_num(
     work: Work, machines: Machines, per_engine: int, judge_gpus: int, own_gpus: int
 ) -> int:
-    """As many as asked for, or those of a machine where there are several.
+    """The number asked for, or the engines of one machine if there are several machines.
 
-    On one machine a quarter, so that training gets whole groups.
+    On one machine a quarter of its GPUs, adjusted so that training gets whole groups.
     """
     if work.choices.engine_num is not None:
         return work.choices.engine_num
@@ -179,8 +179,8 @@ def _put_judge(work: Work, judges: int) -> None:
             work.put(f"{key}.{ours}", setting.value, setting)
     _put_judge_kind(work, f"{prefix}.rollout.name")
     work.report.advice.append(
-        "the reward model runs as `explorer.auxiliary_models`: a workflow asks it and makes the "
-        "reward of its answer"
+        "the reward model runs as `explorer.auxiliary_models`: a workflow calls it and derives the "
+        "reward from its answer"
     )
 
 

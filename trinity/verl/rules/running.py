@@ -1,4 +1,4 @@
-"""Where a run keeps its files, what it is called, and where its metrics go."""
+"""Converts a run's directory, name and start, its monitor, back end and adapters."""
 
 from trinity.verl.own_files import CONFIG_FILE, is_verls_own
 from trinity.verl.rules.algorithm import ACTOR
@@ -13,15 +13,15 @@ LORA_RANKS = (
 )
 MEGATRON = (
     "Megatron's engine is still to come, and no run starts with it: write "
-    "`trainer.trainer_strategy: fsdp2` where FSDP2 may train"
+    "`trainer.trainer_strategy: fsdp2` if FSDP2 may train"
 )
 _SECTIONS = ("", "fsdp_config.")
-"""Below the actor's, where the size of a sequence's group may stand."""
+"""Sections below the actor's that may hold the size of a sequence's group."""
 _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
 def convert_running(work: Work) -> None:
-    """Names, the root directory, the monitor and adapters."""
+    """Converts names, the root directory, the start, the monitor and adapters."""
     project = work.settings.value("trainer.project_name", "verl_examples")
     name = work.settings.value("trainer.experiment_name", "gsm8k")
     work.put("project", as_segment(project), work.origin("trainer.project_name", project))
@@ -33,7 +33,7 @@ def convert_running(work: Work) -> None:
 
 
 def _put_root(work: Work, project: str, name: str) -> None:
-    """Without the parts that this system adds to it."""
+    """Converts the root directory, without the parts that this system adds to it."""
     key = "trainer.default_local_dir"
     setting = work.settings.take(key)
     if setting is None or not setting.value:
@@ -46,12 +46,12 @@ def _put_root(work: Work, project: str, name: str) -> None:
 
 
 def _put_start(work: Work) -> None:
-    """veRL looks at the path in one mode alone."""
+    """Converts the start checkpoint; veRL reads its path only in one mode."""
     path = work.settings.take("trainer.resume_from_path")
     if path is None or not path.value:
         return
     if work.settings.peek("trainer.resume_mode") != "resume_path":
-        work.report.needless.append((path, "veRL reads it with `resume_mode=resume_path` alone"))
+        work.report.needless.append((path, "veRL reads it only with `resume_mode=resume_path`"))
         return
     work.put("trainer.resume_mode", "resume_path", path)
     work.put("trainer.resume_from_path", path.value, path)
@@ -60,8 +60,8 @@ def _put_start(work: Work) -> None:
 def _put_monitor(work: Work) -> None:
     key = "trainer.logger"
     setting = work.settings.take(key)
-    given = ["console", "wandb"] if setting is None else setting.value
-    names = [str(name) for name in (given if isinstance(given, list) else [given])]
+    loggers = ["console", "wandb"] if setting is None else setting.value
+    names = [str(name) for name in (loggers if isinstance(loggers, list) else [loggers])]
     wanted = [name for name in names if name in MONITORS]
     origin = work.origin(key, ",".join(names))
     work.put("monitor.monitor_type", wanted[0] if wanted else "none", origin, "console is always")
@@ -71,7 +71,7 @@ def _put_monitor(work: Work) -> None:
 
 
 def convert_back_end(work: Work) -> None:
-    """Megatron or FSDP2, however it was chosen."""
+    """Converts the back end, Megatron or FSDP2, from any of the keys that choose it."""
     for key in ("model_engine", f"{ACTOR}.strategy", "hydra.config_name"):
         setting = work.settings.take(key)
         if setting is None:
@@ -87,14 +87,14 @@ def convert_back_end(work: Work) -> None:
         elif key.endswith("strategy"):
             work.put("trainer.trainer_strategy", "fsdp2", setting)
         else:
-            work.report.needless.append((setting, "FSDP2 trains, as it does unless told otherwise"))
+            work.report.needless.append((setting, "FSDP2 trains, which is the default"))
 
 
 def convert_own_configuration(work: Work) -> None:
-    """What Hydra was to read beside the keys of the command line."""
+    """Reports the configuration file that Hydra reads beside the command line."""
     name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)
     if file is not None:
-        work.report.needless.append((file, "its keys are read, and the script's go over them"))
+        work.report.needless.append((file, "its keys are read, and the script's override them"))
     if name is None:
         return
     if is_verls_own(str(name.value)):
@@ -110,10 +110,10 @@ def convert_own_configuration(work: Work) -> None:
 
 
 def convert_token_limit(work: Work) -> None:
-    """veRL counts a GPU's part of sequences that several GPUs share; here a sequence is on one."""
+    """Converts the token limit; veRL counts one GPU's part of a sequence, here it is on one GPU."""
     limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
     names = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in _SECTIONS)
-    shared = next((one for name in names if (one := work.settings.peek(name)) is not None), None)
+    shared = next((size for name in names if (size := work.settings.peek(name)) is not None), None)
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
         setting = work.settings.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
         assert setting is not None

@@ -1,4 +1,4 @@
-"""Learning rates and whatever else is counted in steps, of which veRL's may be several of ours."""
+"""Converts learning rates and counts of steps; one step of veRL's may be several of ours."""
 
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.values import as_list, as_scheduler
@@ -18,7 +18,7 @@ _KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
 def convert_schedules(work: Work) -> None:
-    """Both optimizers, once it is known how many steps one of veRL's is."""
+    """Converts both optimizers, once the number of our steps per veRL step is known."""
     interval = work.draft.get("synchronizer.sync_interval")
     factor = interval if isinstance(interval, int) else 1
     for verl, ours in COUNTED.items():
@@ -37,14 +37,14 @@ def _put_steps(work: Work, verl: str, ours: str, factor: int) -> None:
 
 
 def _put_end_of_cosine(work: Work, verl: str, ours: str) -> None:
-    """Here a cosine ends a little above 0, unless it is told otherwise."""
+    """Writes veRL's end of a cosine at 0; here it ends a little above 0 by default."""
     kinds = [str(work.settings.peek(f"{verl}.{name}") or "").lower() for name in _KINDS]
     if "cosine" in kinds and work.settings.peek(f"{verl}.min_lr_ratio") is None:
         work.put(f"{ours}.min_lr_ratio", 0.0, f"veRL's default {verl}.min_lr_ratio=0.0")
 
 
 def convert_supervised_schedule(work: Work) -> None:
-    """The two trainers of examples differ in what happens where nothing is said."""
+    """Converts the schedule of fine-tuning; veRL's two trainers have different defaults."""
     is_old = work.settings.module.endswith(OLD_SFT)
     work.carry("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)
     if not is_old:

@@ -1,4 +1,4 @@
-"""veRL's supervised fine-tuning as `mode: train`."""
+"""Converts veRL's supervised fine-tuning to `mode: train`."""
 
 from trinity.verl.json_value import JsonValue
 from trinity.verl.rules.data import place_of
@@ -10,7 +10,7 @@ _ON_GPUS = 8
 
 
 def convert_supervised(work: Work) -> None:
-    """What several keys say together, and what veRL has a default for."""
+    """Converts related keys of fine-tuning, and those for which veRL has a default."""
     work.put("mode", "train", f"{work.settings.module or 'model.*'} trains on files")
     work.put("algorithm.algorithm_type", "sft", work.settings.module or "supervised fine-tuning")
     _put_rows(work)
@@ -54,20 +54,20 @@ def _put_format(work: Work) -> None:
 
 
 def _put_machines(work: Work) -> None:
-    """From torchrun, or from the trainer's section."""
+    """Converts the machines, from torchrun's options or the trainer's section."""
     counts = []
     for ours, keys, default in (
         ("cluster.node_num", ("torchrun.nnodes", "trainer.nnodes"), 1),
         ("cluster.gpu_per_node", ("torchrun.nproc_per_node", "trainer.n_gpus_per_node"), _ON_GPUS),
     ):
-        given = [key for key in keys if work.settings.has(key)]
+        present = [key for key in keys if work.settings.has(key)]
         count, key = default, keys[0]
-        if given:
-            key = given[0]
+        if present:
+            key = present[0]
             count = work.number(key, default, ours)
         work.put(ours, count, work.origin(key, count))
         counts.append(count)
-        for other in given[1:]:
+        for other in present[1:]:
             work.pass_over(other, f"`{key}` decides")
     machines = Machines(*counts)
     if idle := idle_beside_ranks(work, machines, machines.total):

@@ -1,1 +1,1 @@
-"""What a bash script would start, found without running anything."""
+"""Finds the commands that a bash script would start, without running anything."""

@@ -1,4 +1,4 @@
-"""The whole numbers of `$((...))`."""
+"""Evaluates the integer arithmetic of `$((...))`."""
 
 import ast
 import operator
@@ -27,22 +27,22 @@ _LARGEST_EXPONENT = 64
 
 
 def _quotient(dividend: int, divisor: int) -> int:
-    """Towards zero, as the shell rounds."""
+    """Quotient rounded towards zero, as in the shell."""
     whole = abs(dividend) // abs(divisor)
     return whole if (dividend < 0) == (divisor < 0) else -whole
 
 
 def evaluate(text: str, value_of: Callable[[str], str]) -> int:
-    """The value of an expression; `value_of` gives what a name holds.
+    """The value of an expression; `value_of` returns the value of a name.
 
-    Raises: ValueError for what is no arithmetic of whole numbers.
+    Raises: ValueError if the text is not integer arithmetic.
     """
     written = re.sub(r"/", "//", text.replace("&&", " and ").replace("||", " or ")).strip()
     written = re.sub(r"!(?!=)", " not ", written)
     try:
         return _value(ast.parse(written, mode="eval").body, value_of)
     except (SyntaxError, ZeroDivisionError, RecursionError) as error:
-        raise ValueError(f"{text.strip()} is no arithmetic") from error
+        raise ValueError(f"{text.strip()} is not arithmetic") from error
 
 
 def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
@@ -65,4 +65,4 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
         case ast.BoolOp(op=sign, values=values):
             results = (bool(_value(value, value_of)) for value in values)
             return int(all(results) if isinstance(sign, ast.And) else any(results))
-    raise ValueError(f"{ast.unparse(node)} is no arithmetic")
+    raise ValueError(f"{ast.unparse(node)} is not arithmetic")

@@ -1,4 +1,4 @@
-"""`[ ... ]` and `[[ ... ]]`, as far as they ask about texts and numbers."""
+"""Evaluates `[ ... ]` and `[[ ... ]]`, as far as they test texts and numbers."""
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -14,18 +14,18 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 
 
 def holds(words: Sequence[str]) -> bool | None:
-    """Whether a condition is true; None if the texts alone do not decide it."""
+    """True if a condition holds; None if the texts alone do not decide it."""
     return _Condition(list(words)).result()
 
 
 class _Condition:
-    """Or of ands of comparisons, read from left to right."""
+    """Parser of a disjunction of conjunctions of comparisons, from left to right."""
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
 
     def result(self) -> bool | None:
-        """None also for what is left over."""
+        """The condition's value; None if it is undecided, or if words are left over."""
         value = self._any()
         return value if not self._words else None
 

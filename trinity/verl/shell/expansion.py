@@ -14,7 +14,7 @@ _NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
 _ESCAPABLE = '"\\$`'
 
 Substitute = Callable[[str, int], str | None]
-"""Output of a command's text that stands on a line; None if it would have to be run."""
+"""Returns the output of a command on a line; None if it would have to be run."""
 
 
 @dataclass(slots=True)
@@ -26,13 +26,13 @@ class _Growing:
     current: Field | None = None
 
     def add(self, text: str, line: int | None = None) -> None:
-        """Text that cannot be split."""
+        """Adds text that is not split."""
         before = self.current
         where = (line or self.line) if before is None else before.line
         self.current = Field((before.text if before else "") + text, where)
 
     def add_split(self, text: str, line: int | None) -> None:
-        """Text that blanks split, as an expansion outside of quotes."""
+        """Adds text that is split at blanks, like an expansion outside of quotes."""
         for position, part in enumerate(re.split(r"\s+", text)):
             if position:
                 self.close()
@@ -40,7 +40,7 @@ class _Growing:
                 self.add(part, line)
 
     def close(self) -> None:
-        """End the current field."""
+        """Ends the current field."""
         if self.current is not None:
             self.fields.append(self.current)
         self.current = None
@@ -57,18 +57,18 @@ class Expander:
         self._substitute = substitute
 
     def fields(self, token: Token) -> list[Field]:
-        """What a word becomes on a command line: none, one or several."""
+        """Expands a word to the fields of a command line: none, one or several."""
         growing = _Growing(token.line, [])
         self._grow(growing, token.text, splits=True, unset_is_empty=False)
         growing.close()
         return growing.fields
 
     def text(self, token: Token, *, unset_is_empty: bool = False) -> str:
-        """A word as one text, as in an assignment or a condition."""
+        """Expands a word to one text, as in an assignment or a condition."""
         return self.expand(token.text, token.line, unset_is_empty=unset_is_empty)
 
     def expand(self, written: str, line: int, *, unset_is_empty: bool = False) -> str:
-        """The same for a part of a word."""
+        """Expands a part of a word in the same way."""
         growing = _Growing(line, [])
         self._grow(growing, written, splits=False, unset_is_empty=unset_is_empty)
         growing.close()
@@ -120,7 +120,7 @@ class Expander:
     def _add_expansion(
         self, into: _Growing, piece: str, *, splits: bool, unset_is_empty: bool
     ) -> None:
-        """A piece that begins with `$` or a backquote."""
+        """Adds a piece that begins with `$` or a backquote."""
         elements = self._elements(piece)
         if elements is not None:
             for position, element in enumerate(elements):
@@ -130,13 +130,13 @@ class Expander:
             return
         line = into.line
         value = self._value(piece, line, unset_is_empty)
-        if splits and not piece.endswith('"}'):  # quotes within the braces hold together, too
+        if splits and not piece.endswith('"}'):  # quotes within the braces prevent splitting, too
             into.add_split(value.text, value.line or None)
         else:
             into.add(value.text, value.line or None)
 
     def _elements(self, piece: str) -> tuple[Field, ...] | None:
-        """Of `${name[@]}`, which may be none; None for all else."""
+        """The elements of `${name[@]}`, possibly none; None for any other expansion."""
         if not piece.startswith("${"):
             return None
         parameter = split_parameter(piece[2:-1])
@@ -151,9 +151,7 @@ class Expander:
             command = piece[1:-1] if piece[0] == "`" else piece[2:-1]
             output = self._substitute(command, line)
             if output is None:
-                self._variables.note(
-                    line, f"`{piece}` is not run, {UNKNOWN} stands for what it would print"
-                )
+                self._variables.note(line, f"`{piece}` is not run, {UNKNOWN} stands for its output")
             return Field(UNKNOWN if output is None else output, line)
         written = piece[2:-1] if piece.startswith("${") else piece[1:]
         return parameter_value(

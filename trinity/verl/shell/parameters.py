@@ -1,4 +1,4 @@
-"""`${NAME}` in all its forms."""
+"""Expands `${NAME}` in all its forms."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _PARAMETER = re.compile(
 
 
 class Parameter(NamedTuple):
-    """The parts of what stands in the braces."""
+    """The parts of the text in the braces."""
 
     prefix: str
     name: str
@@ -26,7 +26,7 @@ class Parameter(NamedTuple):
 
 
 def split_parameter(written: str) -> Parameter | None:
-    """None for what is no parameter."""
+    """Splits a parameter into its parts; None if the text is not one."""
     found = _PARAMETER.fullmatch(written)
     if found is None:
         return None
@@ -41,9 +41,9 @@ def parameter_value(
     expand: Callable[[str], str],
     unset_is_empty: bool,
 ) -> Field:
-    """What `written`, the inside of `piece`, becomes.
+    """Expands `written`, the text within `piece`.
 
-    What nothing sets is left to the environment, as an interpolation of it, but for a condition.
+    An unset name becomes an interpolation of the environment, except in a condition.
     """
     parameter = split_parameter(written)
     if parameter is None or parameter.prefix == "!":
@@ -68,7 +68,7 @@ def _chosen(held: tuple[Field, ...] | None, index: str) -> Field | None:
     if not held:
         return None
     if index in ("@", "*"):
-        return Field(" ".join(one.text for one in held), held[0].line)
+        return Field(" ".join(element.text for element in held), held[0].line)
     position = int(index) if index.isdigit() else 0
     return held[position] if position < len(held) else None
 

@@ -1,4 +1,4 @@
-"""From the words of a shell text to its commands."""
+"""Parses the tokens of a shell text into its commands."""
 
 from typing import Literal, NoReturn, cast
 
@@ -11,9 +11,9 @@ _CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
 
 
 def parse(text: str, name: str, first_line: int = 1) -> Block:
-    """The commands of `text`, which messages call `name`.
+    """Returns the commands of `text`, which messages call `name`.
 
-    Raises: UserError naming the line of what cannot be read.
+    Raises: UserError naming the line that cannot be parsed.
     """
     parser = _Parser(Lexer(text, name, first_line).tokens(), name)
     block = parser.block(set())
@@ -23,7 +23,7 @@ def parse(text: str, name: str, first_line: int = 1) -> Block:
 
 
 class _Parser:
-    """Goes over the tokens once."""
+    """Recursive-descent parser that reads the tokens once."""
 
     def __init__(self, tokens: list[Token], name: str) -> None:
         self._tokens = tokens
@@ -31,18 +31,18 @@ class _Parser:
         self._position = 0
 
     def peek(self, ahead: int = 0) -> Token | None:
-        """The token that comes next."""
+        """The next token, or one further ahead."""
         position = self._position + ahead
         return self._tokens[position] if position < len(self._tokens) else None
 
     def refuse(self, token: Token | None) -> NoReturn:
-        """Raise what is wrong with `token`; None is the end of the text."""
+        """Raises UserError for an unexpected `token`; None is the end of the text."""
         if token is None:
             raise UserError(f"{self._name} ends within a command: give the whole script")
         raise UserError(f"{self._name}:{token.line}: `{token.text}` is not expected here")
 
     def block(self, ends: set[str]) -> Block:
-        """Commands up to one of the words or operators `ends`, which is left."""
+        """Reads commands up to one of the words or operators in `ends`, which is not consumed."""
         nodes: list[Node] = []
         while (token := self.peek()) is not None and token.text not in ends:
             if token.kind == "operator" and token.text in _SEPARATORS:
@@ -181,7 +181,7 @@ class _Parser:
             self._position += 1
 
     def _skip_redirections(self) -> bool:
-        """Whether there were any; each goes with the word behind it."""
+        """Skips redirections, each with the word after it; returns True if there were any."""
         start = self._position
         while (token := self.peek()) is not None and self._is_redirection(token):
             self._position += 2

@@ -1,4 +1,4 @@
-"""Walks a script as the shell would, running nothing, and keeps the commands it comes by."""
+"""Walks a script as the shell would, without running anything, and collects its commands."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,19 +21,19 @@ _QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap",
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One that the script would start, word by word."""
+    """A command that the script would start, word by word."""
 
     words: tuple[Field, ...]
 
     @property
     def line(self) -> int:
-        """Of its first word."""
+        """Line of its first word."""
         return self.words[0].line
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What was found in a script."""
+    """Commands and notes found in a script."""
 
     commands: tuple[Command, ...]
     notes: tuple[Note, ...]
@@ -42,11 +42,11 @@ class Script:
 
 
 def read_script(text: str, name: str, given: Mapping[str, str] | None = None) -> Script:
-    """The commands of the script `text`; `given` is what its environment sets.
+    """Returns the commands of the script `text`; `given` holds its environment variables.
 
     Conditions that the texts do not decide count as false; commands count as succeeding, in
     conditions as failing. Each such guess is a note.
-    Raises: UserError naming the line of what is no shell.
+    Raises: UserError naming the line that is not valid shell.
     """
     walk = _Walk(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
     walk.run(parse(text, name))
@@ -62,10 +62,10 @@ class _Walk:
         self._expander = Expander(variables, Substitution(variables, name).output)
 
     def run(self, node: Node) -> bool:
-        """Whether it succeeds, as far as that can be told."""
+        """Walks a node; returns True if it succeeds, as far as that is known."""
         match node:
             case Block(nodes):
-                return [self.run(one) for one in nodes][-1] if nodes else True
+                return [self.run(inner) for inner in nodes][-1] if nodes else True
             case Simple(words):
                 return self._simple(words)
             case Chain(first, rest):
@@ -79,7 +79,7 @@ class _Walk:
             case Loop():
                 self._loop(node)
             case Function(line, name):
-                self.variables.note(line, f"what the function `{name}` does is not followed")
+                self.variables.note(line, f"the body of the function `{name}` is not followed")
         return True
 
     def _chain(self, first: Node, rest: tuple[tuple[str, Node], ...]) -> bool:
@@ -97,10 +97,10 @@ class _Walk:
         self.run(node.otherwise)
 
     def _decide(self, condition: Node) -> bool:
-        """As `run`, but unknown commands fail."""
+        """Walks a condition like `run`, but unknown commands fail."""
         match condition:
             case Block(nodes) if nodes:
-                return [self._decide(one) for one in nodes][-1]
+                return [self._decide(inner) for inner in nodes][-1]
             case Chain(first, rest):
                 value = self._decide(first)
                 for operator, node in rest:
@@ -132,7 +132,7 @@ class _Walk:
         result = holds(texts)
         if result is None:
             shown = " ".join(word.text for word in words)
-            self.variables.note(words[0].line, f"`{shown}` cannot be told and counts as false")
+            self.variables.note(words[0].line, f"`{shown}` cannot be decided and counts as false")
         return bool(result)
 
     def _arithmetic(self, word: Token) -> bool:
@@ -141,7 +141,7 @@ class _Walk:
         try:
             return bool(evaluate(" ".join(inside.split()), value_of))
         except ValueError:
-            self.variables.note(word.line, f"`{word.text}` cannot be told and counts as false")
+            self.variables.note(word.line, f"`{word.text}` cannot be decided and counts as false")
             return False
 
     def _value_of(self, line: int) -> Callable[[str], str]:
@@ -159,7 +159,7 @@ class _Walk:
         values = [field for word in node.words for field in self._expander.fields(word)]
         if node.variable and values:
             self.variables.put(node.variable, (values[0],))
-        self.variables.note(node.line, "of the loop its first round alone is read")
+        self.variables.note(node.line, "only the first iteration of the loop is read")
         self.run(node.body)
 
     def _simple(self, words: tuple[Token, ...]) -> bool:
@@ -200,7 +200,9 @@ class _Walk:
             return
         name, appends = found["name"], found["sign"] == "+="
         if word.kind == "array":
-            fields = tuple(f for one in word.elements for f in self._expander.fields(one))
+            fields = tuple(
+                field for token in word.elements for field in self._expander.fields(token)
+            )
             self.variables.put(name, fields, appended=appends)
             return
         text = self._expander.expand(found["value"], word.line)

@@ -1,9 +1,9 @@
-"""Where quotes and expansions of a shell text end."""
+"""Finds the ends of quotes and expansions in a shell text."""
 
 from trinity.errors import UserError
 
 CONTINUATIONS = ("\\\n", "\\\r\n")
-"""What continues a line, if it does not stand in single quotes."""
+"""Line continuations, unless they are in single quotes."""
 
 _CLOSERS = {"$(": ")", "${": "}", "((": ")"}
 
@@ -53,7 +53,7 @@ def _end_of_double_quotes(text: str, start: int) -> int:
 
 
 def _end_of_nested(text: str, start: int, opener: str) -> int:
-    """Behind the closer that belongs to an opener; those of the same kind may be nested in it."""
+    """Index after the closer of an opener, which may contain nested ones of the same kind."""
     closer = _CLOSERS[opener]
     position, depth = start + len(opener), len(opener) if opener == "((" else 1
     while position < len(text):

@@ -1,4 +1,4 @@
-"""What `$(...)` would print, of those few commands that say so by themselves."""
+"""Output of `$(...)` for the few commands whose output is known without running them."""
 
 import posixpath
 
@@ -10,7 +10,7 @@ from trinity.verl.shell.variables import Variables
 
 
 class Substitution:
-    """Of one script."""
+    """Command substitution of one script."""
 
     def __init__(self, variables: Variables, name: str) -> None:
         self._variables = variables
@@ -18,12 +18,12 @@ class Substitution:
         self._expander = Expander(variables, self.output)
 
     def output(self, text: str, line: int) -> str | None:
-        """What the command `text`, which stands on `line`, prints; None if it must be run."""
+        """The output of the command `text` on `line`; None if it would have to be run."""
         printed = self._of(parse(text, self._name, line), in_chain=False)
         return None if printed is None else printed.strip()
 
     def _of(self, node: Node, *, in_chain: bool) -> str | None:
-        """In a chain, what would have to be run counts as failed."""
+        """Output of a node; in a chain, a command that would have to be run counts as failed."""
         match node:
             case Block((only,)):
                 return self._of(only, in_chain=in_chain)

@@ -1,4 +1,4 @@
-"""What a shell script consists of, as far as it matters here."""
+"""Syntax tree of a shell script, as far as it is needed here."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ class Simple:
 
     @property
     def line(self) -> int:
-        """Of its first word."""
+        """Line of its first word."""
         return self.words[0].line
 
 
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Conditions with what follows from each, and what is done otherwise."""
+    """Conditions with the block of each, and the block of `else`."""
 
     branches: tuple[tuple[Block, Block], ...]
     otherwise: Block
@@ -50,7 +50,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A word, and patterns with what is done where one of them matches."""
+    """A word, and patterns with the block that runs if one of them matches."""
 
     subject: Token
     branches: tuple[tuple[tuple[Token, ...], Block], ...]
@@ -68,7 +68,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A definition."""
+    """A function definition, of which only the name is kept."""
 
     line: int
     name: str

@@ -1,4 +1,4 @@
-"""A shell text cut into words, arrays and operators, each with its line."""
+"""Lexer that cuts a shell text into words, arrays and operators, each with its line."""
 
 import re
 from bisect import bisect_right
@@ -17,7 +17,7 @@ _BLANK = " \t\r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A word as it is written, quotes and all; of an array assignment also its elements."""
+    """A word as written, with its quotes; an array assignment also has its elements."""
 
     kind: Literal["word", "array", "operator"]
     text: str
@@ -27,7 +27,7 @@ class Token:
 
 
 class Lexer:
-    """Cuts one text.
+    """Cuts one text into tokens.
 
     tokens = Lexer(text, "run.sh").tokens()
     """
@@ -39,10 +39,10 @@ class Lexer:
         self._newlines = [i for i, sign in enumerate(text) if sign == "\n"]
         self._position = 0
         self._documents: list[str] = []
-        """Words that end the here-documents begun on this line."""
+        """Delimiters of the here-documents begun on this line."""
 
     def tokens(self) -> list[Token]:
-        """All of them.
+        """Returns all tokens.
 
         Raises: UserError naming the line of a quote that is not closed.
         """
@@ -53,7 +53,7 @@ class Lexer:
             raise UserError(f"{self._name}:{line}: {error}: close it") from error
 
     def _tokens(self, end: str = "") -> Iterator[Token]:
-        """Up to the operator `end`, which is taken and not given."""
+        """Yields tokens up to the operator `end`, which is consumed but not yielded."""
         while (start := self._skip_blanks()) < len(self._text):
             operator = self._operator_at(start)
             if operator is None:
@@ -74,7 +74,7 @@ class Lexer:
             raise Unterminated(max(self._position - 1, 0), "(")
 
     def _is_descriptor(self, word: Token) -> bool:
-        """Whether it is the 2 of `2>&1`."""
+        """True for a file descriptor, such as the 2 of `2>&1`."""
         return word.text.isdigit() and self._text[self._position : self._position + 1] in ("<", ">")
 
     def _operator_at(self, start: int) -> str | None:
@@ -82,11 +82,11 @@ class Lexer:
             return "\n"
         if self._text.startswith("((", start):
             return None
-        found = (one for one in _OPERATORS if self._text.startswith(one, start))
+        found = (operator for operator in _OPERATORS if self._text.startswith(operator, start))
         return next(found, None)
 
     def _skip_blanks(self) -> int:
-        """To the next token; comments and continued lines count as blanks."""
+        """Moves to the next token; comments and line continuations count as blanks."""
         text = self._text
         while self._position < len(text):
             if text[self._position] in _BLANK:

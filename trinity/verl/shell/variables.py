@@ -1,4 +1,4 @@
-"""What a script's variables hold, and from which line each part of it came."""
+"""Values of a script's variables, with the line of each part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from trinity.verl.shell.tokens import Token
 
 UNKNOWN = "UNKNOWN"
-"""Stands for what only running the script could tell."""
+"""Placeholder of a value that is known only by running the script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something about a script that its reader had to decide."""
+    """A remark on a decision made while reading a script."""
 
     line: int
     text: str
@@ -27,36 +27,36 @@ class Note:
 
 @dataclass(slots=True)
 class Variables:
-    """Of one script: scalars are arrays of one."""
+    """Variables of one script; scalars are arrays of one element."""
 
     given: Mapping[str, str]
-    """What the caller sets, like `NAME=value bash script.sh`; it goes before defaults only."""
+    """Values that the caller sets, like `NAME=value bash script.sh`; they only replace defaults."""
     notes: list[Note] = field(default_factory=list)
     defaulted: set[str] = field(default_factory=set)
-    """Names whose default was taken because nobody set them."""
+    """Names whose default was taken because they were not set."""
     _held: dict[str, tuple[Field, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._held = {name: (Field(text, 0),) for name, text in self.given.items()}
 
     def get(self, name: str) -> tuple[Field, ...] | None:
-        """Its fields; None if nothing sets it."""
+        """The fields of a variable; None if it is not set."""
         return self._held.get(name)
 
     def put(self, name: str, fields: tuple[Field, ...], *, appended: bool = False) -> None:
-        """Set it; `+=` appends elements."""
+        """Sets a variable; `+=` appends elements."""
         self._held[name] = (self._held.get(name, ()) if appended else ()) + fields
 
     def remove(self, name: str) -> None:
-        """`unset`."""
+        """Removes a variable, as `unset` does."""
         self._held.pop(name, None)
 
     def note_guess(self, words: Sequence[Token]) -> None:
-        """Of a command that decides something and is not run."""
+        """Notes a command that decides a condition but is not run."""
         shown = " ".join(word.text for word in words)
         self.note(words[0].line, f"`{shown}` is not run and counts as failed")
 
     def note(self, line: int, text: str) -> None:
-        """Remember, once, what the user should know."""
+        """Adds a note for the user, unless it is there already."""
         if (note := Note(line, text)) not in self.notes:
             self.notes.append(note)

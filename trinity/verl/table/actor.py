@@ -49,7 +49,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
         f"{_MODEL}.override_config.*",
         f"{_MODEL}.external_lib",
     ),
-    *needless("the model is read where it lies", f"{_MODEL}.use_shm"),
+    *needless("the model is read from its directory", f"{_MODEL}.use_shm"),
     *missing("`trainer.dtype` is the type that the passes compute in", f"{_MODEL}.torch_dtype"),
     *missing(
         "the tokenizer and the configuration are those of `model.model_path`",
@@ -124,9 +124,11 @@ _ACTOR_ROWS: tuple[Row, ...] = (
     moved(
         f"{_ACTOR}.ppo_epochs",
         "trainer.ppo_epochs",
-        "passes over a batch, which is one of veRL's mini-batches; the critic's too, if unsaid",
+        "passes over a batch, which is one of veRL's mini-batches; the critic's default too",
     ),
-    combined(f"{_ACTOR}.shuffle", "", "rows of a step are summed up whole, their order is nothing"),
+    combined(
+        f"{_ACTOR}.shuffle", "", "all rows of a step are summed up, so their order does not matter"
+    ),
     *(moved(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}") for name in _PARALLEL),
     *(
         moved(f"{_ACTOR}.{engine}.{name}", f"trainer.{name}", convert=same)

@@ -10,12 +10,12 @@ ROWS: tuple[Row, ...] = (
         "algorithm.algorithm_type, algorithm.advantage_fn",
         "`gae` is `ppo`; arguments go to `algorithm.advantage_fn_args`",
     ),
-    combined("algorithm.gamma", "algorithm.advantage_fn_args.gamma", "where the advantage has it"),
-    combined("algorithm.lam", "algorithm.advantage_fn_args.lam", "where the advantage has it"),
+    combined("algorithm.gamma", "algorithm.advantage_fn_args.gamma", "if the advantage has it"),
+    combined("algorithm.lam", "algorithm.advantage_fn_args.lam", "if the advantage has it"),
     combined(
         "algorithm.norm_adv_by_std_in_grpo",
         "algorithm.advantage_fn",
-        "`False` makes `grpo` to `dr_grpo`",
+        "`False` turns `grpo` into `dr_grpo`",
     ),
     combined(
         "algorithm.use_kl_in_reward",
@@ -49,7 +49,7 @@ ROWS: tuple[Row, ...] = (
     combined(
         f"{_ACTOR}.loss_agg_mode",
         "algorithm.loss_agg_mode",
-        "veRL's `gspo` has its own and looks at none",
+        "veRL's `gspo` has its own and ignores it",
     ),
     combined(
         "algorithm.rollout_correction.bypass_mode",

@@ -19,7 +19,7 @@ ROWS: tuple[Row, ...] = (
     combined(
         "data.train_batch_size",
         "buffer.batch_size, synchronizer.sync_interval",
-        "is their product: tasks between two versions of the weights",
+        "the product of the two: tasks between two versions of the weights",
     ),
     combined("data.gen_batch_size", "buffer.batch_size", "refills are drawn as they are needed"),
     *needless(
@@ -81,7 +81,7 @@ ROWS: tuple[Row, ...] = (
         "the model's own processor decides", "data.mm_processor_kwargs.*", "data.image_patch_size"
     ),
     *missing(
-        "give `model.chat_template_path`, a template that has it",
+        "write it into a template and give `model.chat_template_path`",
         "data.apply_chat_template_kwargs.*",
     ),
     *missing("the tokenizer is the one of `model.model_path`", "data.tokenizer"),

@@ -9,7 +9,7 @@ _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
 
 ROWS: tuple[Row, ...] = (
-    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever it says"),
+    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever the value is"),
     moved(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
     moved(f"{_ROLLOUT}.temperature", "model.temperature"),
     moved(f"{_ROLLOUT}.top_p", "model.top_p"),
@@ -55,7 +55,7 @@ ROWS: tuple[Row, ...] = (
     combined(
         f"{_ROLLOUT}.nnodes",
         f"{_OURS}.engine_num",
-        "with `n_gpus_per_node`, where rollout has its own",
+        "with `n_gpus_per_node`, if rollout has its own",
     ),
     combined(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
     combined(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
@@ -112,8 +112,10 @@ ROWS: tuple[Row, ...] = (
         f"{_ROLLOUT}.quantization_config_file",
     ),
     *missing("multi-token prediction is not used here", f"{_ROLLOUT}.mtp.*"),
-    *missing("traces go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"),
-    *missing("metrics go by OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"),
+    *missing("traces are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"),
+    *missing(
+        "metrics are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"
+    ),
     *missing(
         "there is no such option",
         f"{_ROLLOUT}.disaggregation.*",

@@ -65,10 +65,10 @@ ROWS: tuple[Row, ...] = (
     combined("torchrun.nproc_per_node", "cluster.gpu_per_node", "processes of torchrun"),
     combined("torchrun.nnodes", "cluster.node_num", "likewise"),
     combined("trainer.total_training_steps", "trainer.total_steps", "else `total_epochs`"),
-    combined("engine", "trainer.trainer_strategy", "`megatron` is Megatron, all else FSDP2"),
-    *needless("nothing more is kept or asked", "optim", "model", "trainer.device"),
+    combined("engine", "trainer.trainer_strategy", "`megatron` is Megatron, all others are FSDP2"),
+    *needless("nothing more to convert", "optim", "model", "trainer.device"),
     *needless(
-        "rows are right-padded or packed, as the machine does faster",
+        "rows are right-padded or packed, whatever is faster on the machine",
         "data.pad_mode",
         "data.ignore_input_ids_mismatch",
         "data.truncation",

@@ -19,10 +19,8 @@ ROWS: tuple[Row, ...] = (
         "checkpoint_root_dir",
         "files go to `<checkpoint_root_dir>/<project>/<name>`",
     ),
-    combined(
-        "trainer.n_gpus_per_node", "cluster.gpu_per_node", "rollout and training share them out"
-    ),
-    combined("trainer.nnodes", "cluster.node_num", "rollout and training share them out"),
+    combined("trainer.n_gpus_per_node", "cluster.gpu_per_node", "rollout and training divide them"),
+    combined("trainer.nnodes", "cluster.node_num", "rollout and training divide them"),
     moved(
         "trainer.save_freq",
         "trainer.save_interval",

@@ -120,7 +120,7 @@ MODEL = [
     refused(
         "a broken pattern of layers",
         at("model.lora_configs", [{"target_modules": "(q_proj"}]),
-        "`target_modules: (q_proj` is no regular expression",
+        "`target_modules: (q_proj` is not a regular expression",
     ),
     refused(
         "no layers", at("model.lora_configs", [{"target_modules": ""}]), "`target_modules` is empty"
