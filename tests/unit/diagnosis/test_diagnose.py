@@ -158,7 +158,7 @@ def test_who_answers_and_cannot_tell_is_named() -> None:
     verdict = diagnose(snapshot(members=None, experiments=None, complaint="no disk left"))
     assert "the synchronizer, which is alive but cannot report" in verdict.text
     assert "(no disk left)" in verdict.text
-    assert "the buffer, which lives" in diagnose(snapshot(work=None)).text
+    assert "the buffer, which is alive" in diagnose(snapshot(work=None)).text
 
 
 def test_a_role_that_nobody_plays_is_named() -> None:
