@@ -77,7 +77,7 @@ def _no_stage(stored: StoredRollouts, names: list[str], what: str) -> UserError:
     if not names:
         return UserError(f"{what} has no stage that explored: nothing of it can be trained on")
     return UserError(
-        f"{what} has no stage that explored which is called as `source_stage: {stored.stage}` says"
+        f"{what} has no stage that explored with the name in `source_stage: {stored.stage}`"
         f"{did_you_mean(stored.stage, names)}"
     )
 
