@@ -120,8 +120,8 @@ def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
             if None in row or None in row.values():
                 num_columns = len(lines.fieldnames or ())
                 raise UserError(
-                    f"{name}, line {lines.line_num}: it does not have the {num_columns} columns that "
-                    "the first line names"
+                    f"{name}, line {lines.line_num}: it does not have the {num_columns} columns "
+                    "that the first line names"
                 )
             yield row
     except csv.Error as error:
